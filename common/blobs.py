@@ -1,0 +1,168 @@
+"""The blob store on JetStream's object store: immutable folders, complete or absent.
+
+A blob is an uncompressed tar of a folder. It is read into a temporary name, checked against its SHA-256, then renamed,
+so that a folder that can be seen is whole.
+"""
+
+import asyncio
+import hashlib
+import io
+import shutil
+import tarfile
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from nats.errors import Error as NatsError
+from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
+from nats.js.errors import NotFoundError, ObjectNotFoundError
+
+from common.bus import Bus
+from common.errors import Reject, Retry
+from common.messages import BlobRef
+from common.streams import BLOBS_BUCKET
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Reading is quadratic in the number of chunks with nats-py's plain `get`, and slow at its default of 128 KiB."""
+FETCH_TIMEOUT_S = 120.0
+"""nats-py's `get` waits for ever when the connection breaks under it."""
+
+
+@dataclass(frozen=True)
+class StoredBlob:
+    """A blob's entry in the store."""
+
+    name: str
+    age_s: float
+    is_whole: bool
+
+
+class Blobs:
+    """Reads and writes folders in the blob store."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._js = bus.blobs_context()
+
+    async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
+        """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
+
+        Raises: Retry when the store is away.
+        """
+        packed = await asyncio.to_thread(_packed, folder)
+        digest = hashlib.sha256(packed).hexdigest()
+        ref = BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
+        try:
+            store = await self._js.object_store(BLOBS_BUCKET)
+            with suppress(ObjectNotFoundError, NotFoundError):
+                if await self._is_whole(await store.get_info(ref.name)):
+                    return ref
+            meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=CHUNK_BYTES))
+            await store.put(ref.name, packed, meta=meta)
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not store blob {ref.name}: {error}") from None
+        return ref
+
+    async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
+        """The blob's folder at `into`, fetched unless it is there already.
+
+        Raises: Reject when the blob does not exist or its digest is wrong; Retry when the store is away.
+        """
+        if await asyncio.to_thread(into.is_dir):
+            return into
+        packed = io.BytesIO()
+        try:
+            store = await self._js.object_store(BLOBS_BUCKET)
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                await store.get(ref.name, writeinto=packed)
+        except (ObjectNotFoundError, NotFoundError):
+            raise Reject(f"blob {ref.name} is not in the store") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not fetch blob {ref.name}: {error}") from None
+        await asyncio.to_thread(_unpack, ref, packed.getvalue(), into)
+        return into
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob; nothing happens when it is gone already. Raises: Retry when the store is away."""
+        try:
+            with suppress(ObjectNotFoundError, NotFoundError):
+                await (await self._js.object_store(BLOBS_BUCKET)).delete(name)
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not delete blob {name}: {error}") from None
+
+    async def names(self) -> list[str]:
+        """Every blob in the store."""
+        return [blob.name for blob in await self.listed()]
+
+    async def listed(self) -> list[StoredBlob]:
+        """Every blob in the store, and whether all of it is there. Raises: Retry when the store is away."""
+        try:
+            store = await self._js.object_store(BLOBS_BUCKET)
+            infos = await store.list(ignore_deletes=True)
+            counts = await self._chunks(">")
+        except NotFoundError:
+            return []
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not list the blobs: {error}") from None
+        return [StoredBlob(info.name, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
+
+    async def _is_whole(self, info: ObjectInfo) -> bool:
+        """False for what nats-py leaves behind when a `put` got no answer: the name is stored, its content taken back."""
+        return (await self._chunks(info.nuid)).get(_chunk_subject(info), 0) == info.chunks
+
+    async def _chunks(self, place: str) -> dict[str, int]:
+        found = await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}", subjects_filter=f"$O.{BLOBS_BUCKET}.C.{place}")
+        return found.state.subjects or {}
+
+
+def _chunk_subject(info: ObjectInfo) -> str:
+    return f"$O.{BLOBS_BUCKET}.C.{info.nuid}"
+
+
+def _age_s(info: ObjectInfo) -> float:
+    return time.time() - datetime.fromisoformat(info.mtime).timestamp() if info.mtime else 0.0
+
+
+def _packed(folder: Path) -> bytes:
+    """A tar of the folder's files, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                info = tarfile.TarInfo(str(path.relative_to(folder)))
+                info.size = path.stat().st_size
+                with path.open("rb") as content:
+                    archive.addfile(info, content)
+    return buffer.getvalue()
+
+
+def _unpack(ref: BlobRef, packed: bytes, into: Path) -> None:
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != ref.sha256:
+        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
+    temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
+    temporary.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            _extract(archive, temporary)
+        with suppress(OSError):  # another runner was faster
+            temporary.rename(into)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Regular files, and none outside `folder`; `extractall` can be told so only from Python 3.11.4 on.
+
+    Raises: Reject for anything else.
+    """
+    for info in archive:
+        content = archive.extractfile(info)
+        target = (folder / info.name).resolve()
+        if content is None or not info.isfile() or not target.is_relative_to(folder.resolve()):
+            raise Reject(f"a blob holds '{info.name}', which is not a plain file inside it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file)

@@ -1,0 +1,723 @@
+"""The door to NATS: connect, declare, publish, consume, follow, and small shared values.
+
+Delivery is at least once. What makes it exactly once in effect is elsewhere: derived message ids here, guarded
+statements in the scheduler, immutable blobs. The rules of delivery:
+
+- A consumer asks for as many messages as it has free slots, never more, so that another replica gets the rest.
+- While a handler works, its message is kept alive by heartbeats; it is acknowledged after its results are published.
+- The handler's exception decides what else happens (see `errors.py`).
+- A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
+"""
+
+import asyncio
+import json
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext, api
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, NotFoundError
+from nats.js.kv import KeyValue
+
+from common import crashpoints, metrics
+from common.cancellation import notice_cancellation
+from common.errors import Fatal, MarlaasError, Reject, Retry
+from common.messages import DeadLetter, Message
+from common.streams import BLOBS_BUCKET, KIND_HEADER, REPLICA_TTL_S, REPLICAS_BUCKET, STREAMS, TASKS_BUCKET, Consumer, Stream, failed
+
+M = TypeVar("M", bound=Message)
+
+TRACE_HEADER = "traceparent"
+OLDEST_SERVER = (2, 10)
+"""Older servers ignore several consumer filters without a word."""
+CONNECT_TIMEOUT_S = 5.0
+RECONNECT_S = 0.5
+RECONNECT_MOST_S = 5.0
+PUBLISH_TIMEOUT_S = 5.0
+PUBLISH_PATIENCE_S = 30.0
+PULL_EXPIRES_S = 5.0
+"""A request for messages that the server lost without a word is missed for this long, and LOST_PULL_S more."""
+LOST_PULL_S = 2.0
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+
+log = structlog.get_logger()
+_trace: ContextVar[str | None] = ContextVar("trace", default=None)
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to publish. `message_id` is derived from what it is about, so that sending it twice stores it once."""
+
+    subject: str
+    message: Message
+    message_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message as it arrived."""
+
+    subject: str
+    headers: Mapping[str, str]
+    body: bytes
+    sequence: int
+    """In its stream."""
+    attempt: int
+    """1 at first delivery; 0 where deliveries are not counted."""
+
+    def read(self, model: type[M]) -> M:
+        """The body as `model`.
+
+        Raises: Reject when it is another kind or malformed.
+        """
+        kind = self.headers.get(KIND_HEADER, model.kind)
+        if kind != model.kind:
+            raise Reject(f"{self.subject} carries '{kind}'; this version understands '{model.kind}'")
+        return model.decode(self.body)
+
+
+Handler = Callable[[Delivery], AsyncIterator[Outgoing]]
+"""An async generator function: what it yields is published at once."""
+BatchHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
+
+
+class Slots:
+    """How much work a replica takes at once. The bus takes one unit a message; a handler may take and release more."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._changed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        return max(0, self._free)
+
+    def take(self, units: int = 1) -> None:
+        self._free -= units
+
+    def release(self, units: int = 1) -> None:
+        self._free += units
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Returns once units were released since the last call."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+class Bus:
+    """A connection to NATS. Survives the server's absence: it reconnects for ever, and says so."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._js: JetStreamContext = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
+        self._pulls: list[_Pull] = []
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._absent: int | None = None
+        """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
+        self._last_error: Exception | None = None
+
+    # ---------------------------------------------------------------------------------------------------- connection
+
+    @classmethod
+    async def connect(cls, url: str, name: str, *, until_accepted: bool = False) -> "Bus":
+        """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
+
+        Raises: Fatal when it is too old, or refuses the credentials otherwise.
+        """
+        client = Client()
+        bus = cls(client)
+        attempt = 0
+        while True:
+            try:
+                await client.connect(
+                    url,
+                    name=name,
+                    connect_timeout=CONNECT_TIMEOUT_S,  # pyright: ignore[reportArgumentType]  # any number of seconds
+                    # The first connection is retried here, where the reason can be told; later ones by the client, for ever.
+                    max_reconnect_attempts=1,
+                    allow_reconnect=False,
+                    reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType]
+                    error_cb=bus._on_error,
+                    disconnected_cb=bus._on_disconnected,
+                    reconnected_cb=bus._on_reconnected,
+                )
+                client.options |= {"max_reconnect_attempts": -1, "allow_reconnect": True}
+                bus._absent = 0
+                break
+            except (TimeoutError, OSError, NatsError) as raised:
+                attempt += 1
+                error = bus._last_error or raised
+                if "authorization" not in str(error).lower():
+                    log.warning("nats_unreachable", url=_without_password(url), attempt=attempt, error=str(error) or type(error).__name__)
+                elif until_accepted:
+                    log.error("nats_refuses_credentials", url=_without_password(url), attempt=attempt, correct="MARLAAS_NATS_URL")
+                else:
+                    raise Fatal(f"NATS at {_without_password(url)} refuses the credentials; correct MARLAAS_NATS_URL") from None
+                await asyncio.sleep(_backoff_s(attempt))
+                await client.close()
+                client = Client()
+                bus = cls(client)
+        version = client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            raise Fatal(f"NATS server {version} is too old: {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer is needed")
+        if client.max_payload < MAX_PAYLOAD_BYTES:
+            raise Fatal(f"NATS server takes messages of {client.max_payload} bytes; set max_payload to {MAX_PAYLOAD_BYTES} or more")
+        return bus
+
+    async def close(self) -> None:
+        with suppress(NatsError, asyncio.TimeoutError):
+            await self._client.flush(timeout=2)
+        await self._client.close()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client.is_connected
+
+    async def broken(self) -> None:
+        """Never returns; raises Fatal when the server forbids something that this process needs."""
+        await asyncio.shield(self._broken)
+
+    async def _on_error(self, error: Exception) -> None:
+        if self._absent is None:
+            self._last_error = error  # `connect` tells
+        elif "permissions violation" in str(error).lower() and not self._broken.done():
+            self._broken.set_exception(Fatal(f"NATS forbids this: {error}"))
+        elif self._absent:
+            self._client.options["reconnect_time_wait"] = min(_backoff_s(self._absent), RECONNECT_MOST_S)
+            log.warning("nats_unreachable", attempt=self._absent, error=str(error) or type(error).__name__)
+            self._absent += 1
+        else:
+            log.warning("nats_error", error=str(error) or type(error).__name__)
+
+    async def _on_disconnected(self) -> None:
+        if not self._client.is_closed:
+            self._absent = 1
+            log.warning("nats_disconnected")
+
+    async def _on_reconnected(self) -> None:
+        log.info("nats_reconnected")
+        self._absent = 0
+        self._client.options["reconnect_time_wait"] = RECONNECT_S
+        for pull in self._pulls:
+            pull.forget()
+
+    # --------------------------------------------------------------------------------------------------- declarations
+
+    async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1) -> None:
+        """Create or update every stream and bucket. Safe to run from every service at once."""
+        for stream in streams:
+            config = api.StreamConfig(
+                name=stream.name,
+                subjects=list(stream.subjects),
+                retention=api.RetentionPolicy(stream.retention),
+                storage=api.StorageType.FILE,
+                max_msgs_per_subject=stream.max_per_subject,
+                max_age=stream.max_age_s,
+                duplicate_window=stream.duplicate_window_s,
+                num_replicas=replicas,
+                allow_direct=True,
+            )
+            await self._patiently(lambda config=config: self._declare_stream(config))
+        for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0)):
+            await self._patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
+        await self._patiently(lambda: self._declare_blobs(replicas))
+
+    async def _declare_stream(self, config: api.StreamConfig) -> None:
+        try:
+            await self._js.update_stream(config)
+        except NotFoundError:
+            await self._js.add_stream(config)
+
+    async def _declare_bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
+        with suppress(BucketNotFoundError):
+            await self._js.key_value(bucket)
+            return
+        await self._js.create_key_value(api.KeyValueConfig(bucket=bucket, ttl=ttl_s, history=1, replicas=replicas))
+
+    async def _declare_blobs(self, replicas: int) -> None:
+        with suppress(BucketNotFoundError, NotFoundError):
+            await self._js.object_store(BLOBS_BUCKET)
+            return
+        await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
+
+    async def _patiently(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Run `action` until it succeeds; JetStream may still be starting."""
+        attempt = 0
+        while True:
+            try:
+                return await action()
+            except (TimeoutError, NatsError, OSError) as error:
+                attempt += 1
+                if isinstance(error, APIError) and error.code == 400 and attempt >= 3:
+                    raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
+                log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
+                await asyncio.sleep(_backoff_s(attempt))
+
+    def blobs_context(self) -> JetStreamContext:
+        """For `common.blobs`, the other half of this door."""
+        return self._js
+
+    # --------------------------------------------------------------------------------------------------------- publish
+
+    async def publish(self, out: Outgoing) -> int:
+        """Store `out` in its stream; returns its sequence, the first one's when it was there already.
+
+        Raises: Retry when the server did not confirm within PUBLISH_PATIENCE_S; Reject when it is too large.
+        """
+        body = out.message.encode()
+        if len(body) > MAX_PAYLOAD_BYTES:
+            raise Reject(f"{out.message.kind} for {out.subject} has {len(body)} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
+        headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: _trace.get() or _new_trace(), **out.headers}
+        return await self.publish_raw(out.subject, body, out.message_id, headers)
+
+    async def publish_raw(self, subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
+        """As `publish`, for a body that is already encoded."""
+        started = time.monotonic()
+        attempt = 0
+        while True:
+            try:
+                ack = await self._js.publish(subject, body, timeout=PUBLISH_TIMEOUT_S, headers={**headers, "Nats-Msg-Id": message_id})
+                metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
+                return ack.seq
+            except (TimeoutError, NatsError, OSError) as error:
+                attempt += 1
+                if time.monotonic() - started > PUBLISH_PATIENCE_S:
+                    raise Retry(f"NATS did not store {subject}: {error}") from None
+                log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
+                await asyncio.sleep(_backoff_s(attempt))
+
+    # --------------------------------------------------------------------------------------------------------- consume
+
+    async def consume(self, consumer: Consumer, handler: Handler, slots: Slots, *, most: int = 64) -> None:
+        """Hand each message to `handler` in a runner of its own, `slots` at once, until cancelled.
+
+        `most` bounds one pull, so that replicas share a burst. Raises: Fatal from a handler.
+        """
+        async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
+            keeping_alive = runners.create_task(pull.keep_alive())
+            try:
+                while True:
+                    for message in await pull.receive(lambda: min(slots.free, most), slots.changed):
+                        slots.take()
+                        runners.create_task(self._handle(pull, message, handler, slots))
+            finally:
+                # Before the runners are cancelled: what they give back must not come to this replica again.
+                await asyncio.shield(pull.stop())
+                keeping_alive.cancel()
+
+    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256) -> None:
+        """Hand messages to `handler` in lists, one list at a time, until cancelled.
+
+        When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
+        """
+        async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
+            keeping_alive = runners.create_task(pull.keep_alive())
+            never = asyncio.Event()
+            try:
+                while True:
+                    messages = await pull.receive(lambda: most - pull.held, never.wait)
+                    deliveries = [_delivery(message) for message in messages]
+                    if all(delivery.attempt <= consumer.max_deliveries for delivery in deliveries):
+                        try:
+                            await handler(deliveries)
+                            crashpoints.reached("before_ack")
+                            for message in messages:
+                                await pull.done(message)
+                            continue
+                        except Fatal:
+                            raise
+                        except Exception as error:
+                            if len(messages) == 1 and not isinstance(error, MarlaasError):
+                                log.exception("handler_failed", consumer=consumer.name)
+                    for message in messages:
+                        await self._handle(pull, message, _one_by_one(handler), None)
+            finally:
+                await asyncio.shield(pull.stop())
+                await asyncio.shield(pull.give_back())
+                keeping_alive.cancel()
+
+    @asynccontextmanager
+    async def _pulling(self, consumer: Consumer) -> AsyncGenerator["_Pull"]:
+        await self._patiently(lambda: self._declare_consumer(consumer))
+        pull = _Pull(self._client, consumer, lambda: self._patiently(lambda: self._declare_consumer(consumer)))
+        await pull.start()
+        self._pulls.append(pull)
+        try:
+            yield pull
+        finally:
+            self._pulls.remove(pull)
+
+    async def _declare_consumer(self, consumer: Consumer) -> None:
+        await self._js.add_consumer(
+            consumer.stream,
+            api.ConsumerConfig(
+                durable_name=consumer.name,
+                filter_subject=consumer.subject,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=consumer.ack_wait_s,
+                max_deliver=-1,
+                max_ack_pending=-1,
+                headers_only=consumer.headers_only or None,
+            ),
+        )
+
+    async def _handle(self, pull: "_Pull", message: Msg, handler: Handler, slots: Slots | None) -> None:
+        consumer = pull.consumer
+        delivery = _delivery(message)
+        trace = _trace.set(delivery.headers.get(TRACE_HEADER) or _new_trace())
+        started = time.monotonic()
+        outcome = "done"
+        try:
+            with structlog.contextvars.bound_contextvars(**_bindings(delivery, consumer)):
+                try:
+                    if delivery.attempt > consumer.max_deliveries:
+                        raise Reject(f"delivered {delivery.attempt - 1} times without an answer; it may kill the process that handles it")
+                    async with aclosing(cast(AsyncGenerator[Outgoing], handler(delivery))) as results:
+                        async for out in results:
+                            crashpoints.reached("before_publish")
+                            await self.publish(out)
+                    crashpoints.reached("before_ack")
+                    await pull.done(message)
+                except asyncio.CancelledError:
+                    outcome = "returned"
+                    await asyncio.shield(pull.again(message, delay_s=0))
+                    raise
+                except Fatal as error:
+                    outcome = "fatal"
+                    log.error("fatal", error=str(error))
+                    await pull.again(message, delay_s=0)
+                    raise
+                except Reject as error:
+                    outcome = "rejected"
+                    await self._bury(pull, message, delivery, str(error))
+                except Retry as error:
+                    outcome = "retried"
+                    if delivery.attempt >= consumer.max_attempts:
+                        await self._bury(pull, message, delivery, f"gave up after {delivery.attempt} attempts: {error}")
+                    else:
+                        log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
+                        await pull.again(message, delay_s=error.delay_s * random.uniform(0.8, 1.2))
+                except Exception as error:
+                    outcome = "failed"
+                    log.exception("handler_failed", attempt=delivery.attempt)
+                    if delivery.attempt >= consumer.max_attempts:
+                        await self._bury(pull, message, delivery, f"{type(error).__name__}: {error}")
+                    else:
+                        await pull.again(message, delay_s=_backoff_s(delivery.attempt))
+        finally:
+            _trace.reset(trace)
+            metrics.HANDLED.labels(consumer.stage, outcome).inc()
+            metrics.HANDLING_S.labels(consumer.stage).observe(time.monotonic() - started)
+            if slots is not None:
+                slots.release()
+
+    async def _bury(self, pull: "_Pull", message: Msg, delivery: Delivery, reason: str) -> None:
+        """Keep a message that cannot be handled, with the reason, where people and the scheduler see it."""
+        consumer = pull.consumer
+        log.error("dead_letter", subject=delivery.subject, reason=reason)
+        task = delivery.subject.split(".")[consumer.task_token] if consumer.task_token >= 0 else "none"
+        letter = DeadLetter(
+            stage=consumer.stage,
+            subject=delivery.subject,
+            reason=reason,
+            attempts=delivery.attempt,
+            headers=dict(delivery.headers),
+            body=delivery.body,
+        )
+        await self.publish(Outgoing(failed(consumer.stage, task), letter, f"failed:{consumer.name}:{delivery.sequence}"))
+        await pull.finish(message)
+
+    # ---------------------------------------------------------------------------------------------------------- follow
+
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False, new_only: bool = False) -> AsyncIterator[Delivery]:
+        """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
+
+        `last_only` starts with the last of each subject; `new_only` with the next that arrives.
+        """
+        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
+        subscription = await self._js.subscribe(
+            subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=5.0, config=api.ConsumerConfig(deliver_policy=policy)
+        )
+        try:
+            async for message in subscription.messages:
+                yield _delivery(message)
+        finally:
+            with suppress(NatsError, asyncio.TimeoutError):
+                await subscription.unsubscribe()
+
+    async def read(self, stream: Stream, sequence: int) -> Delivery:
+        """One stored message, body included. Raises: LookupError when it was deleted; Retry when NATS is away."""
+        try:
+            stored = await self._js.get_msg(stream.name, sequence, direct=True)
+        except NotFoundError:
+            raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not read message {sequence} of {stream.name}: {error}") from None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
+
+    async def last(self, stream: Stream, subject: str) -> Delivery | None:
+        """The newest stored message on exactly `subject`. Raises: Retry when NATS is away."""
+        try:
+            stored = await self._js.get_last_msg(stream.name, subject, direct=True)
+        except NotFoundError:
+            return None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not read the last message on {subject}: {error}") from None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
+
+    async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
+        """What a stream holds on `subject` at the moment, oldest first; nothing is acknowledged. Raises: Retry when NATS is away."""
+        sequence = 1
+        while True:
+            try:
+                found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
+            except NotFoundError:
+                return
+            except (TimeoutError, NatsError, OSError) as error:
+                raise Retry(f"could not read {subject}: {error}") from None
+            assert found.seq is not None
+            yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
+            sequence = found.seq + 1
+
+    async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
+        """How many messages a stream holds, by subject. Raises: Retry when NATS is away."""
+        try:
+            return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not list the subjects of {stream.name}: {error}") from None
+
+    async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
+        """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
+        try:
+            await self._js.purge_stream(stream.name, subject=subject, seq=before)
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not purge {subject}: {error}") from None
+
+    async def backlog(self, stream: Stream) -> int:
+        """How many messages a stream holds."""
+        return (await self._js.stream_info(stream.name)).state.messages
+
+    # ---------------------------------------------------------------------------------------------------------- values
+
+    async def put_value(self, bucket: str, key: str, value: Message) -> None:
+        """Set a key-value entry, readable as JSON by any NATS client."""
+        store = await self._bucket(bucket)
+        await store.put(key, value.model_dump_json().encode())
+
+    async def get_value(self, bucket: str, key: str, model: type[M]) -> M | None:
+        store = await self._bucket(bucket)
+        try:
+            entry = await store.get(key)
+        except KeyNotFoundError:
+            return None
+        return model.decode(entry.value or b"")
+
+    async def all_values(self, bucket: str, model: type[M]) -> list[M]:
+        """Every current entry."""
+        store = await self._bucket(bucket)
+        watcher = await store.watchall(ignore_deletes=True)
+        found: list[M] = []
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    break
+                try:
+                    found.append(model.decode(entry.value or b""))
+                except Reject as error:
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+        return found
+
+    async def delete_value(self, bucket: str, key: str) -> None:
+        with suppress(KeyNotFoundError, NatsError):
+            await (await self._bucket(bucket)).delete(key)
+
+    async def watch_values(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
+        """(key, value) of every entry, then of every change; None when deleted. Entries that expire say nothing."""
+        watcher = await (await self._bucket(bucket)).watchall()
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    continue
+                try:
+                    yield entry.key, model.decode(entry.value) if entry.operation is None and entry.value else None
+                except Reject as error:  # whoever wrote it must not stop those who watch the others
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+
+    async def _bucket(self, bucket: str) -> KeyValue:
+        return await self._js.key_value(bucket)
+
+
+class _Pull:
+    """Asks a consumer for messages, as many as there is room for, and keeps those in hand alive.
+
+    nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nobody keeps alive.
+    """
+
+    def __init__(self, client: Client, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
+        self.consumer = consumer
+        self._client = client
+        self._redeclare = redeclare
+        self._inbox = client.new_inbox()
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
+        self._arrived: deque[Msg] = deque()
+        self._woken = asyncio.Event()
+        self._asked = 0
+        self._asked_at = 0.0
+        self._missing = False
+        self._held: dict[str, Msg] = {}  # by reply subject, which is unique to a delivery
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    async def start(self) -> None:
+        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+
+    async def stop(self) -> None:
+        """Stop asking and give back what arrived but was not begun."""
+        with suppress(NatsError, asyncio.TimeoutError):
+            await self._subscription.unsubscribe()
+        while self._arrived:
+            await self.again(self._arrived.popleft(), delay_s=0)
+
+    async def give_back(self) -> None:
+        """What is in hand goes to whoever asks next."""
+        for message in list(self._held.values()):
+            await self.again(message, delay_s=0)
+
+    def forget(self) -> None:
+        """The server no longer knows what was asked of it."""
+        self._asked = 0
+        self._woken.set()
+
+    async def receive(self, room: Callable[[], int], changed: Callable[[], Awaitable[object]]) -> list[Msg]:
+        """At least one message, at most `room()`; asks again whenever `changed` returns."""
+        while True:
+            notice_cancellation()
+            if self._missing:
+                self._missing = False
+                await self._redeclare()
+            if self._arrived:
+                found = list(self._arrived)
+                self._arrived.clear()
+                self._held.update((message.reply, message) for message in found)
+                return found
+            await self._ask(room())
+            await _first(self._woken.wait(), changed(), timeout_s=PULL_EXPIRES_S)
+            self._woken.clear()
+
+    async def _ask(self, room: int) -> None:
+        if time.monotonic() - self._asked_at > PULL_EXPIRES_S + LOST_PULL_S:
+            self._asked = 0
+        wanted = room - self._asked
+        if wanted <= 0 or not self._client.is_connected:
+            return
+        self._asked += wanted
+        self._asked_at = time.monotonic()
+        request = json.dumps({"batch": wanted, "expires": int(PULL_EXPIRES_S * 1e9)}).encode()
+        with suppress(NatsError, OSError):
+            await self._client.publish(self._next, request, reply=self._inbox)
+
+    async def _on_message(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status is None:
+            self._asked = max(0, self._asked - 1)
+            self._arrived.append(message)
+        elif status != "100":
+            pending = (message.headers or {}).get("Nats-Pending-Messages")
+            self._asked = max(0, self._asked - int(pending)) if pending else 0
+            if status == "503" or "Consumer Deleted" in (message.headers or {}).get("Description", ""):
+                self._missing = True
+        self._woken.set()
+
+    async def keep_alive(self) -> None:
+        """Tell the server that the messages in hand are being worked on."""
+        while True:
+            await asyncio.sleep(self.consumer.ack_wait_s / 3)
+            for message in [*self._held.values(), *self._arrived]:
+                with suppress(NatsError, OSError):
+                    await message.in_progress()
+
+    async def done(self, message: Msg) -> None:
+        await self._settle(message, message.ack)
+
+    async def finish(self, message: Msg) -> None:
+        await self._settle(message, message.term)
+
+    async def again(self, message: Msg, *, delay_s: float) -> None:
+        await self._settle(message, lambda: message.nak(delay=delay_s or None))
+
+    async def _settle(self, message: Msg, answer: Callable[[], Awaitable[None]]) -> None:
+        self._held.pop(message.reply, None)
+        # A lost answer means one more delivery, which every handler takes.
+        with suppress(NatsError, OSError):
+            await answer()
+
+
+async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
+    """Returns when one of `waits` does, or after `timeout_s`; the others are cancelled."""
+    pending = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for runner in pending:
+            runner.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _one_by_one(handler: BatchHandler) -> Handler:
+    async def handle(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        await handler([delivery])
+        return
+        yield  # makes this an async generator, as handlers are
+
+    return handle
+
+
+def _delivery(message: Msg) -> Delivery:
+    try:
+        metadata = message.metadata
+        sequence, attempt = metadata.sequence.stream, metadata.num_delivered
+    except NatsError:
+        sequence, attempt = 0, 0
+    return Delivery(message.subject, message.headers or {}, message.data, sequence, attempt)
+
+
+def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
+    parts = delivery.subject.split(".")
+    bound = {"stage": consumer.stage, "trace": delivery.headers.get(TRACE_HEADER, "")[3:35]}
+    if consumer.task_token >= 0 and len(parts) > consumer.task_token:
+        bound["task"] = parts[consumer.task_token]
+        if len(parts) > consumer.task_token + 1:
+            bound["trajectory"] = parts[consumer.task_token + 1]
+    return bound
+
+
+def _new_trace() -> str:
+    """A W3C trace context: everything that follows from one message shares it."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+
+
+def _backoff_s(attempt: int) -> float:
+    return min(10.0, 0.2 * 2 ** min(attempt, 6)) * random.uniform(0.7, 1.3)
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]

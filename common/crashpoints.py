@@ -1,0 +1,44 @@
+"""Named moments at which a test may have this process killed, as a power cut would: no handler, no `finally`, no flush.
+
+Each name stands between two effects that are not one transaction, where at-least-once delivery has to hold:
+
+    before_publish     a handler has yielded a message, and it is not stored yet
+    before_ack         a handler's messages are stored (a scheduler's transaction is committed), its input not acknowledged
+    after_commit       the scheduler has committed, and nobody was told: no relay, no cleaning
+    before_forget      the relay's messages are stored, their rows still in the outbox
+    after_blobs        the trainer has stored a version's blobs, and not announced it
+
+MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+
+NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs")
+SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
+"""What MARLAAS_CRASH_POINT may say; empty arms nothing."""
+
+
+@dataclass
+class _Armed:
+    name: str
+    left: int
+
+
+_armed: _Armed | None = None
+
+
+def arm(setting: str) -> None:
+    """Arm what `setting`, which matches SETTING, says."""
+    global _armed
+    name, _, nth = setting.partition(":")
+    _armed = _Armed(name, int(nth)) if name else None
+
+
+def reached(name: str) -> None:
+    """This process is at `name`; one comparison where nothing is armed."""
+    if _armed is not None and _armed.name == name:
+        _armed.left -= 1
+        if _armed.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

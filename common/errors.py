@@ -1,0 +1,30 @@
+"""Errors whose type is the delivery decision.
+
+    MarlaasError
+    ├── Reject      this message can never succeed   → dead letter now, with the reason
+    ├── Retry       the world was not ready          → deliver again after `delay_s`
+    └── Fatal       this process is broken           → stop consuming, exit 1
+
+Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
+(`asyncio.CancelledError`) is none of these: unfinished messages go back to the queue at once.
+"""
+
+
+class MarlaasError(Exception):
+    """Base of the errors that mean something to the bus or to the user."""
+
+
+class Reject(MarlaasError):
+    """The message can never succeed; its text is the reason that the task's owner reads."""
+
+
+class Retry(MarlaasError):
+    """The message may succeed later, for example once a blob or a server is back."""
+
+    def __init__(self, reason: str, *, delay_s: float = 1.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
+class Fatal(MarlaasError):
+    """This process cannot do its work; another replica, or its restart, may."""

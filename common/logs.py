@@ -1,0 +1,30 @@
+"""Structured logs: one JSON object per line on stdout, a fixed snake_case event name plus fields.
+
+info: an operator would draw it · warning: dropped or delayed · error: a human should look. The bus binds stage, task,
+trajectory and trace to everything that is logged while a message is handled.
+"""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(service: str, replica: str, level: str) -> None:
+    """Make structlog and the standard library's loggers write JSON lines."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.dict_tracebacks,
+    ]
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+    )
+    structlog.contextvars.bind_contextvars(service=service, replica=replica)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=structlog.processors.JSONRenderer(), foreign_pre_chain=shared))
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)

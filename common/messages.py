@@ -1,0 +1,468 @@
+"""Every message that travels between services: one pydantic model per kind, MessagePack on the wire.
+
+Arrays are raw little-endian bytes (int32 token ids, float32 logprobs, uint8 mask: 9 bytes a token), so that coding a
+trajectory costs microseconds. A new optional field is compatible; anything else is a new kind.
+
+A message about one group carries the group's `GroupContext` whole, so that any replica can go on with it and nothing
+has to be looked up. A body that carries members carries a list of them: members that are ready at the same moment share
+a message, each is still settled by itself, and nobody waits for another member to fill one.
+"""
+
+import json
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from common.errors import Reject
+from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, TaskSpec
+
+
+class Value(BaseModel):
+    """A part of a message. Unknown fields are dropped: a newer sender may know more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Message(Value):
+    """A whole message body. `kind` travels as a header and is checked on arrival."""
+
+    kind: ClassVar[str]
+
+    def encode(self) -> bytes:
+        packed = msgpack.packb(self.model_dump())
+        assert packed is not None
+        return packed
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """The message in `body`, MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
+
+        Raises: Reject, naming the field that is wrong.
+        """
+        try:
+            if body[:1] == b"{":
+                return cls.model_validate_json(body)
+            return cls.model_validate(msgpack.unpackb(body))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Reject(f"not a {cls.kind} message: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except (ValueError, msgpack.UnpackException) as error:
+            raise Reject(f"not a {cls.kind} message: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------- values
+
+
+class BlobRef(Value):
+    """An immutable object in the blob store."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Canary(Value):
+    """A fixed token sequence and the log-probabilities that the trainer gives it under the new adapter.
+
+    Shapes: `ids` (T,) int32; `logprobs` (T-1,) float32, of tokens 1…T-1 at temperature 1.
+    """
+
+    ids: bytes
+    logprobs: bytes
+
+
+class AdapterRef(Value):
+    """One version of a task's adapter: a PEFT folder in the blob store. Never reused, never overwritten."""
+
+    task: str
+    version: int = Field(ge=1)
+    rank: int
+    blob: BlobRef
+    canary: Canary
+
+    @property
+    def name(self) -> str:
+        """What the engine calls it."""
+        return f"{self.task}.v{self.version}"
+
+
+class TokenRecord(Value):
+    """Tokens of one trajectory so far, prompt and replies in order, never re-encoded.
+
+    Shapes: all (T,). `ids` int32; `logprobs` float32, of the distribution that was sampled from (0 where not sampled);
+    `sampled` uint8, 1 where the policy chose the token.
+    """
+
+    ids: bytes = b""
+    logprobs: bytes = b""
+    sampled: bytes = b""
+
+    @model_validator(mode="after")
+    def _one_entry_per_token(self) -> Self:
+        if not len(self.ids) == len(self.logprobs) == 4 * len(self.sampled):
+            raise ValueError(
+                f"ids, logprobs and sampled differ in length: {len(self.ids)}, {len(self.logprobs)}, {len(self.sampled)} bytes"
+            )
+        return self
+
+    def __len__(self) -> int:
+        return len(self.sampled)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return self.sampled.count(1)
+
+    def ids_T(self) -> NDArray[np.int32]:
+        return np.frombuffer(self.ids, dtype="<i4")
+
+    def logprobs_T(self) -> NDArray[np.float32]:
+        return np.frombuffer(self.logprobs, dtype="<f4")
+
+    def sampled_T(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self.sampled, dtype=np.uint8)
+
+    def with_context(self, ids: list[int]) -> "TokenRecord":
+        """This record followed by tokens that the policy did not choose."""
+        return self._extended(ids, [0.0] * len(ids), sampled=0)
+
+    def with_sampled(self, ids: list[int], logprobs: list[float]) -> "TokenRecord":
+        """This record followed by tokens that the policy chose."""
+        return self._extended(ids, logprobs, sampled=1)
+
+    def _extended(self, ids: list[int], logprobs: list[float], *, sampled: int) -> "TokenRecord":
+        return TokenRecord(
+            ids=self.ids + np.asarray(ids, dtype="<i4").tobytes(),
+            logprobs=self.logprobs + np.asarray(logprobs, dtype="<f4").tobytes(),
+            sampled=self.sampled + bytes([sampled]) * len(ids),
+        )
+
+
+class ChatMessage(Value):
+    """One message of a conversation, as chat templates take it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class GroupContext(Value):
+    """What every message about one group carries. Set by the scheduler at admission; nobody changes it."""
+
+    tenant: str
+    task: str
+    pool: str
+    group: int = Field(ge=0)
+    """Counts the task's groups from 0, void ones included."""
+    size: int = Field(ge=1)
+    """Members (G)."""
+    version: int = Field(ge=0)
+    """Of the policy that samples the whole group."""
+    adapter: AdapterRef | None
+    """None at version 0: the base model itself."""
+    family: str
+    """Of the environment: the queue that its turns go through."""
+    environment: Environment
+    sampling: Sampling
+    limits: Limits
+    row: int = Field(ge=0)
+    """Which prompt; the environment turns it into one."""
+    seed: int = Field(ge=0)
+    deadline_s: float
+    """Unix time at which the group is given up."""
+
+    def trajectory(self, member: int) -> str:
+        """The id of one attempt, unique within its task."""
+        return f"{self.group}-{member}"
+
+
+# -------------------------------------------------------------------------------------------------- jobs, from anyone
+
+
+class SubmitTask(Message):
+    """Run this task. Harmless when repeated with the same spec; rejected when the id is taken by another spec."""
+
+    kind: ClassVar[str] = "submit-task.1"
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    """Made by whoever submits, unique per submission."""
+    tenant: Name
+    spec: dict[str, JsonValue]
+    """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
+
+
+class ControlTask(Message):
+    """Cancel, pause or resume a task; the verb is in the subject."""
+
+    kind: ClassVar[str] = "control-task.1"
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    tenant: Name
+    reason: str = ""
+
+
+# --------------------------------------------------------------------------------------- prompts, towards the sampler
+
+
+class CheckEnvironment(Message):
+    """Can this environment be built with these options? Asked once, before a task is accepted."""
+
+    kind: ClassVar[str] = "check-environment.1"
+    tenant: str
+    task: str
+    family: str
+    environment: Environment
+    seed: int
+
+
+class OpenGroup(Message):
+    """Open this prompt and ask for every member's first turn."""
+
+    kind: ClassVar[str] = "open-group.1"
+    group: GroupContext
+
+
+class TurnRequest(Value):
+    """One member's wish for a turn: append `messages` to the transcript and sample."""
+
+    member: int = Field(ge=0)
+    turn: int = Field(ge=0)
+    transcript: TokenRecord
+    """Empty at turn 0."""
+    messages: list[ChatMessage]
+    """New since the transcript."""
+    tools: list[dict[str, JsonValue]] = []
+    """JSON schemas for the chat template; used at turn 0 only."""
+    state: bytes
+    """The environment's own, opaque to all others, MessagePack."""
+
+
+class SampleTurns(Message):
+    kind: ClassVar[str] = "sample-turns.1"
+    group: GroupContext
+    members: list[TurnRequest] = Field(min_length=1)
+
+
+# ------------------------------------------------------------------------------- trajectories, from sampler to trainer
+
+
+class SampledTurn(Value):
+    """One member's turn, sampled; or the reason why it could not be."""
+
+    member: int = Field(ge=0)
+    turn: int = Field(ge=0)
+    transcript: TokenRecord
+    """All tokens so far, this turn's included."""
+    reply: str
+    """The turn's text, without the end-of-turn token."""
+    finish: Literal["stop", "length"]
+    """Whether the policy ended the turn or the token limit did."""
+    state: bytes
+    failure: str | None = None
+    """Set when the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
+
+
+class TurnsSampled(Message):
+    kind: ClassVar[str] = "turns-sampled.1"
+    group: GroupContext
+    members: list[SampledTurn] = Field(min_length=1)
+
+
+class ScoredTrajectory(Value):
+    """One finished attempt. With `failure` set it carries no reward and is void: never reward 0."""
+
+    member: int = Field(ge=0)
+    transcript: TokenRecord
+    reward: float = Field(allow_inf_nan=False)
+    components: dict[str, float] = {}
+    turns: int = Field(ge=0)
+    truncated: bool = False
+    """The last turn hit its token limit."""
+    failure: str | None = None
+
+
+class TrajectoriesScored(Message):
+    """Read by the trainer, by stream sequence; the scheduler sees only its `Settlement` header."""
+
+    kind: ClassVar[str] = "trajectories-scored.1"
+    group: GroupContext
+    members: list[ScoredTrajectory] = Field(min_length=1)
+
+    def settlement(self) -> "Settlement":
+        return Settlement(
+            task=self.group.task,
+            group=self.group.group,
+            members=[
+                SettledMember(
+                    member=member.member,
+                    reward=member.reward,
+                    prompt_tokens=len(member.transcript) - member.transcript.sampled_tokens,
+                    sampled_tokens=member.transcript.sampled_tokens,
+                    turns=member.turns,
+                    truncated=member.truncated,
+                    failure=member.failure,
+                )
+                for member in self.members
+            ],
+        )
+
+
+class SettledMember(Value):
+    member: int
+    reward: float
+    prompt_tokens: int
+    sampled_tokens: int
+    turns: int
+    truncated: bool = False
+    failure: str | None = None
+
+
+class Settlement(Value):
+    """What the scheduler needs of a scored message, as a JSON header (`streams.SETTLEMENT_HEADER`)."""
+
+    task: str
+    group: int
+    members: list[SettledMember]
+
+
+class EnvironmentChecked(Message):
+    """The answer to CheckEnvironment: accepted, or why not."""
+
+    kind: ClassVar[str] = "environment-checked.1"
+    tenant: str
+    task: str
+    objection: str | None
+    """None when the environment opened its first prompt."""
+
+
+class BatchMember(Value):
+    member: int
+    sequence: int
+    """Of the scored message in its stream; only this one counts, later duplicates do not."""
+    reward: float
+
+
+class BatchGroup(Value):
+    group: int
+    version: int
+    """Of the policy that sampled it."""
+    members: list[BatchMember]
+
+
+class TrainBatch(Message):
+    """Take the optimizer step from `version` to `version + 1` with exactly these trajectories."""
+
+    kind: ClassVar[str] = "train-batch.1"
+    tenant: str
+    task: str
+    pool: str
+    version: int = Field(ge=0)
+    spec: TaskSpec
+    checkpoint: BlobRef | None
+    """Of `version`; None at version 0, which is made from the spec's seed."""
+    groups: list[BatchGroup] = Field(min_length=1)
+
+
+# ----------------------------------------------------------------------------------------------------- weight-updated
+
+
+class WeightUpdated(Message):
+    """A step was taken; its adapter and checkpoint are in the blob store."""
+
+    kind: ClassVar[str] = "weight-updated.1"
+    tenant: str
+    task: str
+    pool: str
+    version: int = Field(ge=1)
+    """Of the new adapter."""
+    adapter: AdapterRef
+    checkpoint: BlobRef
+    metrics: dict[str, float]
+    trained_tokens: int
+    """Padding not counted."""
+    started_s: float
+    finished_s: float
+    """Unix times of the step."""
+
+
+# ------------------------------------------------------------------------------------------------------ events, failed
+
+
+class Event(Message):
+    """Something that the task's owner wants to know. `data` depends on `event`; see docs/events.md."""
+
+    kind: ClassVar[str] = "event.1"
+    tenant: str
+    task: str
+    event: Literal["accepted", "rejected", "step", "paused", "resumed", "cancelled", "finished", "failed"]
+    at_s: float
+    data: dict[str, JsonValue] = {}
+
+
+class DeadLetter(Message):
+    """A message that could not be handled, with the reason; the scheduler settles what it was about."""
+
+    kind: ClassVar[str] = "dead-letter.1"
+    stage: str
+    subject: str
+    reason: str
+    attempts: int
+    headers: dict[str, str]
+    body: bytes
+
+
+# ---------------------------------------------------------------------------------------------------- key-value values
+
+
+class TaskStatus(Message):
+    """A task's current state, in the key-value bucket `tasks` under the task's id."""
+
+    kind: ClassVar[str] = "task-status.1"
+    tenant: str
+    task: str
+    name: str
+    pool: str
+    state: str
+    reason: str = ""
+    version: int
+    steps: int
+    reward: float | None = None
+    """Mean of the latest trained step; None before the first."""
+    staleness: float | None = None
+    """Mean of the latest trained step, in versions."""
+    sampled_tokens: int = 0
+    adapter: AdapterRef | None = None
+    submitted_s: float
+    updated_s: float
+
+
+class ReplicaReport(Message):
+    """What a replica is, holds and can take, in the key-value bucket `replicas` until it expires."""
+
+    kind: ClassVar[str] = "replica-report.1"
+    replica: str
+    service: Literal["rollout", "env", "trainer"]
+    pool: str | None = None
+    """None for env replicas, which serve every pool."""
+    families: list[str] = []
+    """Env replicas: the environment families whose queues it reads."""
+    environments: list[str] = []
+    """Env replicas: every environment name that can be listed."""
+    sequences: int = 0
+    """Rollout replicas: sequences it decodes at once."""
+    kv_tokens: int = 0
+    """Rollout replicas: tokens its KV cache holds."""
+    busy: dict[str, float] = {}
+    """Current load by name (sequences running, workers busy, …), for `stage_health`."""
+
+
+V = TypeVar("V", bound=BaseModel)
+
+
+def as_json(value: BaseModel) -> dict[str, Any]:
+    """A JSON-able copy, bytes as base64. `Any` because JSON is what it is."""
+    return value.model_dump(mode="json")
+
+
+def from_json(model: type[V], value: dict[str, Any]) -> V:
+    """What `as_json` was given."""
+    return model.model_validate_json(json.dumps(value))

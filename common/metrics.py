@@ -1,0 +1,15 @@
+"""Prometheus metrics that every service has. A service's own are declared beside what they measure.
+
+Labels never hold a task or tenant: their number has no bound, and Postgres knows more about them.
+"""
+
+from prometheus_client import Counter, Histogram
+
+PUBLISHED = Counter("marlaas_published_total", "Messages stored in NATS", ["family"])
+HANDLED = Counter("marlaas_handled_total", "Messages handled, by outcome", ["stage", "outcome"])
+HANDLING_S = Histogram(
+    "marlaas_handling_seconds",
+    "Time from receiving a message to acknowledging it",
+    ["stage"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300),
+)

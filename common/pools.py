@@ -1,0 +1,85 @@
+"""Pools: the base models that a deployment offers, read from one TOML file by every service that needs them.
+
+[tiny]
+model = "models/tiny"          # a folder beside this file, or a Hugging Face name
+context_tokens = 512
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from common.errors import Fatal
+from common.spec import Name, TaskSpec
+
+MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
+
+
+class Pool(BaseModel):
+    """A base model with its engine settings. One rollout or trainer replica serves one pool."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    model: str
+    """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
+    context_tokens: int = Field(default=2048, ge=32)
+    """Longest trajectory, prompt included, that the engine takes."""
+    max_rank: MaxRank = 16
+    """Largest LoRA rank; the engine reserves memory for it per adapter. The values are those of vLLM."""
+    adapters: int = Field(default=16, ge=1)
+    """Adapters that may take part in one batch of the engine."""
+    sequences: int = Field(default=64, ge=1)
+    """Sequences that one rollout replica decodes at once."""
+    kv_cache_gib: float = Field(default=1.0, gt=0)
+    """Memory for the KV cache on a CPU; on a GPU `gpu_memory_share` decides."""
+    gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
+    train_tokens: int = Field(default=16_384, ge=32)
+    """Padded tokens in one micro-batch of the trainer."""
+
+
+Pools = dict[str, Pool]
+_ADAPTER = TypeAdapter(dict[Name, Pool])
+
+
+def read_pools(path: Path) -> Pools:
+    """The pools that `path` describes, with model folders made absolute.
+
+    Raises: Fatal, naming the file and the wrong field, or the folder that does not exist.
+    """
+    try:
+        pools = _ADAPTER.validate_python(tomllib.loads(path.read_text()))
+    except FileNotFoundError:
+        raise Fatal(f"pools file {path} does not exist; set MARLAAS_POOLS_FILE") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Fatal(f"pools file {path}: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Fatal(f"pools file {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
+
+
+def objections(spec: TaskSpec, pools: Pools) -> list[str]:
+    """Why the pools cannot take `spec`: empty when they can."""
+    pool = pools.get(spec.pool)
+    if pool is None:
+        return [f"pool: no pool '{spec.pool}' here; offered: {', '.join(sorted(pools))}"]
+    found = []
+    if spec.lora.rank > pool.max_rank:
+        found.append(f"lora.rank: {spec.lora.rank} is above what pool '{spec.pool}' allows: {pool.max_rank}")
+    if spec.trajectory_tokens > pool.context_tokens:
+        found.append(
+            f"limits: the longest trajectory may take {spec.trajectory_tokens} tokens (max_prompt_tokens + max_turns × max_tokens"
+            f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
+        )
+    return found
+
+
+def _located(name: str, model: str, pools_file: Path) -> str:
+    folder = Path(model) if Path(model).is_absolute() else pools_file.resolve().parent / model
+    if folder.is_dir():
+        return str(folder)
+    if model.startswith((".", "/")) or model.count("/") != 1 or (pools_file.parent / model.split("/")[0]).is_dir():
+        raise Fatal(f"pool '{name}': model folder {folder} does not exist; correct `model` in {pools_file}")
+    return model

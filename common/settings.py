@@ -1,0 +1,106 @@
+"""Settings: read from the environment once, at the start of a process, and nowhere else.
+
+`MARLAAS_…` names are for all services, `MARLAAS_<SERVICE>_…` for one. An unknown name or a bad value stops the process
+with one line. What differs per task is in the task's spec; what never differs is a named constant.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from common import crashpoints
+from common.errors import Fatal
+
+SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER")
+
+
+def _core_list(value: object) -> object:
+    """`0,2-3` or `[0, 2, 3]`."""
+    if not isinstance(value, str) or value.strip().startswith("["):
+        return value
+    ranges = [part.partition("-") for part in value.replace(" ", "").split(",") if part]
+    return [core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)]
+
+
+Cores = Annotated[tuple[int, ...], BeforeValidator(_core_list)]
+"""Processor cores, written as `0,2-3`."""
+
+
+class Settings(BaseSettings):
+    """What every service needs. A service's own settings are a subclass with its prefix."""
+
+    model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+    service: ClassVar[str] = ""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """With user and password where the server asks for them: nats://user:password@host:4222."""
+    nats_replicas: int = Field(default=1, ge=1, le=5)
+    """Copies of each stream in a NATS cluster."""
+    pools_file: Path = Path("pools.toml")
+    data_dir: Path = Path(".marlaas")
+    """For caches that may be lost: fetched adapters."""
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    http_host: str = "127.0.0.1"
+    """Where /metrics, /healthz and /readyz listen."""
+    http_port: int = Field(default=0, ge=0, le=65_535)
+    """0: any free port, written to the log."""
+    replica: str = Field(default_factory=lambda: f"{socket.gethostname().split('.')[0]}-{os.getpid()}", pattern=r"^[A-Za-z0-9_-]+$")
+    """This process's name, unique among its kind."""
+    crash_point: str = Field(default="", pattern=crashpoints.SETTING)
+    """For tests of durability: <name>:<n> kills this process when it gets to that point for the n-th time."""
+
+    @classmethod
+    def read(cls) -> Self:
+        """The settings in the environment. Raises: Fatal, naming the variable."""
+        known = {f"MARLAAS_{name.upper()}" for name in Settings.model_fields}
+        if cls.service:
+            own = f"MARLAAS_{cls.service}_"
+            known |= {own + name.upper() for name in cls.own_fields()}
+        others = tuple(f"MARLAAS_{name}_" for name in SERVICES if name != cls.service)
+        for name in os.environ:
+            if name.startswith("MARLAAS_") and name not in known and not name.startswith(others):
+                raise Fatal(f"{name} is not a setting of this service; known: {', '.join(sorted(known))}")
+        own_values = {
+            name: os.environ[f"MARLAAS_{cls.service}_{name.upper()}"]
+            for name in cls.own_fields()
+            if f"MARLAAS_{cls.service}_{name.upper()}" in os.environ
+        }
+        try:
+            return cls(**own_values)  # pyright: ignore[reportArgumentType]  # strings, as in the environment
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0]) if first["loc"] else "?"
+            prefix = f"MARLAAS_{cls.service}_" if field in cls.own_fields() else "MARLAAS_"
+            problem = "is required" if first["type"] == "missing" else f"{first['msg']} (given: {first['input']!r})"
+            raise Fatal(f"{prefix}{field.upper()}: {problem}") from None
+
+    @classmethod
+    def own_fields(cls) -> list[str]:
+        """Fields that only this service has."""
+        return [name for name in cls.model_fields if name not in Settings.model_fields]
+
+
+def describe(settings: type[Settings]) -> str:
+    """Every setting of a service, with its default and meaning, for `--help` and the documentation."""
+    lines = []
+    for name, field in settings.model_fields.items():
+        prefix = f"MARLAAS_{settings.service}_" if name in settings.own_fields() else "MARLAAS_"
+        default = "required" if field.is_required() else "" if field.default_factory else str(field.default)
+        lines.append(f"{prefix}{name.upper()}={default}")
+        if field.description:
+            lines.append(f"    {' '.join(field.description.split())}")
+    return "\n".join(lines)
+
+
+def read_or_exit(settings: type[Settings]) -> Settings:
+    """The settings, or a line on stderr and exit status 2."""
+    try:
+        return settings.read()
+    except Fatal as error:
+        print(f"{settings.service.lower() or 'marlaas'}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

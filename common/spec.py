@@ -1,0 +1,244 @@
+"""What a user asks for: one reinforcement-learning task, as written in `task.toml`.
+
+Every field that a task file may hold is declared and documented here, and nowhere else. Unknown keys are errors.
+"""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from common.errors import Reject
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class Section(BaseModel):
+    """A table of the task file: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Environment(Section):
+    """Where prompts and rewards come from."""
+
+    name: str = Field(pattern=ENVIRONMENT_PATTERN)
+    """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, or `module:attribute`."""
+    options: dict[str, JsonValue] = {}
+    """Passed to the environment as they are; it says which it knows."""
+
+
+class Sampling(Section):
+    """How the policy is sampled. There is no top-p or top-k: ratios need the probabilities of the whole vocabulary."""
+
+    temperature: float = Field(default=1.0, ge=0.01, le=5)
+    max_tokens: int = Field(default=64, ge=1, le=131_072)
+    """New tokens per turn."""
+
+
+class Limits(Section):
+    """What ends an episode early."""
+
+    max_prompt_tokens: int = Field(default=256, ge=1, le=131_072)
+    """Longest first prompt; a longer one voids its group, with that reason."""
+    max_turns: int = Field(default=1, ge=1, le=256)
+    max_reply_tokens: int = Field(default=128, ge=1, le=131_072)
+    """Longest environment message between two turns."""
+    episode_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
+    """From admission to the last member's score; a group that takes longer is void and refilled."""
+
+    def trajectory_tokens(self, sampling: Sampling) -> int:
+        """Tokens of the longest trajectory that these limits allow."""
+        return self.max_prompt_tokens + self.max_turns * sampling.max_tokens + (self.max_turns - 1) * self.max_reply_tokens
+
+
+class Algorithm(Section):
+    """The policy-gradient step: which attempts are pulled up, and how far at once. Formulas and sources: docs/algorithms.md."""
+
+    group_size: int = Field(default=8, ge=1, le=256)
+    """Attempts at each prompt (G)."""
+    groups_per_step: int = Field(default=8, ge=1, le=4096)
+    max_staleness: int = Field(default=1, ge=0, le=64)
+    """Most optimizer steps between the policy that sampled and the policy that is updated; 0 is strictly on-policy."""
+    max_refills: int = Field(default=0, ge=0, le=100_000)
+    """Dynamic sampling: at most so many groups of one version whose rewards are all equal are void and sampled anew."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "maxrl"] = "grpo"
+    loss: Literal["ppo", "gspo", "cispo", "reinforce"] = "ppo"
+    """`gspo` takes one ratio a sequence and wants bounds of about 0.0003; `reinforce` has no bounds."""
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    clip_high: float = Field(default=0.28, gt=0, le=10)
+    dual_clip: float | None = Field(default=None, gt=1, le=1000)
+    """With `ppo`: the largest ratio that pushes down an attempt that did worse than its group."""
+    normalize: Literal["token", "sequence", "constant"] = "token"
+    """Mean over the tokens of the step; mean over each sequence, then over sequences; or sum over `max_tokens`."""
+    kl_coefficient: float = Field(default=0.0, ge=0, le=100)
+    """Pull towards the base model; above 0 a step computes the base model too."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coefficient: float = Field(default=0.0, ge=0, le=10)
+    """Reward for spread-out probabilities, in nats."""
+    passes: int = Field(default=1, ge=1, le=64)
+    """Over the trajectories of a step."""
+    minibatches: int = Field(default=1, ge=1, le=4096)
+    """Parts, of whole groups, that the optimizer sees one after the other in each pass."""
+
+    @model_validator(mode="after")
+    def _relative_advantages_need_others(self) -> Self:
+        if self.group_size < 2 and self.advantage != "reinforce_pp":
+            raise ValueError(
+                f"group_size is {self.group_size}, but advantage '{self.advantage}' compares attempts at one prompt: use 2 or more"
+            )
+        if self.group_size * self.groups_per_step < 2:
+            raise ValueError(f"a step of one attempt has nothing to compare it with: use 2 or more groups_per_step with '{self.advantage}'")
+        if self.minibatches > self.groups_per_step:
+            raise ValueError(f"minibatches is {self.minibatches}, but a step has {self.groups_per_step} groups, which stay whole")
+        return self
+
+
+class Correction(Section):
+    """What is done where the policy that sampled is not the one that is trained: stale, or another engine's arithmetic."""
+
+    proximal: Literal["sampler", "start"] = "sampler"
+    """What the loss takes its ratio to. `sampler`: one ratio corrects everything. `start`: the ratio is to the policy at the
+    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own."""
+    truncate: float = Field(default=2.0, ge=1, le=1000)
+    """Largest such weight. Used with `start` only."""
+    mask_low: float = Field(default=0.0, ge=0, lt=1)
+    """Tokens whose probability at the start of the step is less than this times the sampler's are left out."""
+    mask_high: float | None = Field(default=None, gt=1)
+    """The same for more than this times the sampler's."""
+    max_sampler_mismatch: float = Field(default=2.0, gt=0)
+    """The task fails when sampler and trainer disagree by more on what this very version sampled: half the mean square of
+    the difference of their log-probabilities, in nats. Healthy is below 0.01."""
+
+
+class Overlong(Section):
+    """What is done about attempts that are cut off by their token limit."""
+
+    rule: Literal["keep", "mask", "penalize"] = "keep"
+    """As they were scored; without a part in the loss; or with a reward that falls with the length."""
+    buffer_tokens: int = Field(default=0, ge=0, le=131_072)
+    """With `penalize`: over so many last tokens before the limit, `max_turns` times `max_tokens`, the penalty grows."""
+    penalty: float = Field(default=1.0, gt=0)
+    """With `penalize`: taken off the reward at the limit."""
+
+    @model_validator(mode="after")
+    def _penalty_needs_a_buffer(self) -> Self:
+        if self.rule == "penalize" and self.buffer_tokens == 0:
+            raise ValueError("rule 'penalize' needs buffer_tokens: over how many tokens before the limit the penalty grows")
+        return self
+
+
+class Lora(Section):
+    """The adapter's shape. Initialised as PEFT does: A random, B zero, so version 0 is the base model."""
+
+    rank: int = Field(default=8, ge=1, le=512)
+    alpha: float = Field(default=16.0, gt=0)
+    targets: tuple[LoraTarget, ...] = Field(default=LORA_TARGETS, min_length=1)
+    rank_stabilized: bool = False
+    """Scale by alpha / √rank in place of alpha / rank (rsLoRA)."""
+
+
+class Optimizer(Section):
+    """AdamW, with a state of its own for every task."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Largest L2 norm of the task's gradient; a larger one is scaled down to it."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly from zero."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate after the warm-up, to the task's last step."""
+    final_share: float = Field(default=0.0, ge=0, le=1)
+    """Of `learning_rate`, where `linear` and `cosine` end."""
+
+
+class TaskSpec(Section):
+    """One task, as submitted. The server adds nothing to it: what is not written takes the default shown here."""
+
+    name: Name
+    tenant: Name
+    pool: Name
+    """Which base model to fine-tune; `marlaas pools` lists what the deployment offers."""
+    steps: int = Field(ge=1, le=1_000_000)
+    """Optimizer steps to take."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of adapter initialisation, prompts and sampling."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
+    environment: Environment
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    algorithm: Algorithm = Algorithm()
+    correction: Correction = Correction()
+    overlong: Overlong = Overlong()
+    lora: Lora = Lora()
+    optimizer: Optimizer = Optimizer()
+
+    @property
+    def trajectory_tokens(self) -> int:
+        """Tokens of the longest trajectory that this task can produce."""
+        return self.limits.trajectory_tokens(self.sampling)
+
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens that the policy may choose in one trajectory."""
+        return self.limits.max_turns * self.sampling.max_tokens
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        algorithm, correction, limit = self.algorithm, self.correction, self.reply_tokens
+        if self.overlong.buffer_tokens > limit:
+            raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
+        bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None
+        if algorithm.max_staleness > 0 and not bounded:
+            raise ValueError(
+                "algorithm.loss 'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal to 'start', "
+                "or give correction.mask_high"
+            )
+        return self
+
+
+def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
+    """The task that `raw` describes.
+
+    Raises: Reject, naming every wrong field with what was expected.
+    """
+    try:
+        return TaskSpec.model_validate(raw)
+    except ValidationError as error:
+        raise Reject("; ".join(_complaint(detail) for detail in error.errors())) from None
+
+
+def _complaint(detail: object) -> str:
+    assert isinstance(detail, dict)
+    place = ".".join(str(part) for part in detail["loc"]) or "task"
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: no such field{_nearest(detail['loc'])}"
+    if detail["type"] == "missing":
+        return f"{place}: required, but not given"
+    text = re.sub(r"^Value error, ", "", str(detail["msg"]))
+    given = detail.get("input")
+    return f"{place}: {text}" + (f" (given: {given!r})" if isinstance(given, str | int | float) else "")
+
+
+def _nearest(loc: tuple[str | int, ...]) -> str:
+    from difflib import get_close_matches
+
+    section: type[BaseModel] = TaskSpec
+    for part in loc[:-1]:
+        annotation = section.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return ""
+        section = annotation
+    known = list(section.model_fields)
+    close = get_close_matches(str(loc[-1]), known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(known)}"

@@ -1,0 +1,187 @@
+"""Subjects, streams, consumers and buckets, as data: what travels where, how long it stays, who reads it.
+
+    jobs.<verb>.<tenant>                              anyone → scheduler          work queue
+    prompts.check.<family>.<task>                     scheduler → env             work queue
+    prompts.open.<family>.<task>.<group>              scheduler → env             work queue
+    prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
+    trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
+    trajectories.checked.<task>                       env → scheduler             work queue
+    trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
+    trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
+    weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
+    events.<tenant>.<task>                            scheduler → whoever watches                    last 10 000 per task
+    failed.<stage>.<task>                             bus → scheduler             limits, for people to read
+
+Where a message carries several members of a group, <trajectory> is the first of them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DAY_S = 86_400.0
+
+KIND_HEADER = "Marlaas-Kind"
+SETTLEMENT_HEADER = "Marlaas-Settlement"
+
+REPLICAS_BUCKET = "replicas"
+REPLICA_TTL_S = 10.0
+TASKS_BUCKET = "tasks"
+BLOBS_BUCKET = "blobs"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A JetStream stream. Work queues drop a message once it is acknowledged; limits streams keep it."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: Literal["workqueue", "limits"] = "workqueue"
+    max_per_subject: int = -1
+    max_age_s: float = 0.0
+    """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
+    duplicate_window_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A durable pull consumer, shared by all replicas that name it."""
+
+    name: str
+    stream: str
+    subject: str
+    stage: str
+    """Names the dead letters: `failed.<stage>.<task>`."""
+    task_token: int
+    """Which dot-separated part of the subject is the task's id; -1 where there is none."""
+    ack_wait_s: float = 30.0
+    """Without heartbeat for this long, the message goes to another replica."""
+    max_attempts: int = 5
+    """Attempts that end in an error of the handler."""
+    max_deliveries: int = 20
+    """Deliveries that end without any answer. Many more than attempts: a process that dies takes innocent messages with it."""
+    headers_only: bool = False
+
+
+JOBS = Stream("JOBS", ("jobs.>",))
+PROMPTS = Stream("PROMPTS", ("prompts.>",))
+TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>"))
+SCORED = Stream("SCORED", ("trajectories.scored.>",), retention="limits")
+BATCHES = Stream("BATCHES", ("trajectories.batch.>",))
+WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8)
+EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S)
+FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
+
+
+# ------------------------------------------------------------------------------------------------------------ subjects
+
+
+def submit(tenant: str) -> str:
+    return f"jobs.submit.{tenant}"
+
+
+def control(verb: Literal["cancel", "pause", "resume"], tenant: str) -> str:
+    return f"jobs.{verb}.{tenant}"
+
+
+def check(family: str, task: str) -> str:
+    return f"prompts.check.{family}.{task}"
+
+
+def checked(task: str) -> str:
+    return f"trajectories.checked.{task}"
+
+
+def open_group(family: str, task: str, group: int) -> str:
+    return f"prompts.open.{family}.{task}.{group}"
+
+
+def sample(pool: str, task: str, trajectory: str) -> str:
+    return f"prompts.sample.{pool}.{task}.{trajectory}"
+
+
+def turn(family: str, task: str, trajectory: str) -> str:
+    return f"trajectories.turn.{family}.{task}.{trajectory}"
+
+
+def scored(task: str, trajectory: str) -> str:
+    return f"trajectories.scored.{task}.{trajectory}"
+
+
+def batch(pool: str, task: str) -> str:
+    return f"trajectories.batch.{pool}.{task}"
+
+
+def weight_updated(pool: str, task: str) -> str:
+    return f"weight-updated.{pool}.{task}"
+
+
+def events(tenant: str, task: str) -> str:
+    return f"events.{tenant}.{task}"
+
+
+def failed(stage: str, task: str) -> str:
+    return f"failed.{stage}.{task}"
+
+
+def value_subject(bucket: str, key: str) -> str:
+    """Where setting a key-value entry is published: a bucket is a stream underneath."""
+    return f"$KV.{bucket}.{key}"
+
+
+def in_flight(task: str) -> list[tuple[Stream, str]]:
+    """Where messages of one task may wait: (stream, subject filter), for purging a cancelled task."""
+    return [
+        (PROMPTS, f"prompts.check.*.{task}"),
+        (PROMPTS, f"prompts.open.*.{task}.>"),
+        (PROMPTS, f"prompts.sample.*.{task}.>"),
+        (TURNS, f"trajectories.turn.*.{task}.>"),
+        (SCORED, f"trajectories.scored.{task}.>"),
+        (BATCHES, f"trajectories.batch.*.{task}"),
+    ]
+
+
+IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
+"""Streams whose every message is about one task, and of no use once that has ended."""
+
+
+def task_of(subject: str) -> str:
+    """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours."""
+    parts = subject.split(".")
+    place = 2 if parts[1] in ("checked", "scored") else 3
+    return parts[place] if len(parts) > place else ""
+
+
+# ----------------------------------------------------------------------------------------------------------- consumers
+
+
+SETTLING_S = 10.0
+"""A transaction takes milliseconds; a scheduler that died with messages in hand delays them by this."""
+
+SCHEDULER_JOBS = Consumer("scheduler-jobs", "JOBS", "jobs.>", "jobs", task_token=-1, ack_wait_s=SETTLING_S)
+SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
+SCHEDULER_SCORED = Consumer(
+    "scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, ack_wait_s=SETTLING_S, headers_only=True
+)
+SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
+SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
+
+
+def env_checks(family: str) -> Consumer:
+    return Consumer(f"env-check-{family}", "PROMPTS", f"prompts.check.{family}.>", "check", task_token=3)
+
+
+def env_opens(family: str) -> Consumer:
+    return Consumer(f"env-open-{family}", "PROMPTS", f"prompts.open.{family}.>", "open", task_token=3)
+
+
+def env_turns(family: str) -> Consumer:
+    return Consumer(f"env-turn-{family}", "TURNS", f"trajectories.turn.{family}.>", "turn", task_token=3)
+
+
+def rollout_samples(pool: str) -> Consumer:
+    return Consumer(f"rollout-sample-{pool}", "PROMPTS", f"prompts.sample.{pool}.>", "sample", task_token=3)
+
+
+def trainer_batches(pool: str) -> Consumer:
+    return Consumer(f"trainer-batch-{pool}", "BATCHES", f"trajectories.batch.{pool}.>", "train", task_token=3)

@@ -1,0 +1,78 @@
+"""The blob store: complete or absent, checked, never replaced."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from common.blobs import Blobs
+from common.bus import Bus
+from common.errors import Reject
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "adapter"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * 40_000)  # more than two chunks
+    (folder / "inner" / "config.json").write_text("{}")
+    return folder
+
+
+async def test_folder_comes_back_as_it_was(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    fetched = await blobs.fetch_folder(ref, tmp_path / "fetched")
+    assert (fetched / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
+    assert (fetched / "inner" / "config.json").read_text() == "{}"
+
+
+async def test_same_content_has_the_same_reference_and_other_content_another(bus: Bus, folder: Path) -> None:
+    blobs = Blobs(bus)
+    first = await blobs.put_folder("task/v1/adapter", folder)
+    assert await blobs.put_folder("task/v1/adapter", folder) == first
+    (folder / "weights.bin").write_bytes(b"other")
+    second = await blobs.put_folder("task/v1/adapter", folder)
+    assert second.name != first.name
+    assert sorted(await blobs.names()) == sorted([first.name, second.name])
+
+
+async def test_damaged_copy_is_refused_and_leaves_nothing(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    with pytest.raises(Reject, match="damaged"):
+        await blobs.fetch_folder(ref.model_copy(update={"sha256": "0" * 64}), tmp_path / "fetched")
+    assert not list(tmp_path.glob("fetched*"))
+
+
+async def test_missing_blob_is_named(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    await blobs.delete(ref.name)
+    await blobs.delete(ref.name)
+    with pytest.raises(Reject, match=ref.name):
+        await blobs.fetch_folder(ref, tmp_path / "fetched")
+
+
+async def test_blob_that_lost_its_content_is_seen_and_stored_again(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    await bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
+    assert [(blob.name, blob.is_whole) for blob in await blobs.listed()] == [(ref.name, False)]
+    assert await blobs.put_folder("task/v1/adapter", folder) == ref
+    assert [(blob.name, blob.is_whole) for blob in await blobs.listed()] == [(ref.name, True)]
+    await blobs.fetch_folder(ref, tmp_path / "fetched")
+
+
+async def test_deleted_blob_is_not_listed(bus: Bus, folder: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    await blobs.delete(ref.name)
+    assert await blobs.names() == []
+
+
+async def test_concurrent_fetches_do_not_disturb_each_other(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    await asyncio.gather(*(blobs.fetch_folder(ref, tmp_path / "fetched") for _ in range(4)))
+    assert [path.name for path in tmp_path.glob("fetched*")] == ["fetched"]

@@ -1,0 +1,295 @@
+"""The bus against a real nats-server: what each outcome of a handler does to the message."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots
+from common.errors import Fatal, Reject, Retry
+from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask
+from marlaas import servers
+from marlaas.servers import Command
+from tests.conftest import eventually, running
+
+JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=1.0, max_attempts=3)
+
+
+def job(task: str) -> Outgoing:
+    return Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
+
+
+@asynccontextmanager
+async def consuming(bus: Bus, handler: Handler, slots: int = 4) -> AsyncIterator[asyncio.Task[None]]:
+    runner = asyncio.create_task(bus.consume(JOBS, handler, Slots(slots)))
+    try:
+        yield runner
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+
+async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        task = delivery.read(SubmitTask).task
+        yield Outgoing(streams.checked(task), ControlTask(task=task, tenant="acme"), f"out:{task}")
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+
+        async def moved() -> bool:
+            return await bus.backlog(streams.JOBS) == 0 and await bus.backlog(streams.TURNS) == 1
+
+        await eventually(moved)
+
+
+async def test_same_message_id_is_stored_once(bus: Bus) -> None:
+    first, second = await bus.publish(job("a")), await bus.publish(job("a"))
+    assert first == second
+    assert await bus.backlog(streams.JOBS) == 1
+
+
+async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        raise Reject("no such thing")
+        yield
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        async for delivery in bus.follow(streams.FAILED, "failed.>"):
+            letter = delivery.read(DeadLetter)
+            break
+        assert letter.reason == "no such thing"
+        assert letter.subject == "jobs.submit.acme"
+        assert SubmitTask.decode(letter.body).task == "a"
+
+        async def gone() -> bool:
+            return await bus.backlog(streams.JOBS) == 0
+
+        await eventually(gone)
+
+
+async def test_retried_message_comes_again_and_others_are_not_held_up(bus: Bus) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        task = delivery.read(SubmitTask).task
+        seen.append((task, delivery.attempt))
+        if task == "bad" and delivery.attempt < 3:
+            raise Retry("not yet", delay_s=0.05)
+        return
+        yield
+
+    async with consuming(bus, handler):
+        await bus.publish(job("bad"))
+        await bus.publish(job("good"))
+        await eventually(lambda: ("bad", 3) in seen)
+    assert seen.index(("good", 1)) < seen.index(("bad", 2))
+
+
+async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        attempts.append(delivery.attempt)
+        raise ZeroDivisionError("oops")
+        yield
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        async for delivery in bus.follow(streams.FAILED, "failed.>"):
+            assert delivery.read(DeadLetter).reason == "ZeroDivisionError: oops"
+            break
+    assert attempts == [1, 2, 3]
+
+
+async def test_long_work_is_kept_alive(bus: Bus) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        attempts.append(delivery.attempt)
+        await asyncio.sleep(2.5)
+        return
+        yield
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+
+        async def gone() -> bool:
+            return await bus.backlog(streams.JOBS) == 0
+
+        await eventually(gone)
+    assert attempts == [1]
+
+
+async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -> None:
+    started = asyncio.Event()
+
+    async def stuck(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        started.set()
+        await asyncio.sleep(60)
+        yield  # pyright: ignore
+
+    async with consuming(bus, stuck):
+        await bus.publish(job("a"))
+        await started.wait()
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        attempts.append(delivery.attempt)
+        return
+        yield
+
+    async with consuming(bus, handler):
+        await eventually(lambda: attempts == [2], timeout_s=0.8)
+
+
+async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        raise Fatal("GPU is gone")
+        yield
+
+    async with consuming(bus, handler) as runner:
+        await bus.publish(job("a"))
+        with pytest.raises(ExceptionGroup):
+            await asyncio.wait_for(asyncio.shield(runner), 5)
+    assert await bus.backlog(streams.JOBS) == 1
+
+
+async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: Bus) -> None:
+    """It may be what kills every process that takes it."""
+    deadly = replace(JOBS, max_deliveries=2)
+    taken: list[int] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        taken.append(delivery.attempt)
+        raise Fatal("engine died")
+        yield
+
+    await bus.publish(job("a"))
+    for _ in range(3):
+        runner = asyncio.create_task(bus.consume(deadly, handler, Slots(1)))
+        await asyncio.wait([runner], timeout=1)
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+    assert taken == [1, 2]
+    letter = await bus.last(streams.FAILED, "failed.jobs.none")
+    assert letter is not None
+    assert "delivered 2 times without an answer" in letter.read(DeadLetter).reason
+
+
+async def test_no_more_messages_are_taken_than_there_are_slots(bus: Bus) -> None:
+    running = peak = 0
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+        return
+        yield
+
+    async with consuming(bus, handler, slots=2):
+        for number in range(8):
+            await bus.publish(job(f"t{number}"))
+
+        async def gone() -> bool:
+            return await bus.backlog(streams.JOBS) == 0
+
+        await eventually(gone)
+    assert peak == 2
+
+
+async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
+    handled: list[str] = []
+
+    async def handler(deliveries: object) -> None:
+        assert isinstance(deliveries, list)
+        tasks = [delivery.read(SubmitTask).task for delivery in deliveries]
+        if "bad" in tasks:
+            raise Reject("bad one")
+        handled.extend(tasks)
+
+    for task in ("a", "bad", "b"):
+        await bus.publish(job(task))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler))
+    try:
+        await eventually(lambda: sorted(handled) == ["a", "b"])
+
+        async def buried() -> bool:
+            return await bus.backlog(streams.FAILED) == 1 and await bus.backlog(streams.JOBS) == 0
+
+        await eventually(buried)
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+
+async def test_wrong_kind_and_garbage_are_rejected_by_name(bus: Bus) -> None:
+    delivery = Delivery("jobs.submit.acme", {"Marlaas-Kind": "other.9"}, b"", 1, 1)
+    with pytest.raises(Reject, match=r"other\.9"):
+        delivery.read(SubmitTask)
+    for body in (b"", b"\xc1", b"{", b"\x81\xa4task\xc3", b"\x93\x01\x02\x03"):
+        with pytest.raises(Reject, match="not a submit-task"):
+            Delivery("jobs.submit.acme", {}, body, 1, 1).read(SubmitTask)
+
+
+async def test_plain_json_job_is_understood(bus: Bus) -> None:
+    message = SubmitTask.decode(b'{"task": "a", "tenant": "acme", "spec": {"name": "x"}}')
+    assert message.spec == {"name": "x"}
+
+
+async def test_unreadable_value_hides_no_other(bus: Bus) -> None:
+    status = ReplicaReport(replica="good", service="env")
+    await bus.put_value(streams.REPLICAS_BUCKET, "env.good", status)
+    await bus.publish_raw(streams.value_subject(streams.REPLICAS_BUCKET, "env.bad"), b"garbage", "bad", {})
+    assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    async for key, value in bus.watch_values(streams.REPLICAS_BUCKET, ReplicaReport):
+        assert (key, value) == ("env.good", status)
+        break
+
+
+async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: Bus) -> None:
+    handling = asyncio.Event()
+
+    async def handler(deliveries: Sequence[Delivery]) -> None:
+        handling.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass  # as asyncio.wait_for may do
+
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler))
+    await bus.publish(job("a"))
+    await handling.wait()
+    runner.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(runner, return_exceptions=True)
+    assert runner.cancelled()
+
+
+async def test_service_waits_while_its_credentials_are_refused_and_goes_on_once_they_are_accepted(tmp_path: Path) -> None:
+    port = servers.free_port()
+    url = f"nats://marlaas:right@127.0.0.1:{port}"
+    with running(with_password(servers.nats_command(tmp_path, port), "other"), port, tmp_path / "nats.log"):
+        waiting = asyncio.create_task(Bus.connect(url, "test", until_accepted=True))
+        with pytest.raises(Fatal, match="refuses the credentials"):
+            await Bus.connect(url, "test")
+        assert not waiting.done()
+    with running(with_password(servers.nats_command(tmp_path, port), "right"), port, tmp_path / "nats.log"):
+        async with asyncio.timeout(20):
+            bus = await waiting
+        assert bus.is_connected
+        await bus.close()
+
+
+def with_password(command: Command, password: str) -> Command:
+    """The server, asking for one."""
+    config = Path(command.argv[-1])
+    config.write_text(f"{config.read_text()}\nauthorization {{ user: marlaas, password: {password} }}\n")
+    return command

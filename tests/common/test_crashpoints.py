@@ -1,0 +1,49 @@
+"""Crash points kill the process that is armed, at the visit that is named, and no other."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from common.crashpoints import NAMES
+
+VISITS = """
+import sys
+from common import crashpoints
+from common.settings import read_or_exit, Settings
+crashpoints.arm(read_or_exit(Settings).crash_point)
+for visit in range(3):
+    for name in crashpoints.NAMES:
+        print(name, visit, flush=True)
+        crashpoints.reached(name)
+"""
+
+
+def visited(setting: str | None) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    if setting is not None:
+        env["MARLAAS_CRASH_POINT"] = setting
+    return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_process_dies_at_the_armed_visit_and_not_before(name: str) -> None:
+    done = visited(f"{name}:2")
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout.splitlines()[-1] == f"{name} 1"
+
+
+@pytest.mark.parametrize("setting", [None, ""])
+def test_nothing_happens_when_none_is_armed(setting: str | None) -> None:
+    done = visited(setting)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 3 * len(NAMES)
+
+
+@pytest.mark.parametrize("setting", ["nowhere:1", "before_ack", "before_ack:0"])
+def test_unknown_point_stops_the_process_with_a_line(setting: str) -> None:
+    done = visited(setting)
+    assert done.returncode == 2
+    assert "MARLAAS_CRASH_POINT" in done.stderr

@@ -1,0 +1,149 @@
+"""The contract on the wire: golden bytes per kind, and what may and may not change."""
+
+import json
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from common import messages
+from common.errors import Reject
+from common.messages import (
+    BlobRef,
+    Canary,
+    ChatMessage,
+    GroupContext,
+    Message,
+    SampledTurn,
+    ScoredTrajectory,
+    TokenRecord,
+    TurnRequest,
+    as_json,
+    from_json,
+)
+from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
+
+GOLDEN = Path(__file__).parent / "golden_messages.json"
+BLOB = BlobRef(name="a/v1-00", size_bytes=7, sha256="00")
+RECORD = TokenRecord().with_context([1, 2]).with_sampled([3], [-0.5])
+ADAPTER = messages.AdapterRef(task="a", version=1, rank=8, blob=BLOB, canary=Canary(ids=RECORD.ids, logprobs=b"\x87\xff\x00\xc1"))
+SPEC = parse_spec({"name": "n", "tenant": "t", "pool": "p", "steps": 1, "environment": {"name": "e:x", "options": {"size": 2}}})
+GROUP = GroupContext(
+    tenant="t",
+    task="a",
+    pool="p",
+    group=4,
+    size=2,
+    version=1,
+    adapter=ADAPTER,
+    family="e",
+    environment=Environment(name="e:x"),
+    sampling=Sampling(),
+    limits=Limits(),
+    row=4,
+    seed=9,
+    deadline_s=1.5,
+)
+REQUEST = TurnRequest(member=0, turn=1, transcript=RECORD, messages=[ChatMessage(role="user", content="hi")], state=b"s")
+TURN = SampledTurn(member=0, turn=1, transcript=RECORD, reply="hi", finish="stop", state=b"s")
+SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2)
+
+SAMPLES: list[Message] = [
+    messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
+    messages.ControlTask(task="a", tenant="t", reason="r"),
+    messages.CheckEnvironment(tenant="t", task="a", family="e", environment=Environment(name="e:x"), seed=1),
+    messages.OpenGroup(group=GROUP),
+    messages.SampleTurns(group=GROUP, members=[REQUEST]),
+    messages.TurnsSampled(group=GROUP, members=[TURN]),
+    messages.TrajectoriesScored(group=GROUP, members=[SCORED]),
+    messages.EnvironmentChecked(tenant="t", task="a", objection=None),
+    messages.TrainBatch(
+        tenant="t",
+        task="a",
+        pool="p",
+        version=0,
+        spec=SPEC,
+        checkpoint=None,
+        groups=[messages.BatchGroup(group=4, version=0, members=[messages.BatchMember(member=0, sequence=11, reward=0.5)])],
+    ),
+    messages.WeightUpdated(
+        tenant="t",
+        task="a",
+        pool="p",
+        version=1,
+        adapter=ADAPTER,
+        checkpoint=BLOB,
+        metrics={"loss": 0.5},
+        trained_tokens=3,
+        started_s=1.0,
+        finished_s=2.0,
+    ),
+    messages.Event(tenant="t", task="a", event="step", at_s=1.0, data={"version": 1}),
+    messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b"),
+    messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0),
+    messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
+]
+BY_KIND = {sample.kind: sample for sample in SAMPLES}
+
+
+def test_every_kind_has_a_sample() -> None:
+    assert {kind.kind for kind in Message.__subclasses__()} == set(BY_KIND)
+
+
+@pytest.mark.parametrize("kind", sorted(BY_KIND))
+def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
+    """Changed deliberately and compatibly? Then `python -m tests.common.test_messages` writes the golden file again."""
+    golden = bytes.fromhex(json.loads(GOLDEN.read_text())[kind])
+    sample = BY_KIND[kind]
+    assert type(sample).decode(golden) == sample
+    assert sample.encode() == golden
+
+
+@pytest.mark.parametrize("kind", sorted(BY_KIND))
+def test_newer_senders_may_add_fields(kind: str) -> None:
+    sample = BY_KIND[kind]
+    raw = msgpack.unpackb(sample.encode()) | {"field_of_the_future": 1}
+    assert type(sample).decode(msgpack.packb(raw) or b"") == sample
+
+
+@pytest.mark.parametrize("kind", sorted(BY_KIND))
+def test_json_carries_the_same(kind: str) -> None:
+    """As key-value entries and database columns do."""
+    sample = BY_KIND[kind]
+    assert from_json(type(sample), as_json(sample)) == sample
+    assert type(sample).decode(sample.model_dump_json().encode()) == sample
+
+
+def test_token_record_keeps_what_was_sampled_apart_from_what_was_not() -> None:
+    record = TokenRecord().with_context([5, 6]).with_sampled([7, 8], [-0.25, -0.5]).with_context([9])
+    assert len(record) == 5
+    assert record.sampled_tokens == 2
+    np.testing.assert_array_equal(record.ids_T(), [5, 6, 7, 8, 9])
+    np.testing.assert_array_equal(record.sampled_T(), [0, 0, 1, 1, 0])
+    np.testing.assert_array_equal(record.logprobs_T(), np.float32([0, 0, -0.25, -0.5, 0]))
+
+
+def test_token_record_with_unequal_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        TokenRecord(ids=b"\0" * 8, logprobs=b"\0" * 8, sampled=b"\0")
+
+
+def test_trajectory_costs_nine_bytes_a_token() -> None:
+    record = TokenRecord().with_context(list(range(1000)))
+    assert len(messages.SampleTurns(group=GROUP, members=[REQUEST.model_copy(update={"transcript": record})]).encode()) < 9 * 1000 + 1500
+
+
+def test_reward_that_is_not_a_number_cannot_travel() -> None:
+    raw = msgpack.unpackb(BY_KIND["trajectories-scored.1"].encode())
+    raw["members"][0]["reward"] = float("nan")
+    with pytest.raises(Reject, match="reward"):
+        messages.TrajectoriesScored.decode(msgpack.packb(raw) or b"")
+
+
+def test_spec_survives_the_wire() -> None:
+    assert TaskSpec.model_validate(msgpack.unpackb(msgpack.packb(SPEC.model_dump()) or b"")) == SPEC
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({kind: sample.encode().hex() for kind, sample in sorted(BY_KIND.items())}, indent=1) + "\n")

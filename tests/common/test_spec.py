@@ -1,0 +1,122 @@
+"""What a user gets told about a wrong task file, settings or pools."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Fatal, Reject
+from common.pools import objections, read_pools
+from common.settings import Settings
+from common.spec import TaskSpec, parse_spec
+
+
+def raw(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {"name": "sums", "tenant": "acme", "pool": "tiny", "steps": 3, "environment": {"name": "reasoning_gym:gcd"}}
+    return base | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"stepz": 1}, "stepz: no such field; did you mean 'steps'?"),
+        ({"lora": {"rnk": 4}}, "lora.rnk: no such field; did you mean 'rank'?"),
+        ({"lora": {"xyzzy": 4}}, "lora.xyzzy: no such field; known here: rank, alpha, targets"),
+        ({"steps": "many"}, "steps: Input should be a valid integer, unable to parse string as an integer (given: 'many')"),
+        ({"steps": 0}, "steps: Input should be greater than or equal to 1 (given: 0)"),
+        ({"algorithm": {"group_size": 1}}, "compares attempts at one prompt: use 2 or more"),
+        ({"name": "Ünfit"}, "name: String should match pattern"),
+        ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1: required, but not given"),
+        ({"lora": {"targets": []}}, "lora.targets: Tuple should have at least 1 item"),
+        ({"sampling": {"top_p": 0.9}}, "sampling.top_p: no such field"),
+        ({"environment": {"name": "a b"}}, "environment.name: String should match pattern"),
+    ],
+)
+def test_wrong_field_is_named_with_what_was_expected(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(Reject) as caught:
+        parse_spec(raw(**changes))
+    assert complaint in str(caught.value)
+
+
+def test_every_wrong_field_is_told_at_once() -> None:
+    with pytest.raises(Reject, match=r"steps.*; lora\.rank"):
+        parse_spec(raw(steps=-1, lora={"rank": 0}))
+
+
+def test_missing_field_is_named() -> None:
+    incomplete = raw()
+    del incomplete["tenant"]
+    with pytest.raises(Reject, match="tenant: required"):
+        parse_spec(incomplete)
+
+
+def test_every_field_of_a_task_is_documented() -> None:
+    """Fields without a docstring must speak for themselves; sections always have one."""
+    import ast
+    import inspect
+
+    import common.spec
+
+    tree = ast.parse(inspect.getsource(common.spec))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            assert ast.get_docstring(node), node.name
+
+
+def test_longest_trajectory_counts_every_turn() -> None:
+    spec = parse_spec(raw(sampling={"max_tokens": 10}, limits={"max_prompt_tokens": 100, "max_turns": 3, "max_reply_tokens": 20}))
+    assert spec.trajectory_tokens == 100 + 3 * 10 + 2 * 20
+
+
+def pools_file(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "model").mkdir(exist_ok=True)
+    path = tmp_path / "pools.toml"
+    path.write_text(text)
+    return path
+
+
+def test_pool_that_cannot_take_a_task_says_why(tmp_path: Path) -> None:
+    pools = read_pools(pools_file(tmp_path, '[tiny]\nmodel = "model"\ncontext_tokens = 128\nmax_rank = 8\n'))
+    spec: TaskSpec = parse_spec(raw(lora={"rank": 16}))
+    complaints = objections(spec, pools)
+    assert len(complaints) == 2
+    assert "16 is above what pool 'tiny' allows: 8" in complaints[0]
+    assert "context of 128" in complaints[1]
+    assert objections(parse_spec(raw(pool="big")), pools) == ["pool: no pool 'big' here; offered: tiny"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[tiny]\nmodel = "missing"\n', "pool 'tiny': model folder"),
+        ('[tiny]\nmodel = "model"\nmax_rank = 7\n', "tiny.max_rank"),
+        ('[tiny]\nmodel = "model"\nsequenzes = 7\n', "tiny.sequenzes"),
+        ("[tiny\n", "pools.toml"),
+    ],
+)
+def test_wrong_pools_file_stops_the_process_with_one_line(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(Fatal) as caught:
+        read_pools(pools_file(tmp_path, text))
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_pools_file_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="MARLAAS_POOLS_FILE"):
+        read_pools(tmp_path / "none.toml")
+
+
+def test_hub_names_are_left_to_the_libraries(tmp_path: Path) -> None:
+    assert read_pools(pools_file(tmp_path, '[qwen]\nmodel = "Qwen/Qwen3-0.6B"\n'))["qwen"].model == "Qwen/Qwen3-0.6B"
+
+
+def test_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARLAAS_NATS_ULR", "nats://x")
+    with pytest.raises(Fatal, match="MARLAAS_NATS_ULR is not a setting"):
+        Settings.read()
+
+
+def test_bad_setting_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARLAAS_HTTP_PORT", "http")
+    with pytest.raises(Fatal, match=r"MARLAAS_HTTP_PORT.*'http'"):
+        Settings.read()
