@@ -1,0 +1,1 @@
+"""Alembic migrations of the scheduler's database. `python -m scheduler_svc.migrate` applies them."""

@@ -1,0 +1,22 @@
+"""`python -m scheduler_svc`"""
+
+from common.service import Running, run_service
+from scheduler_svc.settings import SchedulerSettings
+
+
+async def main(running: Running[SchedulerSettings]) -> None:
+    from common.pools import read_pools
+    from scheduler_svc.database import Database
+    from scheduler_svc.service import Scheduler
+
+    pools = read_pools(running.settings.pools_file)
+    database = await Database.connect(running.settings.database_url)
+    try:
+        running.health.set_ready(f"pools: {', '.join(sorted(pools))}")
+        await Scheduler(running.settings, running.bus, database, pools).run()
+    finally:
+        await database.close()
+
+
+if __name__ == "__main__":
+    run_service(SchedulerSettings, main)

@@ -1,0 +1,55 @@
+"""What the replicas say they are and can take, from the key-value bucket `replicas`."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from common.bus import Bus
+from common.messages import ReplicaReport
+from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
+from scheduler_svc.admission import Capacity
+
+log = structlog.get_logger()
+
+
+class Replicas:
+    """The live replicas of the other services. Entries that are not renewed are gone."""
+
+    def __init__(self, bus: Bus, changed: Callable[[], None]) -> None:
+        self._bus = bus
+        self._changed = changed
+        self._reports: list[ReplicaReport] = []
+
+    async def watch(self) -> None:
+        """Read the bucket again and again; it expires entries by itself."""
+        while True:
+            try:
+                reports = await self._bus.all_values(REPLICAS_BUCKET, ReplicaReport)
+            except Exception as error:  # NATS is away: what was known stays, work waits in the queues
+                log.warning("replicas_unknown", error=str(error) or type(error).__name__)
+            else:
+                before, self._reports = self._reports, reports
+                if {report.replica for report in before} != {report.replica for report in reports}:
+                    log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in reports))
+                    self._changed()
+            await asyncio.sleep(REPLICA_TTL_S / 5)
+
+    @property
+    def reports(self) -> list[ReplicaReport]:
+        return self._reports
+
+    @property
+    def families(self) -> set[str]:
+        return {family for report in self._reports for family in report.families}
+
+    def capacities(self, oversubscription: float) -> dict[str, Capacity]:
+        """Per pool, what may be in flight."""
+        found: dict[str, Capacity] = {}
+        for report in self._reports:
+            if report.service == "rollout" and report.pool:
+                before = found.get(report.pool, Capacity(0, 0))
+                found[report.pool] = Capacity(
+                    before.sequences + report.sequences * oversubscription, before.kv_tokens + report.kv_tokens * oversubscription
+                )
+        return found

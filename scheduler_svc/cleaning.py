@@ -1,0 +1,127 @@
+"""Deletes from NATS what no step needs any more: after each step what is known to be old, and now and then all of it.
+
+The sweep is for what the first cannot see: messages that arrived after their task had ended, blobs of steps that were
+computed twice, and whatever a crash kept from being cleaned. PostgreSQL says what is needed; nothing else is asked.
+
+A blob of version v of a task is needed when
+- it is the adapter of a trained step, for as long as the task is known;
+- it is the checkpoint of one of the task's last CHECKPOINTS_KEPT versions;
+- the task is live and v is the version it is about to reach: the step's announcement may be on its way.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus
+from common.errors import MarlaasError, Retry
+from scheduler_svc.database import Database
+from scheduler_svc.queries import steps, tasks
+from scheduler_svc.queries.tasks import Task
+
+CHECKPOINTS_KEPT = 2
+"""Of each task: the one to resume from, and one more in case a step is recomputed."""
+BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|checkpoint)-[0-9a-f]+")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class NeededBlobs:
+    """Of one task."""
+
+    live: bool
+    version: int
+    named: Collection[str]
+    """By its steps, old checkpoints left out."""
+
+    def include(self, name: str, version: int) -> bool:
+        return name in self.named or (self.live and version > self.version)
+
+
+class Cleaner:
+    """Idempotent, so that every replica may sweep."""
+
+    def __init__(self, database: Database, bus: Bus, sweep_s: float) -> None:
+        self._database = database
+        self._bus = bus
+        self._blobs = Blobs(bus)
+        self._sweep_s = sweep_s
+
+    async def run(self) -> None:
+        """Sweep now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._sweep_s)
+            try:
+                await self.sweep()
+            except MarlaasError as error:
+                log.warning("cleaning_postponed", error=str(error))
+
+    async def after_step(self, task: Task) -> None:
+        """Delete the scored messages and the checkpoint that the step has made old."""
+        async with self._database.transaction() as connection:
+            needed = await steps.first_needed_sequence(connection, task.id)
+            old = await steps.stale_checkpoints(connection, task.id, before=task.version - CHECKPOINTS_KEPT + 1)
+        if not task.is_live:
+            await self.purge(task.id)
+        elif needed is not None:
+            await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed))
+        for name in old:
+            await _quietly(self._blobs.delete(name))
+
+    async def purge(self, task: str) -> None:
+        """Delete every message of a task that has ended."""
+        for stream, subject in streams.in_flight(task):
+            await _quietly(self._bus.purge(stream, subject))
+
+    async def sweep(self) -> None:
+        """Raises: Retry when NATS or PostgreSQL is away."""
+        await self._sweep_messages()
+        await self._sweep_blobs()
+
+    async def _sweep_messages(self) -> None:
+        """Messages of tasks that have ended, or that never were: a task is written before its first message."""
+        for stream in streams.IN_FLIGHT:
+            subjects = await self._bus.subjects(stream)
+            async with self._database.transaction() as connection:
+                live = await tasks.live_tasks(connection)
+            for subject in [subject for subject in subjects if streams.task_of(subject) not in live]:
+                log.info("messages_swept", subject=subject, messages=subjects[subject])
+                await self._bus.purge(stream, subject)
+
+    async def _sweep_blobs(self) -> None:
+        versions: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for name in await self._blobs.names():  # listed first: a step that names one by then is found below
+            if found := BLOB_NAME.fullmatch(name):
+                versions[found["task"]].append((name, int(found["version"])))
+        for task, blobs in versions.items():
+            async with self._database.transaction() as connection:
+                needed = await needed_blobs(connection, task)
+            if needed is None:  # perhaps another database's: a person must look
+                continue
+            for name in [name for name, version in blobs if not needed.include(name, version)]:
+                log.info("blob_swept", task=task, blob=name)
+                await self._blobs.delete(name)
+
+
+async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:
+    """What must be kept of a task's blobs; None for a task that is not known."""
+    found = await tasks.find_task(connection, task)
+    if found is None:
+        return None
+    named = await steps.blobs_of_steps(connection, task, checkpoints_from=found.version - CHECKPOINTS_KEPT + 1)
+    return NeededBlobs(live=found.is_live, version=found.version, named=named)
+
+
+async def _quietly(cleaning: Awaitable[None]) -> None:
+    try:
+        await cleaning
+    except Retry as error:
+        log.warning("cleaning_postponed", error=str(error))

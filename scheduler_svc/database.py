@@ -1,0 +1,97 @@
+"""The door to PostgreSQL: connect with patience, run transactions, hold a lock that only one replica has."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from common.cancellation import notice_cancellation
+from common.errors import Retry
+from scheduler_svc.migrate import expected_revision
+
+RELAY_LOCK = 7_301
+"""Advisory lock of the replica that relays the outbox, so that its order is kept."""
+ADMISSION_LOCK = 7_302
+"""Advisory lock of the transaction that admits, so that capacity is counted once."""
+
+LONGEST_PAUSE_S = 30.0
+MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
+
+log = structlog.get_logger()
+
+
+class Database:
+    """A pool of connections. Lost connections are replaced; a statement that met one raises Retry."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    @classmethod
+    async def connect(cls, url: str) -> "Database":
+        """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
+        engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+        shown = make_url(url).render_as_string(hide_password=True)
+        attempt = 0
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    revision = await _revision(connection)
+                if revision == expected_revision():
+                    return cls(engine)
+                attempt += 1
+                log.error("schema_differs", url=shown, attempt=attempt, present=revision, needed=expected_revision(), correct=MIGRATE)
+            except OperationalError as error:
+                reason = str(error.orig).strip().splitlines()[-1]
+                attempt += 1
+                if any(word in reason for word in ("password", "authentication", "does not exist")):
+                    log.error("postgres_refuses", url=shown, attempt=attempt, error=reason, correct="MARLAAS_SCHEDULER_DATABASE_URL")
+                else:
+                    log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
+            await asyncio.sleep(min(LONGEST_PAUSE_S, 0.2 * 2 ** min(attempt, 10)))
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[AsyncConnection]:
+        """All or nothing. Raises: Retry when PostgreSQL went away under it or chose it as a deadlock's victim."""
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+                notice_cancellation()
+        except (OperationalError, InterfaceError) as error:
+            raise Retry(f"PostgreSQL: {str(error.orig).strip()}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise Retry(f"PostgreSQL connection lost: {error.orig}") from error
+            raise
+
+    @asynccontextmanager
+    async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
+        """A connection that holds a session's advisory lock; waits while another replica has it.
+
+        The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
+        Raises: Retry when PostgreSQL goes away.
+        """
+        try:
+            async with self._engine.connect() as connection:
+                while not (await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one():
+                    await connection.commit()
+                    await asyncio.sleep(1.0)
+                await connection.commit()
+                try:
+                    yield connection
+                finally:
+                    await connection.invalidate()  # a pooled connection would keep the lock
+        except (OperationalError, InterfaceError) as error:
+            raise Retry(f"PostgreSQL: {str(error.orig).strip()}") from error
+
+
+async def _revision(connection: AsyncConnection) -> str:
+    """The newest migration that was applied; empty when none was."""
+    present = (await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))).scalar_one()
+    return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

@@ -1,0 +1,61 @@
+"""`python -m scheduler_svc.doctor [--deep] [--strict] [--json]`: exit status 0 when every rule holds, 1 when not."""
+
+import argparse
+import asyncio
+import sys
+
+from common.settings import read_or_exit
+from scheduler_svc.settings import SchedulerSettings
+
+CONNECT_TIMEOUT_S = 8.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduler_svc.doctor", description="Says whether everything that must always hold does."
+    )
+    parser.add_argument("--deep", action="store_true", help="read every adapter and checkpoint, and compare its digest")
+    parser.add_argument("--strict", action="store_true", help="count also what the scheduler's next sweep would delete")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args()
+    settings = read_or_exit(SchedulerSettings)
+    assert isinstance(settings, SchedulerSettings)
+    sys.exit(asyncio.run(_run(settings, options)))
+
+
+async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
+    import logging
+
+    import structlog
+
+    from common.bus import Bus
+    from common.errors import MarlaasError
+    from scheduler_svc.database import Database
+    from scheduler_svc.doctor.examination import Depth, examine
+    from scheduler_svc.doctor.report import as_json, as_lines
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line says what is missing
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+    missing = "PostgreSQL does not answer with this version's schema; correct MARLAAS_SCHEDULER_DATABASE_URL"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            database = await Database.connect(settings.database_url)
+            missing = "NATS does not answer; correct MARLAAS_NATS_URL"
+            bus = await Bus.connect(settings.nats_url, "doctor")
+        try:
+            found = await examine(database, bus, Depth(grace_s=0 if options.strict else 2 * settings.sweep_s, deep=options.deep))
+        finally:
+            await bus.close()
+            await database.close()
+    except TimeoutError:
+        sys.stderr.write(f"doctor: {missing}\n")
+        return 2
+    except MarlaasError as error:
+        sys.stderr.write(f"doctor: {error}\n")
+        return 2
+    sys.stdout.write(as_json(found) if options.json else as_lines(found, deep=options.deep))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    main()

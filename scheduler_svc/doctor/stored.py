@@ -1,0 +1,70 @@
+"""Rules about the blob store, against what PostgreSQL says."""
+
+import tempfile
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.blobs import Blobs, StoredBlob
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import BlobRef, from_json
+from scheduler_svc.cleaning import BLOB_NAME, NeededBlobs, needed_blobs
+from scheduler_svc.doctor.finding import Finding
+from scheduler_svc.states import StepState
+from scheduler_svc.tables import steps, tasks
+
+MISSING = "every adapter of a trained step, and each task's latest checkpoint, is stored whole"
+ORPHANS = "every blob is named by a step of its task that needs it"
+DAMAGED = "every blob has the digest that its step names"
+RULES = (MISSING, ORPHANS, DAMAGED)
+
+
+async def read_needed(connection: AsyncConnection) -> tuple[dict[str, BlobRef], dict[str, NeededBlobs]]:
+    """What must be there, by name; and for each task what may be."""
+    trained = select(steps.c.adapter, steps.c.checkpoint, steps.c.version, tasks.c.version.label("at")).join(
+        tasks, tasks.c.id == steps.c.task
+    )
+    required: dict[str, BlobRef] = {}
+    for row in (await connection.execute(trained.where(steps.c.state == StepState.TRAINED))).all():
+        adapter = from_json(BlobRef, row.adapter["blob"])
+        required[adapter.name] = adapter
+        if row.version + 1 == row.at:
+            checkpoint = from_json(BlobRef, row.checkpoint)
+            required[checkpoint.name] = checkpoint
+    needed = {task: await needed_blobs(connection, task) for task in (await connection.execute(select(tasks.c.id))).scalars()}
+    return required, {task: blobs for task, blobs in needed.items() if blobs is not None}
+
+
+async def examine_blobs(
+    bus: Bus, required: dict[str, BlobRef], needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool
+) -> list[Finding]:
+    """`grace_s`: how old a blob that nothing needs may be; `deep`: read every required blob. Raises: Retry when NATS is away."""
+    blobs = Blobs(bus)
+    present = {blob.name: blob for blob in await blobs.listed()}
+    missing = [name for name in required if name not in present or not present[name].is_whole]
+    found = [Finding(MISSING, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in missing]
+    found += [
+        Finding(ORPHANS, f"blob={blob.name} age_s={blob.age_s:.0f}")
+        for blob in present.values()
+        if blob.age_s > grace_s and not _is_needed(blob, needed)
+    ]
+    if deep:
+        found += [finding for name, ref in required.items() if name not in missing and (finding := await _damage(blobs, ref))]
+    return found
+
+
+def _is_needed(blob: StoredBlob, needed: dict[str, NeededBlobs]) -> bool:
+    name = BLOB_NAME.fullmatch(blob.name)
+    task = needed.get(name["task"]) if name else None
+    return name is not None and task is not None and task.include(blob.name, int(name["version"]))
+
+
+async def _damage(blobs: Blobs, ref: BlobRef) -> Finding | None:
+    with tempfile.TemporaryDirectory(prefix="marlaas-doctor-") as folder:
+        try:
+            await blobs.fetch_folder(ref, Path(folder) / "blob")
+        except Reject as error:
+            return Finding(DAMAGED, str(error))
+    return None

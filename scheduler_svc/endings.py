@@ -1,0 +1,66 @@
+"""How tasks and groups end: a task's live work is void with it; a void group is refunded, and too many failures in a
+row end the task with the last reason."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pydantic import JsonValue
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.queries import groups, steps, tasks
+from scheduler_svc.queries.groups import EndedGroup, GroupKey
+from scheduler_svc.queries.tasks import Task
+from scheduler_svc.states import LIVE, TaskState, VoidReason
+
+LEAST_FAILURES_TO_FAIL = 8
+
+
+def failures_to_fail(task: Task) -> int:
+    """Groups that may fail in a row, none succeeding between them, before the task is failed."""
+    return max(LEAST_FAILURES_TO_FAIL, task.spec.algorithm.groups_per_step)
+
+
+async def end_task(
+    connection: AsyncConnection, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None
+) -> bool:
+    """Move a live task to a final state and void what is in flight; False when it ended before."""
+    if not await tasks.move_task(connection, task.id, LIVE, to, reason=reason):
+        return False
+    live = await groups.live_group_keys(connection, task.id)
+    if live:
+        await groups.lock_groups(connection, live)
+        ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, f"task {to}")
+        await tasks.count_voided(connection, task.id, len(live), failures=0)
+        await settle_accounts(connection, {task.id: task}, ended)
+    await steps.void_steps(connection, task.id)
+    await announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
+    await publish_status(connection, task.id)
+    return True
+
+
+async def void_and_refund(
+    connection: AsyncConnection, by_id: dict[str, Task], keys: Collection[GroupKey], reason: VoidReason, details: dict[GroupKey, str]
+) -> None:
+    """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again."""
+    for key in sorted(keys):
+        ended = await groups.void_groups(connection, [key], reason, details.get(key, ""))
+        await settle_accounts(connection, by_id, ended)
+    failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE)
+    for task_id, count in Counter(task for task, _ in keys).items():
+        task = by_id[task_id]
+        await tasks.count_voided(connection, task_id, count, failures=count if failed else 0)
+        in_a_row = task.failures_in_a_row + count
+        if failed and in_a_row >= failures_to_fail(task):
+            last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
+            await end_task(connection, task, TaskState.FAILED, reason=f"{in_a_row} groups in a row failed; the last: {last}")
+
+
+async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
+    """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
+    await steps.record_sampling(connection, {task.id: task.tenant for task in by_id.values()}, ended)
+    corrections: Counter[str] = Counter()
+    for group in ended:
+        corrections[group.task] += group.prompt_tokens + group.sampled_tokens - group.charged_tokens  # pyright: ignore[reportArgumentType]
+    for task_id in sorted(corrections):
+        await tasks.correct_charge(connection, task_id, by_id[task_id].tenant, corrections[task_id])

@@ -1,0 +1,101 @@
+"""Submit, cancel, pause, resume: what users ask for."""
+
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.bus import Delivery
+from common.errors import Reject
+from common.messages import ControlTask, SubmitTask
+from common.pools import Pools, objections
+from common.spec import TaskSpec, parse_spec
+from scheduler_svc.dispatch import batch, check_environment, family_of
+from scheduler_svc.endings import end_task
+from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.queries import tasks
+from scheduler_svc.states import TaskState
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the deployment offers at the moment: base models, and the environments that live replicas serve."""
+
+    pools: Pools
+    families: set[str]
+
+    def objections(self, spec: TaskSpec) -> list[str]:
+        """Why this task cannot be taken; empty when it can, as far as is known."""
+        found = objections(spec, self.pools)
+        name = spec.environment.name
+        if self.families and family_of(name, self.families) is None:
+            found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
+        return found
+
+
+async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer) -> None:
+    """Handle one message of `jobs.<verb>.<tenant>`. Raises: Reject when it is not one."""
+    _, verb, tenant = delivery.subject.split(".", 2)
+    if verb == "submit":
+        job = delivery.read(SubmitTask)
+        _same_tenant(tenant, job.tenant)
+        await _submit(connection, job, offer)
+    elif verb in ("cancel", "pause", "resume"):
+        control = delivery.read(ControlTask)
+        _same_tenant(tenant, control.tenant)
+        await _control(connection, verb, control)
+    else:
+        raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause and resume")
+
+
+async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) -> None:
+    try:
+        spec = parse_spec(job.spec)
+        reasons = offer.objections(spec)
+        if spec.tenant != job.tenant:
+            reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
+    except Reject as error:
+        return await _reject(connection, job, [str(error)])
+    if reasons:
+        return await _reject(connection, job, reasons)
+    family = family_of(spec.environment.name, offer.families)
+    if not await tasks.add_task(connection, job.task, spec, None):
+        present = await tasks.find_task(connection, job.task)
+        assert present is not None
+        if present.spec != spec:
+            return await _reject(connection, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
+        log.info("job_repeated", task=job.task)
+        return None
+    log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
+    await check_environment(connection, job.task, job.tenant, spec.environment.name, offer.families)
+    await publish_status(connection, job.task)
+    return None
+
+
+async def _reject(connection: AsyncConnection, job: SubmitTask, reasons: list[str]) -> None:
+    log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=reasons)
+    await announce(connection, job.tenant, job.task, "rejected", {"reasons": list(reasons)})
+
+
+async def _control(connection: AsyncConnection, verb: str, job: ControlTask) -> None:
+    found = next(iter(await tasks.lock_tasks(connection, [job.task])), None)
+    if found is None or found.tenant != job.tenant:
+        log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
+        await announce(connection, job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
+    elif verb == "cancel":
+        await end_task(connection, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")
+    elif verb == "pause":
+        if await tasks.move_task(connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
+            await announce(connection, job.tenant, job.task, "paused")
+            await publish_status(connection, job.task)
+    elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
+        await announce(connection, job.tenant, job.task, "resumed")
+        await publish_status(connection, job.task)
+        await batch(connection, (await tasks.lock_tasks(connection, [job.task]))[0])
+
+
+def _same_tenant(subject: str, body: str) -> None:
+    if subject != body:
+        raise Reject(f"the subject names tenant '{subject}', the message '{body}'")

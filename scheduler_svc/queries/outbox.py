@@ -1,0 +1,88 @@
+"""Sentences about what is to be published: written in the transaction that decides it, relayed afterwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import DeadLetter, Message, ReplicaReport, as_json
+from common.streams import KIND_HEADER
+from scheduler_svc.tables import dead_letters, events, outbox, replicas
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A row of the outbox."""
+
+    id: int
+    subject: str
+    message_id: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message to write into the outbox."""
+
+    subject: str
+    message: Message
+    message_id: str
+    headers: dict[str, str] = field(default_factory=dict)
+    as_json: bool = False
+    """Key-value entries are JSON, so that any NATS client can read them."""
+
+
+async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
+    """Publish these once the transaction is committed."""
+    rows = [
+        {
+            "subject": letter.subject,
+            "message_id": letter.message_id,
+            "headers": {KIND_HEADER: letter.message.kind, **letter.headers},
+            "body": letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode(),
+        }
+        for letter in letters
+    ]
+    if rows:
+        await connection.execute(insert(outbox), rows)
+
+
+async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
+    rows = (await connection.execute(select(outbox).order_by(outbox.c.id).limit(most))).all()
+    return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
+
+
+async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
+    await connection.execute(delete(outbox).where(outbox.c.id.in_(ids)))
+
+
+async def record_event(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, object]) -> int:
+    """Write an event's row; returns its number, which makes its message id."""
+    statement = insert(events).values(tenant=tenant, task=task, event=event, data=data).returning(events.c.id)
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
+    """Keep the dead letter's facts; False when it was recorded before."""
+    values = {
+        "sequence": sequence,
+        "stage": letter.stage,
+        "task": task,
+        "subject": letter.subject,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+    }
+    statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:
+    """Refresh the rows of the replicas that are alive; forget those gone for a day."""
+    await connection.execute(delete(replicas).where(replicas.c.seen_at < func.now() - text("interval '1 day'")))
+    for report in reports:
+        values = {"service": report.service, "pool": report.pool, "report": as_json(report), "seen_at": func.now()}
+        statement = insert(replicas).values(id=f"{report.service}.{report.replica}", **values)
+        await connection.execute(statement.on_conflict_do_update(index_elements=[replicas.c.id], set_=values))

@@ -1,0 +1,186 @@
+"""Sentences about optimizer steps and the ledger."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import RowMapping, func, select, union_all, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import BatchGroup, BatchMember, WeightUpdated, as_json
+from scheduler_svc.queries.groups import EndedGroup
+from scheduler_svc.states import GroupState, StepState, TrajectoryState
+from scheduler_svc.tables import groups, ledger, steps, trajectories
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step's row, for events and status."""
+
+    version: int
+    reward: float
+    staleness_mean: float
+    staleness_max: int
+    sampled_tokens: int
+    first_admitted_at: datetime
+    first_scored_at: datetime
+    last_scored_at: datetime
+    batched_at: datetime
+
+
+async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
+    """Make the groups a step: they become batched, the step's row is written, and their members are listed in order."""
+    await connection.execute(
+        update(groups)
+        .where(groups.c.task == task, groups.c.number.in_(numbers), groups.c.state == GroupState.READY)
+        .values(state=GroupState.BATCHED, step=version)
+    )
+    chosen = select(groups).where(groups.c.task == task, groups.c.step == version, groups.c.state == GroupState.BATCHED).subquery()
+    members = trajectories.join(chosen, (trajectories.c.task == chosen.c.task) & (trajectories.c.group == chosen.c.number))
+    totals = select(
+        func.avg(trajectories.c.reward),
+        func.avg(version - chosen.c.version),
+        version - func.min(chosen.c.version),
+        func.sum(trajectories.c.sampled_tokens),
+        func.min(chosen.c.admitted_at),
+        func.min(trajectories.c.scored_at),
+        func.max(trajectories.c.scored_at),
+    ).select_from(members)
+    reward, mean, most, tokens, first_admitted, first_scored, last_scored = (await connection.execute(totals)).one()
+    await connection.execute(
+        insert(steps).values(
+            task=task,
+            version=version,
+            state=StepState.BATCHED,
+            reward=reward,
+            staleness_mean=float(mean),
+            staleness_max=most,
+            sampled_tokens=tokens,
+            first_admitted_at=first_admitted,
+            first_scored_at=first_scored,
+            last_scored_at=last_scored,
+        )
+    )
+    return await members_of_step(connection, task, version)
+
+
+async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
+    """The groups of a step and their members, in order."""
+    statement = (
+        select(groups.c.number, groups.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
+        .join(trajectories, (trajectories.c.task == groups.c.task) & (trajectories.c.group == groups.c.number))
+        .where(groups.c.task == task, groups.c.step == version)
+        .order_by(groups.c.number, trajectories.c.member)
+    )
+    found: dict[int, BatchGroup] = {}
+    for row in (await connection.execute(statement)).all():
+        group = found.setdefault(row.number, BatchGroup(group=row.number, version=row.version, members=[]))
+        group.members.append(BatchMember(member=row.member, sequence=row.sequence, reward=row.reward))
+    return list(found.values())
+
+
+async def step_exists(connection: AsyncConnection, task: str, version: int) -> bool:
+    statement = select(steps.c.version).where(steps.c.task == task, steps.c.version == version)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
+    """The step, its groups and their members become trained."""
+    version = updated.version - 1
+    statement = (
+        update(steps)
+        .where(steps.c.task == updated.task, steps.c.version == version, steps.c.state == StepState.BATCHED)
+        .values(
+            state=StepState.TRAINED,
+            metrics=updated.metrics,
+            adapter=as_json(updated.adapter),
+            checkpoint=as_json(updated.checkpoint),
+            started_at=datetime.fromtimestamp(updated.started_s, UTC),
+            finished_at=datetime.fromtimestamp(updated.finished_s, UTC),
+            trained_at=func.now(),
+        )
+        .returning(steps)
+    )
+    row = (await connection.execute(statement)).mappings().one()
+    trained = (
+        update(groups)
+        .where(groups.c.task == updated.task, groups.c.step == version, groups.c.state == GroupState.BATCHED)
+        .values(state=GroupState.TRAINED, ended_at=func.now())
+        .returning(groups.c.number)
+        .cte("trained_groups")
+    )
+    await connection.execute(
+        update(trajectories)
+        .where(
+            trajectories.c.task == updated.task,
+            trajectories.c.group.in_(select(trained.c.number)),
+            trajectories.c.state == TrajectoryState.SCORED,
+        )
+        .values(state=TrajectoryState.TRAINED)
+    )
+    return _summary(row)
+
+
+async def void_steps(connection: AsyncConnection, task: str) -> None:
+    """Steps of an ended task that were sent to the trainer and will not count."""
+    await connection.execute(update(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED).values(state=StepState.VOID))
+
+
+async def latest_step(connection: AsyncConnection, task: str) -> StepSummary | None:
+    statement = select(steps).where(steps.c.task == task, steps.c.state == StepState.TRAINED).order_by(steps.c.version.desc()).limit(1)
+    row = (await connection.execute(statement)).mappings().first()
+    return _summary(row) if row else None
+
+
+async def sampled_tokens(connection: AsyncConnection, task: str) -> int:
+    """Tokens sampled for the task's ended groups."""
+    statement = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task, ledger.c.kind == "sampled")
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def first_needed_sequence(connection: AsyncConnection, task: str) -> int | None:
+    """The oldest scored message that a step may still read; None when there is none."""
+    statement = select(func.min(trajectories.c.sequence)).where(trajectories.c.task == task, trajectories.c.state == TrajectoryState.SCORED)
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:
+    """Write what groups consumed into the ledger, once for each."""
+    rows = [
+        {"tenant": tenant_of[group.task], "task": group.task, "kind": kind, "number": group.number, "tokens": tokens}
+        for group in ended
+        for kind, tokens in (("prompt", group.prompt_tokens), ("sampled", group.sampled_tokens))
+        if tokens
+    ]
+    if rows:
+        await connection.execute(insert(ledger).on_conflict_do_nothing(), rows)
+
+
+async def record_training(connection: AsyncConnection, updated: WeightUpdated) -> None:
+    await connection.execute(
+        insert(ledger)
+        .values(tenant=updated.tenant, task=updated.task, kind="trained", number=updated.version, tokens=updated.trained_tokens)
+        .on_conflict_do_nothing()
+    )
+
+
+async def stale_checkpoints(connection: AsyncConnection, task: str, *, before: int) -> list[str]:
+    """Blob names of the checkpoints (not adapters) of versions below `before`, which nothing will resume from."""
+    statement = select(steps.c.checkpoint["name"].astext).where(
+        steps.c.task == task, steps.c.version + 1 < before, steps.c.version + 1 >= before - 2, steps.c.checkpoint.is_not(None)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+async def blobs_of_steps(connection: AsyncConnection, task: str, *, checkpoints_from: int) -> set[str]:
+    """Names of the adapters of every version, and of the checkpoints of versions from `checkpoints_from` on."""
+    adapters = select(steps.c.adapter["blob"]["name"].astext).where(steps.c.task == task, steps.c.state == StepState.TRAINED)
+    checkpoints = select(steps.c.checkpoint["name"].astext).where(
+        steps.c.task == task, steps.c.state == StepState.TRAINED, steps.c.version + 1 >= checkpoints_from
+    )
+    return set((await connection.execute(union_all(adapters, checkpoints))).scalars())
+
+
+def _summary(row: RowMapping) -> StepSummary:
+    return StepSummary(**{name: row[name] for name in StepSummary.__dataclass_fields__})

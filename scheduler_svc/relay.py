@@ -1,0 +1,67 @@
+"""The outbox's way out: rows become messages, in order, once each in effect (their ids are derived)."""
+
+import asyncio
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import crashpoints
+from common.bus import Bus
+from common.errors import Retry
+from scheduler_svc.database import RELAY_LOCK, Database
+from scheduler_svc.queries import outbox
+from scheduler_svc.queries.outbox import Parcel
+
+MOST_AT_ONCE = 256
+IDLE_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Relay:
+    """Publishes what transactions wrote. Only one replica's relay works at a time, so that order is kept."""
+
+    def __init__(self, database: Database, bus: Bus) -> None:
+        self._database = database
+        self._bus = bus
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something new. Rows written by other replicas are found within IDLE_S."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Relay until cancelled; when PostgreSQL goes away, start again with the lock."""
+        while True:
+            try:
+                async with self._database.alone(RELAY_LOCK) as connection:
+                    while True:
+                        self._woken.clear()
+                        if not await self._relay_some(connection):
+                            await self._wait()
+            except (Retry, OSError) as error:
+                log.warning("relay_interrupted", error=str(error))
+                await asyncio.sleep(IDLE_S)
+
+    async def _relay_some(self, connection: AsyncConnection) -> bool:
+        async with connection.begin():
+            parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
+        if not parcels:
+            return False
+        # Publishing keeps the order of these calls: they go down one connection.
+        await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
+        crashpoints.reached("before_forget")
+        async with connection.begin():
+            await outbox.delivered(connection, [parcel.id for parcel in parcels])
+        return True
+
+    async def _publish(self, parcel: Parcel) -> None:
+        message_id = parcel.message_id or f"outbox:{parcel.id}"
+        await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._woken.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,144 @@
+"""The scheduler at work: consumers settle, admission follows every change, the relay publishes, the tick looks at clocks."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import crashpoints, streams
+from common.bus import Bus, Delivery
+from common.errors import MarlaasError, Retry
+from common.messages import EnvironmentChecked, WeightUpdated
+from common.pools import Pools
+from scheduler_svc import dispatch, endings, jobs, settlement
+from scheduler_svc.capacity import Replicas
+from scheduler_svc.cleaning import Cleaner
+from scheduler_svc.database import Database
+from scheduler_svc.jobs import Offer
+from scheduler_svc.queries import groups, outbox, tasks
+from scheduler_svc.queries.tasks import Task
+from scheduler_svc.relay import Relay
+from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.states import VoidReason
+
+log = structlog.get_logger()
+
+
+class Scheduler:
+    """One replica. Everything durable is in PostgreSQL; this object only remembers who is alive."""
+
+    def __init__(self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._database = database
+        self._pools = pools
+        self._cleaner = Cleaner(database, bus, settings.sweep_s)
+        self._relay = Relay(database, bus)
+        self._admission_wanted = asyncio.Event()
+        self._replicas = Replicas(bus, self._admission_wanted.set)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._replicas.watch())
+            runners.create_task(self._relay.run())
+            runners.create_task(self._admit_when_wanted())
+            runners.create_task(self._tick())
+            runners.create_task(self._cleaner.run())
+            for consumer, handler in (
+                (streams.SCHEDULER_JOBS, self.take_jobs),
+                (streams.SCHEDULER_CHECKED, self.take_checks),
+                (streams.SCHEDULER_SCORED, self.take_scores),
+                (streams.SCHEDULER_WEIGHTS, self.take_weights),
+                (streams.SCHEDULER_FAILED, self.take_failures),
+            ):
+                runners.create_task(self._bus.consume_batches(consumer, handler))
+
+    # -------------------------------------------------------------------------------------------------------- handlers
+
+    async def take_jobs(self, deliveries: Sequence[Delivery]) -> None:
+        offer = Offer(self._pools, self._replicas.families)
+        ended: list[str] = []
+        async with self._changing() as connection:
+            for delivery in deliveries:
+                await jobs.take_job(connection, delivery, offer)
+                if ".cancel." in delivery.subject:
+                    ended.append(delivery.read(jobs.ControlTask).task)
+        for task in ended:
+            await self._cleaner.purge(task)
+
+    async def take_checks(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._changing() as connection:
+            for delivery in deliveries:
+                await settlement.environment_checked(connection, delivery.read(EnvironmentChecked))
+
+    async def take_scores(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._changing() as connection:
+            await settlement.trajectories_scored(connection, deliveries)
+
+    async def take_weights(self, deliveries: Sequence[Delivery]) -> None:
+        advanced: list[Task] = []
+        async with self._changing() as connection:
+            for delivery in sorted(deliveries, key=lambda delivery: delivery.subject):  # tasks are locked in one order
+                task = await settlement.weight_updated(connection, delivery.read(WeightUpdated))
+                if task is not None:
+                    advanced.append(task)
+        for task in advanced:
+            await self._cleaner.after_step(task)
+
+    async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._changing() as connection:
+            for delivery in deliveries:
+                if not delivery.subject.startswith("failed.settle."):  # this service's own: a person must look
+                    await settlement.message_failed(connection, delivery)
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncGenerator[AsyncConnection]:
+        """A transaction whose commit wakes the relay and admission."""
+        async with self._database.transaction() as connection:
+            yield connection
+        crashpoints.reached("after_commit")
+        self._relay.wake()
+        self._admission_wanted.set()
+
+    # --------------------------------------------------------------------------------------------------------- runners
+
+    async def _admit_when_wanted(self) -> None:
+        while True:
+            await self._admission_wanted.wait()
+            self._admission_wanted.clear()
+            try:
+                async with self._database.transaction() as connection:
+                    admitted = await dispatch.admit(connection, self._replicas.capacities(self._settings.oversubscription))
+                if admitted:
+                    self._relay.wake()
+            except Retry as error:
+                log.warning("admission_postponed", error=str(error))
+                await asyncio.sleep(0.2)
+                self._admission_wanted.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            try:
+                await self.look_at_clocks()
+            except MarlaasError as error:
+                log.warning("tick_postponed", error=str(error))
+
+    async def look_at_clocks(self) -> None:
+        """Void overdue groups, give waiting tasks their environment, and record who is alive."""
+        async with self._changing() as connection:
+            overdue = await groups.overdue_groups(connection)
+            if overdue:
+                by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
+                await groups.lock_groups(connection, overdue)
+                overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection))]
+                details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
+                await endings.void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details)
+                for task in await tasks.lock_tasks(connection, set(by_id)):
+                    await dispatch.batch(connection, task)
+            if self._replicas.families:
+                await dispatch.resolve_environments(connection, self._replicas.families)
+            await outbox.record_replicas(connection, self._replicas.reports)

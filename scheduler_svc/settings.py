@@ -1,0 +1,19 @@
+"""Settings of the scheduler."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from common.settings import Settings
+
+
+class SchedulerSettings(Settings):
+    service: ClassVar[str] = "SCHEDULER"
+
+    database_url: str = "postgresql+psycopg://marlaas@127.0.0.1:5432/marlaas"
+    tick_s: float = Field(default=1.0, gt=0)
+    """How often deadlines are looked at; everything else is driven by events."""
+    oversubscription: float = Field(default=1.5, ge=1)
+    """In-flight work as a multiple of what the rollout replicas decode at once: the rest is being graded or waits."""
+    sweep_s: float = Field(default=300.0, gt=0)
+    """How often messages and blobs that nothing needs any more are looked for."""

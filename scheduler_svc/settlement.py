@@ -1,0 +1,212 @@
+"""What came back: environments checked, trajectories scored, weights updated, messages that failed."""
+
+from collections.abc import Sequence
+
+import structlog
+from pydantic import JsonValue, ValidationError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.bus import Delivery
+from common.errors import Reject
+from common.messages import (
+    CheckEnvironment,
+    DeadLetter,
+    EnvironmentChecked,
+    OpenGroup,
+    SampleTurns,
+    Settlement,
+    TrainBatch,
+    TurnsSampled,
+    WeightUpdated,
+)
+from common.streams import KIND_HEADER, SETTLEMENT_HEADER
+from scheduler_svc.dispatch import batch
+from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
+from scheduler_svc.fairness import starting_virtual_time
+from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.queries import groups, outbox, steps, tasks
+from scheduler_svc.queries.groups import GroupKey, ScoredMember
+from scheduler_svc.queries.steps import StepSummary
+from scheduler_svc.queries.tasks import Task
+from scheduler_svc.states import TaskState, VoidReason
+
+log = structlog.get_logger()
+
+
+async def environment_checked(connection: AsyncConnection, answer: EnvironmentChecked) -> None:
+    """Start the task, or reject it with the environment's objection."""
+    locked = await tasks.lock_tasks(connection, [answer.task])
+    if not locked or locked[0].state != TaskState.SUBMITTED:
+        return
+    task = locked[0]
+    if answer.objection is not None:
+        await end_task(
+            connection, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]}
+        )
+        return
+    others, siblings = await tasks.active_virtual_times(connection, task.id, task.tenant)
+    await tasks.start_shares(
+        connection,
+        task.id,
+        task.tenant,
+        task_time=starting_virtual_time(task.virtual_time, siblings),
+        # A tenant that is active already keeps its place: a second task buys no second start.
+        tenant_time=starting_virtual_time(0.0, others) if not siblings else 0.0,
+    )
+    await tasks.move_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
+    await announce(connection, task.tenant, task.id, "accepted")
+    await publish_status(connection, task.id)
+
+
+async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[Delivery]) -> list[Task]:
+    """Settle members, then their groups, then send what is complete to the trainer. Returns the tasks touched.
+
+    Raises: Reject when a message has no settlement header, or a malformed one.
+    """
+    outcomes = [outcome for delivery in deliveries for outcome in _outcomes(delivery)]
+    by_id = {task.id: task for task in await tasks.lock_tasks(connection, {outcome.task for outcome in outcomes})}
+    outcomes = [outcome for outcome in outcomes if outcome.task in by_id]
+    if not outcomes:
+        return []
+    keys = {(outcome.task, outcome.group) for outcome in outcomes}
+    await groups.lock_groups(connection, keys)
+    await groups.settle_members(connection, outcomes)
+    failed = await groups.groups_with_failures(connection, keys)
+    if failed:
+        await void_and_refund(connection, by_id, list(failed), VoidReason.FAILED, failed)
+    equal = await refillable_groups(connection, by_id, keys)
+    if equal:
+        await void_and_refund(connection, by_id, equal, VoidReason.ZERO_VARIANCE, {})
+        await tasks.forget_failures(connection, {task for task, _ in equal})
+    ready = await groups.mark_ready(connection, keys)
+    if ready:
+        await settle_accounts(connection, by_id, ready)
+        await tasks.forget_failures(connection, {group.task for group in ready})
+        for task in await tasks.lock_tasks(connection, {group.task for group in ready}):
+            await batch(connection, task)
+    return list(by_id.values())
+
+
+async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], keys: set[GroupKey]) -> list[GroupKey]:
+    """Complete groups whose members all earned the same, as far as their tasks' `max_refills` go: for each version that
+    samples so many. Beyond that they are trained as they are, so a task that always succeeds, or never, still ends."""
+    wanting = {task.id for task in by_id.values() if task.spec.algorithm.max_refills}
+    equal = await groups.groups_with_equal_rewards(connection, {key for key in keys if key[0] in wanting})
+    if not equal:
+        return []
+    spent = await groups.refills_by_version(connection, {task for task, _, _ in equal})
+    found: list[GroupKey] = []
+    for task, number, version in equal:
+        used = spent.get((task, version), 0)
+        if used < by_id[task].spec.algorithm.max_refills:
+            spent[(task, version)] = used + 1
+            found.append((task, number))
+    return found
+
+
+def _outcomes(delivery: Delivery) -> list[ScoredMember]:
+    header = delivery.headers.get(SETTLEMENT_HEADER)
+    if header is None:
+        raise Reject(f"{delivery.subject} has no {SETTLEMENT_HEADER} header")
+    try:
+        settlement = Settlement.model_validate_json(header)
+    except ValidationError as error:
+        raise Reject(f"{delivery.subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
+    return [ScoredMember(settlement.task, settlement.group, delivery.sequence, member) for member in settlement.members]
+
+
+async def weight_updated(connection: AsyncConnection, updated: WeightUpdated) -> Task | None:
+    """Advance the version by compare-and-set; the first message about a version counts, and only that.
+
+    Returns the task as the step leaves it; None when the message changed nothing.
+    """
+    locked = await tasks.lock_tasks(connection, [updated.task])
+    if not locked:
+        return None
+    version = updated.version - 1
+    if not await tasks.advance_version(connection, updated.task, version, updated.adapter, updated.checkpoint):
+        log.info("weight_update_ignored", task=updated.task, version=updated.version, state=locked[0].state, at=locked[0].version)
+        return None
+    step = await steps.finish_step(connection, updated)
+    await steps.record_training(connection, updated)
+    task = (await tasks.lock_tasks(connection, [updated.task]))[0]
+    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated))
+    if task.version >= task.spec.steps:
+        await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": step.reward})
+        return (await tasks.lock_tasks(connection, [updated.task]))[0]
+    await publish_status(connection, task.id)
+    await batch(connection, task)
+    return task
+
+
+def _step_data(step: StepSummary, updated: WeightUpdated) -> dict[str, JsonValue]:
+    return {
+        "version": updated.version,
+        "reward": step.reward,
+        "staleness_mean": step.staleness_mean,
+        "staleness_max": step.staleness_max,
+        "sampled_tokens": step.sampled_tokens,
+        "trained_tokens": updated.trained_tokens,
+        "adapter": updated.adapter.blob.name,
+        "metrics": dict(updated.metrics),
+        "times": {
+            "first_admitted_s": step.first_admitted_at.timestamp(),
+            "first_sampled_s": step.first_scored_at.timestamp(),
+            "last_sampled_s": step.last_scored_at.timestamp(),
+            "batched_s": step.batched_at.timestamp(),
+            "started_s": updated.started_s,
+            "trained_s": updated.finished_s,
+        },
+    }
+
+
+async def message_failed(connection: AsyncConnection, delivery: Delivery) -> None:
+    """Settle what a dead letter was about: its group is void, or its task fails."""
+    letter = delivery.read(DeadLetter)
+    task_id = delivery.subject.split(".")[2]
+    if not await outbox.record_dead_letter(connection, delivery.sequence, None if task_id == "none" else task_id, letter):
+        return
+    log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
+    locked = await tasks.lock_tasks(connection, [task_id])
+    if not locked or not locked[0].is_live:
+        return
+    task = locked[0]
+    if letter.stage in ("check", "train") and not _is_waited_for(letter, task):
+        log.warning("dead_letter_ignored", task=task_id, dead_stage=letter.stage, reason="not what the task waits for")
+    elif letter.stage == "check":
+        await end_task(connection, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
+    elif letter.stage == "train":
+        await end_task(connection, task, TaskState.FAILED, reason=letter.reason)
+    elif letter.stage in ("open", "sample", "turn"):
+        key = _group_of(letter, task_id)
+        if key is not None:
+            await groups.lock_groups(connection, [key])
+            if key in await groups.live_group_keys(connection, task_id):
+                await void_and_refund(connection, {task_id: task}, [key], VoidReason.FAILED, {key: letter.reason})
+
+
+def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
+    """Whether the task cannot go on without the message; not so for garbage and repetitions.
+
+    A message of a kind that this version does not know may be a newer one's, so it counts.
+    """
+    model = CheckEnvironment if letter.stage == "check" else TrainBatch
+    if letter.headers.get(KIND_HEADER, model.kind) != model.kind:
+        return True
+    try:
+        message = model.decode(letter.body)
+    except Reject:
+        return False
+    if isinstance(message, TrainBatch):
+        return (message.task, message.version) == (task.id, task.version)
+    return message.task == task.id and task.state == TaskState.SUBMITTED
+
+
+def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
+    """The group that a message on its way was about; None when its body is garbage (its deadline settles the group)."""
+    model = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}[letter.stage]
+    try:
+        message = model.decode(letter.body)
+    except Reject:
+        return None
+    return (task, message.group.group) if message.group.task == task else None

@@ -1,0 +1,59 @@
+"""The states of tasks, groups, trajectories and steps. Each is also a CHECK constraint.
+
+    task        submitted ──▶ running ◀──▶ paused          submitted ──▶ rejected
+                    │            │            │             (the environment refused its options)
+                    └────────────┴────────────┴──▶ cancelled · failed
+                                 └──▶ finished
+
+    group       open ──▶ ready ──▶ batched ──▶ trained      any of the first three ──▶ void (with a reason)
+    trajectory  open ──▶ scored ──────────────▶ trained      either of the first two ──▶ void (with a reason)
+    step        batched ──▶ trained                          batched ──▶ void (its task ended first)
+
+A group is ready when every member is scored. Void groups are refilled: they do not count against the task's pace.
+"""
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    REJECTED = "rejected"
+
+
+LIVE = (TaskState.SUBMITTED, TaskState.RUNNING, TaskState.PAUSED)
+
+
+class GroupState(StrEnum):
+    OPEN = "open"
+    READY = "ready"
+    BATCHED = "batched"
+    TRAINED = "trained"
+    VOID = "void"
+
+
+class TrajectoryState(StrEnum):
+    OPEN = "open"
+    SCORED = "scored"
+    TRAINED = "trained"
+    VOID = "void"
+
+
+class StepState(StrEnum):
+    BATCHED = "batched"
+    TRAINED = "trained"
+    VOID = "void"
+
+
+class VoidReason(StrEnum):
+    """Why sampled work was not trained. `failed` carries details beside it."""
+
+    STALE = "stale"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    DEADLINE = "deadline"
+    ZERO_VARIANCE = "zero_variance"

@@ -1,0 +1,235 @@
+"""The schema as SQLAlchemy Core tables. `migrations/` builds the same; a test compares the two.
+
+Invariants are constraints: one step per (task, version), one trajectory per (task, group, member), states from their
+enums, versions within the task's steps, a reason for everything void.
+"""
+
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from scheduler_svc.states import GroupState, StepState, TaskState, TrajectoryState, VoidReason
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, states: type[StrEnum], name: str) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(repr(state.value) for state in states)})", name=name)
+
+
+def _now(name: str) -> Column[object]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def _moment(name: str) -> Column[object]:
+    return Column(name, DateTime(timezone=True))
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("weight", Double, nullable=False, server_default=text("1")),
+    Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed / weight
+    _now("created_at"),
+    CheckConstraint("weight > 0", name="weight_positive"),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("family", Text),  # of the environment; absent until an env replica that serves it is known
+    Column("spec", JSONB, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("priority", Integer, nullable=False),
+    Column("steps", Integer, nullable=False),
+    Column("group_size", Integer, nullable=False),
+    Column("groups_per_step", Integer, nullable=False),
+    Column("max_staleness", Integer, nullable=False),
+    Column("trajectory_tokens", Integer, nullable=False),  # longest possible
+    Column("version", Integer, nullable=False, server_default=text("0")),
+    Column("admitted", Integer, nullable=False, server_default=text("0")),  # groups ever; the next group's number
+    Column("voided", Integer, nullable=False, server_default=text("0")),  # of those
+    Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
+    Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
+    Column("adapter", JSONB),
+    Column("checkpoint", JSONB),
+    _now("submitted_at"),
+    _moment("accepted_at"),
+    _moment("ended_at"),
+    _now("updated_at"),
+    _one_of("state", TaskState, "state"),
+    CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
+    CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
+    CheckConstraint("admitted - voided <= least((version + max_staleness + 1), steps) * groups_per_step", name="pace"),
+    CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
+    Index(None, "state"),
+    Index(None, "tenant"),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("version", Integer, nullable=False),  # of the policy that samples it
+    Column("state", Text, nullable=False),
+    Column("void_reason", Text),
+    Column("detail", Text, nullable=False, server_default=text("''")),
+    Column("row", BigInteger, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("charged_tokens", Double, nullable=False),  # to the fair-share counters, corrected when it ends
+    Column("step", Integer),  # the version it is trained from
+    Column("deadline_at", DateTime(timezone=True), nullable=False),
+    _now("admitted_at"),
+    _moment("ready_at"),
+    _moment("ended_at"),
+    _one_of("state", GroupState, "state"),
+    _one_of("void_reason", VoidReason, "void_reason"),
+    CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
+    CheckConstraint("state NOT IN ('batched', 'trained') OR step IS NOT NULL", name="trained_in_a_step"),
+    Index("ix_groups_live", "task", "state", postgresql_where=text("state IN ('open', 'ready', 'batched')")),
+    Index("ix_groups_refilled", "task", "version", postgresql_where=text("void_reason = 'zero_variance'")),
+    Index("ix_groups_deadline", "deadline_at", postgresql_where=text("state = 'open'")),
+)
+
+trajectories = Table(
+    "trajectories",
+    metadata,
+    Column("task", Text, primary_key=True),
+    Column("group", Integer, primary_key=True),
+    Column("member", Integer, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("void_reason", Text),
+    Column("detail", Text, nullable=False, server_default=text("''")),
+    Column("reward", Double),
+    Column("sequence", BigInteger),  # of the scored message that counts
+    Column("prompt_tokens", Integer, nullable=False, server_default=text("0")),
+    Column("sampled_tokens", Integer, nullable=False, server_default=text("0")),
+    Column("turns", Integer, nullable=False, server_default=text("0")),
+    Column("truncated", Boolean, nullable=False, server_default=text("false")),
+    _moment("scored_at"),
+    ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
+    _one_of("state", TrajectoryState, "state"),
+    _one_of("void_reason", VoidReason, "void_reason"),
+    CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
+    CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
+    Index("ix_trajectories_open", "task", postgresql_where=text("state = 'open'")),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, primary_key=True),  # trained from; the result is version + 1
+    Column("state", Text, nullable=False),
+    Column("reward", Double, nullable=False),  # mean over the batch
+    Column("staleness_mean", Double, nullable=False),
+    Column("staleness_max", Integer, nullable=False),
+    Column("sampled_tokens", BigInteger, nullable=False),
+    Column("metrics", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("adapter", JSONB),
+    Column("checkpoint", JSONB),
+    Column("first_admitted_at", DateTime(timezone=True), nullable=False),
+    Column("first_scored_at", DateTime(timezone=True), nullable=False),
+    Column("last_scored_at", DateTime(timezone=True), nullable=False),
+    _now("batched_at"),
+    _moment("started_at"),
+    _moment("finished_at"),
+    _moment("trained_at"),
+    _one_of("state", StepState, "state"),
+    CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("number", Integer, nullable=False),  # the group's, or the step's version
+    Column("tokens", BigInteger, nullable=False),
+    _now("at"),
+    CheckConstraint("kind IN ('prompt', 'sampled', 'trained')", name="kind"),
+    UniqueConstraint("task", "kind", "number"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("data", JSONB, nullable=False),
+    _now("at"),
+    Index(None, "task", "id"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("subject", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("headers", JSONB, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    _now("created_at"),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("sequence", BigInteger, nullable=False, unique=True),  # in the stream FAILED
+    Column("stage", Text, nullable=False),
+    Column("task", Text),
+    Column("subject", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    _now("at"),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("service", Text, nullable=False),
+    Column("pool", Text),
+    Column("report", JSONB, nullable=False),
+    _now("seen_at"),
+)

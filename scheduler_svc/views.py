@@ -1,0 +1,71 @@
+"""The public face of the database, for people with `psql`: views that tell the truth at any moment.
+
+A change here is a new migration that replaces the view; migrations keep their own copy of the text.
+"""
+
+TASK_STATUS = """
+SELECT t.id AS task, t.tenant, t.name, t.pool, t.state, t.reason, t.version, t.steps,
+       last.reward AS last_reward,
+       live.open_groups, live.ready_groups, live.batched_groups, t.voided AS void_groups,
+       spent.prompt_tokens, spent.sampled_tokens, spent.trained_tokens,
+       t.submitted_at, t.accepted_at, t.ended_at
+FROM tasks t
+LEFT JOIN LATERAL (SELECT s.reward FROM steps s WHERE s.task = t.id AND s.state = 'trained' ORDER BY s.version DESC LIMIT 1) last ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE g.state = 'open') AS open_groups,
+           count(*) FILTER (WHERE g.state = 'ready') AS ready_groups,
+           count(*) FILTER (WHERE g.state = 'batched') AS batched_groups
+    FROM groups g WHERE g.task = t.id AND g.state IN ('open', 'ready', 'batched')) live ON true
+LEFT JOIN LATERAL (
+    SELECT coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'prompt'), 0) AS prompt_tokens,
+           coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
+           coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'trained'), 0) AS trained_tokens
+    FROM ledger l WHERE l.task = t.id) spent ON true
+"""
+
+TASK_STALENESS = """
+SELECT t.id AS task, t.tenant, t.version, t.max_staleness,
+       trained.steps AS trained_steps, trained.mean AS trained_mean, trained.max AS trained_max,
+       coalesce(t.version - live.oldest, 0) AS live_max
+FROM tasks t
+LEFT JOIN LATERAL (
+    SELECT count(*) AS steps, avg(s.staleness_mean) AS mean, max(s.staleness_max) AS max
+    FROM steps s WHERE s.task = t.id AND s.state = 'trained') trained ON true
+LEFT JOIN LATERAL (
+    SELECT min(g.version) AS oldest FROM groups g WHERE g.task = t.id AND g.state IN ('open', 'ready')) live ON true
+"""
+
+TASK_TIMELINE = """
+SELECT s.task, t.tenant, s.version, s.state, s.reward, s.staleness_max,
+       s.first_admitted_at, s.first_scored_at, s.last_scored_at, s.batched_at, s.started_at, s.finished_at, s.trained_at,
+       extract(epoch FROM s.last_scored_at - s.first_admitted_at) AS rollout_s,
+       extract(epoch FROM s.batched_at - s.last_scored_at) AS wait_for_batch_s,
+       extract(epoch FROM s.started_at - s.batched_at) AS wait_for_trainer_s,
+       extract(epoch FROM s.finished_at - s.started_at) AS train_s,
+       extract(epoch FROM s.trained_at - s.finished_at) AS publish_s
+FROM steps s JOIN tasks t ON t.id = s.task
+"""
+
+TENANT_USAGE = """
+SELECT n.id AS tenant, n.weight,
+       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'prompt'), 0) AS prompt_tokens,
+       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
+       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'trained'), 0) AS trained_tokens,
+       (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks
+FROM tenants n LEFT JOIN ledger l ON l.tenant = n.id
+GROUP BY n.id, n.weight
+"""
+
+STAGE_HEALTH = """
+SELECT r.service AS stage, r.id AS replica, r.pool, r.seen_at > now() - interval '15 seconds' AS alive, r.seen_at,
+       r.report -> 'busy' AS busy, (r.report ->> 'sequences')::int AS sequences, (r.report ->> 'kv_tokens')::int AS kv_tokens
+FROM replicas r
+"""
+
+VIEWS = {
+    "task_status": TASK_STATUS,
+    "task_staleness": TASK_STALENESS,
+    "task_timeline": TASK_TIMELINE,
+    "tenant_usage": TENANT_USAGE,
+    "stage_health": STAGE_HEALTH,
+}

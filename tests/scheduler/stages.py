@@ -1,0 +1,167 @@
+"""The other three stages as a test plays them: real messages over real NATS, scores and adapters made up.
+
+Each answer can be withheld, repeated or made a failure, by the hooks of `Stages`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.messages import (
+    AdapterRef,
+    BlobRef,
+    Canary,
+    CheckEnvironment,
+    EnvironmentChecked,
+    GroupContext,
+    OpenGroup,
+    ReplicaReport,
+    ScoredTrajectory,
+    SubmitTask,
+    TokenRecord,
+    TrainBatch,
+    TrajectoriesScored,
+    WeightUpdated,
+)
+from common.pools import Pool
+from common.service import report_replica
+from scheduler_svc.database import Database
+from scheduler_svc.service import Scheduler
+from scheduler_svc.settings import SchedulerSettings
+
+POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16)}
+
+
+def spec(name: str = "sums", tenant: str = "acme", **changes: Any) -> dict[str, Any]:
+    """A task file's content."""
+    base: dict[str, Any] = {
+        "name": name,
+        "tenant": tenant,
+        "pool": "tiny",
+        "steps": 3,
+        "environment": {"name": "toy"},
+        "algorithm": {"group_size": 2, "groups_per_step": 2, "max_staleness": 1},
+    }
+    return base | changes
+
+
+def submission(task: str, raw: dict[str, Any]) -> Outgoing:
+    message = SubmitTask(task=task, tenant=raw["tenant"], spec=raw)
+    return Outgoing(streams.submit(raw["tenant"]), message, f"submit:{task}")
+
+
+def scored(group: GroupContext, member: int, *, reward: float, failure: str | None = None) -> Outgoing:
+    record = TokenRecord().with_context([1, 2, 3]).with_sampled([4, 5], [-0.5, -0.25])
+    trajectory = ScoredTrajectory(member=member, transcript=record, reward=reward, turns=1, failure=failure)
+    message = TrajectoriesScored(group=group, members=[trajectory])
+    headers = {streams.SETTLEMENT_HEADER: message.settlement().model_dump_json()}
+    subject = streams.scored(group.task, group.trajectory(member))
+    return Outgoing(subject, message, f"{group.task}:{group.group}:{member}:scored", headers)
+
+
+def updated(batch: TrainBatch) -> Outgoing:
+    version = batch.version + 1
+    blob = BlobRef(name=f"{batch.task}/v{version}", size_bytes=1, sha256="0" * 64)
+    message = WeightUpdated(
+        tenant=batch.tenant,
+        task=batch.task,
+        pool=batch.pool,
+        version=version,
+        adapter=AdapterRef(task=batch.task, version=version, rank=8, blob=blob, canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")),
+        checkpoint=blob.model_copy(update={"name": f"{blob.name}/checkpoint"}),
+        metrics={"loss": 0.1},
+        trained_tokens=7,
+        started_s=time.time(),
+        finished_s=time.time(),
+    )
+    return Outgoing(streams.weight_updated(batch.pool, batch.task), message, f"{batch.task}:v{version}:weights")
+
+
+@dataclass
+class Stages:
+    """What the environment and the trainer do with each message, and what they saw."""
+
+    objection: str | None = None
+    failure: Callable[[GroupContext, int], str | None] = lambda group, member: None
+    reward: Callable[[GroupContext, int], float] = lambda group, member: float(member)
+    withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
+    trains: bool = True
+    opened: list[GroupContext] = field(default_factory=list)
+    batches: list[TrainBatch] = field(default_factory=list)
+
+    async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        asked = delivery.read(CheckEnvironment)
+        answer = EnvironmentChecked(tenant=asked.tenant, task=asked.task, objection=self.objection)
+        yield Outgoing(streams.checked(asked.task), answer, f"{asked.task}:checked")
+
+    async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        group = delivery.read(OpenGroup).group
+        self.opened.append(group)
+        for member in range(group.size):
+            if not self.withheld(group, member):
+                yield scored(group, member, reward=self.reward(group, member), failure=self.failure(group, member))
+
+    async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        batch = delivery.read(TrainBatch)
+        self.batches.append(batch)
+        if self.trains:
+            yield updated(batch)
+
+
+@dataclass
+class World:
+    """A running scheduler with its stages."""
+
+    bus: Bus
+    database: Database
+    scheduler: Scheduler
+    stages: Stages
+
+    async def submit(self, task: str, raw: dict[str, Any] | None = None) -> None:
+        await self.bus.publish(submission(task, raw or spec()))
+
+    async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
+        """The data of the task's first event of that name; waits for it."""
+        async with asyncio.timeout(20):
+            async for delivery in self.bus.follow(streams.EVENTS, streams.events(tenant, task)):
+                from common.messages import Event
+
+                event = delivery.read(Event)
+                if event.event == name:
+                    return event.data
+        raise AssertionError(name)
+
+    async def rows(self, query: str) -> list[Any]:
+        from sqlalchemy import text
+
+        async with self.database.transaction() as connection:
+            return list((await connection.execute(text(query))).all())
+
+
+@asynccontextmanager
+async def running_world(bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64) -> AsyncIterator[World]:
+    """The scheduler, an env and a trainer at work until the block ends."""
+    database = await Database.connect(database_url)
+    scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1), bus, database, POOLS)
+    env = ReplicaReport(replica="one", service="env", families=["toy"])
+    rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6)
+    runners = [
+        asyncio.create_task(scheduler.run()),
+        asyncio.create_task(report_replica(bus, lambda: env)),
+        asyncio.create_task(report_replica(bus, lambda: rollout)),
+        asyncio.create_task(bus.consume(streams.env_checks("toy"), stages.check, Slots(8))),
+        asyncio.create_task(bus.consume(streams.env_opens("toy"), stages.open, Slots(64))),
+        asyncio.create_task(bus.consume(streams.trainer_batches("tiny"), stages.train, Slots(2))),
+    ]
+    try:
+        yield World(bus, database, scheduler, stages)
+    finally:
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
+        await database.close()
