@@ -1,0 +1,53 @@
+"""Run one replica of the environment service: `python -m env_svc`. Settings: MARLAAS_ENV_…, see `settings.py`."""
+
+from common.service import Running, run_service
+from env_svc.settings import EnvSettings
+
+CHECKS = 8
+"""Environments checked at once, per family."""
+
+
+async def serve(running: Running[EnvSettings]) -> None:
+    """Read the queues of every family served until cancelled."""
+    import asyncio
+
+    from common import streams
+    from common.bus import Slots
+    from common.messages import ReplicaReport
+    from common.service import report_replica
+    from env_svc import measures, registry
+    from env_svc.player import Player
+    from env_svc.service import EnvService
+    from env_svc.workers import Workers
+
+    settings, bus = running.settings, running.bus
+    families = registry.served(settings.family_names)
+    environments = await asyncio.to_thread(registry.list_environments, families)
+    workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
+    measures.WORKERS_BUSY.set_function(lambda: workers.busy)
+    measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
+    service = EnvService(Player(workers, settings.call_timeout_s))
+
+    def report() -> ReplicaReport:
+        busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
+        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=environments, busy=busy)
+
+    try:
+        await workers.start()
+        async with asyncio.TaskGroup() as runners:
+            for family in families:
+                runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(CHECKS)))
+                runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))
+                runners.create_task(bus.consume(streams.env_turns(family), service.turn, Slots(settings.turns)))
+            runners.create_task(report_replica(bus, report))
+            running.health.set_ready(f"serving {', '.join(families)}")
+    finally:
+        await asyncio.shield(workers.stop())
+
+
+def main() -> None:
+    run_service(EnvSettings, serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Which replies may reach a scorer that evaluates them.
+
+Some of reasoning-gym's scorers call Python's `eval` or sympy's `parse_expr` (which is `eval` too) on the reply. A policy
+that is rewarded for what evaluation does would learn to use it, and anyone who trains one could run code on this
+machine. So such a scorer sees a reply only if evaluating it can do no more than build a value; others it sees as
+UNREADABLE, which it scores as it scores any text that does not parse.
+"""
+
+import ast
+
+UNREADABLE = "("
+
+EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Data sets whose scorer evaluates a reply as Python."""
+PARSED = frozenset({"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"})
+"""Data sets whose scorer gives a reply to sympy."""
+
+FUNCTIONS = frozenset(
+    {"Abs", "abs", "exp", "ln", "log", "sqrt"}
+    | {prefix + name + suffix for prefix in ("", "a") for name in ("sin", "cos", "tan", "cot", "sec", "csc") for suffix in ("", "h")}
+)
+CONSTANTS = frozenset({"C", "E", "I", "pi"})
+LONGEST_VARIABLE = 2
+LARGEST_EXPONENT = 100
+DEEPEST_POWER = 2
+"""Powers of powers: enough for mathematics, too few to fill the memory with digits."""
+LONGEST = 10_000
+"""Characters; Python's parser is recursive."""
+
+
+def readable(dataset: str, reply: str) -> str:
+    """`reply`, or UNREADABLE where the scorer of `dataset` would do more with it than read it."""
+    if dataset in EVALUATED and not _is_inert(reply):
+        return UNREADABLE
+    if dataset in PARSED and not _is_formula(reply):
+        return UNREADABLE
+    return reply
+
+
+def _is_inert(reply: str) -> bool:
+    """Nothing is called when it is evaluated: it holds no call, or it is a literal."""
+    if "(" not in reply and "*" not in reply:
+        return True
+    try:
+        ast.literal_eval(reply.strip())
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _is_formula(reply: str) -> bool:
+    if len(reply) > LONGEST:
+        return False
+    try:
+        return _is_term(ast.parse(reply.strip(), mode="eval").body, powers=0)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _is_term(node: ast.expr, powers: int) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return type(value) in (int, float)
+        case ast.Name(id=name):
+            return name in CONSTANTS or len(name) <= LONGEST_VARIABLE
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _is_term(operand, powers)
+        case ast.BinOp(op=ast.Pow(), left=left, right=right):
+            return powers < DEEPEST_POWER and _is_term(left, powers + 1) and _is_exponent(right, powers + 1)
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left, right=right):
+            return _is_term(left, powers) and _is_term(right, powers)
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
+            return name in FUNCTIONS and _is_term(argument, powers)
+        case ast.Call(func=ast.Name(id="Integral"), args=[integrand, ast.Name() as variable], keywords=[]):
+            return _is_term(integrand, powers) and _is_term(variable, powers)  # in answers that sympy itself could not finish
+        case _:
+            return False
+
+
+def _is_exponent(node: ast.expr, powers: int) -> bool:
+    """A term with a variable, which stays symbolic, or one small number or fraction; never another power."""
+    inner = list(ast.walk(node))
+    constants = [part.value for part in inner if isinstance(part, ast.Constant)]
+    if any(not isinstance(value, int | float) or abs(value) > LARGEST_EXPONENT for value in constants):
+        return False
+    arithmetic = [part.op for part in inner if isinstance(part, ast.BinOp)]
+    if any(isinstance(operator, ast.Pow) for operator in arithmetic):
+        return False
+    is_symbolic = any(isinstance(part, ast.Name) for part in inner)
+    return (is_symbolic or not arithmetic or (isinstance(arithmetic[0], ast.Div) and len(arithmetic) == 1)) and _is_term(node, powers)

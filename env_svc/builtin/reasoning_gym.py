@@ -1,0 +1,185 @@
+"""Every data set of reasoning-gym as an environment: `reasoning_gym:<dataset>`. The door to that library.
+
+A task's row i is item i of `create_dataset(<dataset>, seed=<task's seed>, size=ROWS)`; after ROWS rows the data set begins
+again with a seed derived from the task's. The options are the data set's own configuration, and `system` and
+`instruction`, texts that are put before and after the question. The policy may answer plainly or in `<answer>` tags.
+"""
+
+import dataclasses
+import hashlib
+import json
+import linecache
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypedDict, get_type_hints
+
+from pydantic import JsonValue
+from reasoning_gym.factory import DATASETS, create_dataset
+from reasoning_gym.utils import extract_answer
+
+from env_svc.builtin.harmless import readable
+from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
+from env_svc.options import Option, checked
+from env_svc.recent import Recent
+
+ROWS = 2_000
+"""Items of one data set object. A few data sets make all their items at once: 0.7 s for the slowest."""
+MOST_DATASETS = 16
+MOST_ENTRIES = 1_024
+"""Kept per process: making an item takes from microseconds to seconds, and every member of a group needs it."""
+UNREPEATABLE = frozenset({"codeio"})
+"""Data sets that give another item for the same row and seed: the answer travels with the state."""
+
+Entry = dict[str, Any]
+"""`question`, `answer` and `metadata`. `Any` because what is in the metadata is between an item and its scorer."""
+
+
+class State(TypedDict):
+    """Enough to make the item again."""
+
+    row: int
+    seed: int
+    digest: str
+    """Of the question, to notice an item that is not the one that was asked."""
+    entry: Entry | None
+    """The item itself, where it cannot be made again."""
+
+
+class ReasoningGym(Environment[State]):
+    """One data set with one configuration."""
+
+    cpu_bound = True
+
+    def __init__(self, dataset: str, **options: JsonValue) -> None:
+        self._dataset = dataset
+        where = f"environment 'reasoning_gym:{dataset}'"
+        known = [*_options_of(dataset), Option("system", str, ""), Option("instruction", str, "")]
+        for name in ("seed", "size"):
+            if name in options:
+                raise WrongOptions(f"{where}: '{name}' is not an option; rows and their seed come from the task")
+        values = checked(where, known, options)
+        self._system: str = values.pop("system", "")
+        self._instruction: str = values.pop("instruction", "")
+        self._values = values
+        self._key = json.dumps(options, sort_keys=True)
+        _validate(where, dataset, values)
+
+    @classmethod
+    def arguments(cls) -> Sequence[str]:
+        return sorted(DATASETS)
+
+    async def open(self, index: int, seed: int) -> Opening[State]:
+        entry = self._entry(index, seed)
+        question = f"{entry['question']}\n\n{self._instruction}" if self._instruction else str(entry["question"])
+        messages = [ChatMessage(role="system", content=self._system)] if self._system else []
+        messages.append(ChatMessage(role="user", content=question))
+        kept = _without_question(entry) if _source(self._dataset, entry) in UNREPEATABLE else None
+        return Opening(messages, State(row=index, seed=seed, digest=_digest(entry), entry=kept))
+
+    async def step(self, state: State, reply: Reply) -> Turn[State]:
+        entry = state["entry"] or self._entry(state["row"], state["seed"])
+        if state["entry"] is None and _digest(entry) != state["digest"]:
+            raise EnvironmentUnavailable("another replica asked another question for this row: versions of reasoning-gym differ")
+        answer = extract_answer(reply.text)
+        dataset = self._made(state["seed"], state["row"] // ROWS)
+        return self._graded(dataset, entry, reply.text.strip() if answer is None else answer)
+
+    def _graded(self, dataset: Any, entry: Entry, answer: str) -> Finish:
+        try:
+            score = float(dataset.score_answer(readable(_source(self._dataset, entry), answer), entry))
+        except Exception:
+            # Some scorers raise on answers of another form; one that cannot score its own answer is broken.
+            dataset.score_answer(entry["answer"], entry)
+            return Finish(0.0, {"score": 0.0, "unreadable": 1.0})
+        return Finish(score, {"score": score})
+
+    def _entry(self, row: int, seed: int) -> Entry:
+        if self._dataset in UNREPEATABLE:  # and what it makes depends on who used its class last
+            _datasets().forget((self._dataset, self._key, seed, row // ROWS))
+            return self._item(row, seed)
+        return _entries().get((self._dataset, self._key, seed, row), lambda: self._item(row, seed))
+
+    def _item(self, row: int, seed: int) -> Entry:
+        block, index = divmod(row, ROWS)
+        try:
+            return self._made(seed, block)[index]
+        except Exception:
+            # A data set may have changed under a failure (word_ladder shrinks): the next row gets a new one.
+            _datasets().forget((self._dataset, self._key, seed, block))
+            raise
+
+    def _made(self, seed: int, block: int) -> Any:
+        """The data set with the items of one block. `Any` because the library's classes are not typed."""
+        return _datasets().get(
+            (self._dataset, self._key, seed, block),
+            lambda: create_dataset(self._dataset, size=ROWS, seed=_block_seed(seed, block), **self._values),
+        )
+
+
+@cache
+def _datasets() -> Recent[tuple[str, str, int, int], Any]:
+    return Recent(MOST_DATASETS)
+
+
+@cache
+def _entries() -> Recent[tuple[str, str, int, int], Entry]:
+    return Recent(MOST_ENTRIES)
+
+
+def _block_seed(seed: int, block: int) -> int:
+    """Far from the seeds next to it, because item i of a data set is made from its seed plus i."""
+    if block == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{block}".encode()).digest()[:4], "little") % 2**31
+
+
+def _options_of(dataset: str) -> list[Option]:
+    configuration = DATASETS[dataset][1]
+    hints = get_type_hints(configuration)
+    return [
+        Option(field.name, hints[field.name], _default(field))
+        for field in dataclasses.fields(configuration)
+        if field.name not in ("seed", "size")
+    ]
+
+
+def _default(field: "dataclasses.Field[Any]") -> object:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+
+
+def _validate(where: str, dataset: str, values: dict[str, Any]) -> None:
+    """The data set's own checks. Raises: WrongOptions, with the condition that does not hold."""
+    try:
+        configuration = DATASETS[dataset][1](size=ROWS, seed=0, **values)
+        if hasattr(configuration, "validate"):  # as the library's own factory asks
+            configuration.validate()
+    except AssertionError as error:
+        raise WrongOptions(f"{where}: {error or _condition(error)}") from None
+    except Exception as error:
+        raise WrongOptions(f"{where}: {error}") from None
+
+
+def _condition(error: AssertionError) -> str:
+    """The source of an assertion that says nothing, `assert self.min_value > 0`, as `min_value > 0`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "its configuration is not valid"
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+    return f"does not hold: {line.removeprefix('assert ').replace('self.', '')}"
+
+
+def _source(dataset: str, entry: Entry) -> str:
+    """The data set that an item is from: one of several where `dataset` is composite."""
+    return str(entry["metadata"].get("source_dataset", dataset)) if dataset == "composite" else dataset
+
+
+def _without_question(entry: Entry) -> Entry:
+    return {"question": "", "answer": entry["answer"], "metadata": {"source_dataset": entry["metadata"].get("source_dataset")}}
+
+
+def _digest(entry: Entry) -> str:
+    return hashlib.sha256(f"{entry['question']}\0{entry['answer']}".encode()).hexdigest()[:16]

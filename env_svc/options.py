@@ -1,0 +1,95 @@
+"""Checking a task's options before anything is built with them: names, then types, with one clear message."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, JsonValue, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+from env_svc.contract import WrongOptions
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option that an environment knows."""
+
+    name: str
+    annotation: Any
+    """REQUIRED (empty) where the author wrote none. `Any`: a type, or what authors put in its place."""
+    default: object = REQUIRED
+
+
+def options_of(constructor: Callable[..., object]) -> list[Option] | None:
+    """The keyword arguments of an environment's class, or None when it takes any and checks them itself."""
+    parameters = inspect.signature(constructor).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    hints = _hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    keywords = [parameter for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]
+    return [Option(parameter.name, hints.get(parameter.name, REQUIRED), parameter.default) for parameter in keywords]
+
+
+def checked(where: str, known: Sequence[Option], given: Mapping[str, JsonValue]) -> dict[str, Any]:
+    """`given`, as the types that the environment declares. `Any` because only the environment knows them.
+
+    Raises: WrongOptions, naming `where`, the option and what was expected.
+    """
+    by_name = {option.name: option for option in known}
+    for name in given:
+        if name not in by_name:
+            raise WrongOptions(f"{where} has no option '{name}'{near(name, list(by_name))}")
+    for option in known:
+        if option.default is REQUIRED and option.name not in given:
+            raise WrongOptions(f"{where} needs the option '{option.name}'")
+    return {name: _converted(where, by_name[name], value) for name, value in given.items()}
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the likely one, or what there is."""
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"; did you mean {' or '.join(repr(match) for match in close)}?"
+    if not known:
+        return "; it has none"
+    shown = ", ".join(sorted(known)[:30])
+    return f"; known: {shown}" + (", …" if len(known) > 30 else "")
+
+
+def _converted(where: str, option: Option, value: JsonValue) -> object:
+    adapter = _adapter(option)
+    if adapter is None:
+        return tuple(value) if isinstance(value, list) and isinstance(option.default, tuple) else value
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        inside = "".join(f".{part}" for part in first["loc"])
+        raise WrongOptions(f"{where}: option '{option.name}{inside}': {first['msg']} (given: {value!r})") from None
+
+
+def _adapter(option: Option) -> TypeAdapter[Any] | None:
+    """None where the annotation cannot be relied on: absent, not a type, or contradicted by its own default."""
+    if option.annotation is REQUIRED:
+        return None
+    try:
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(option.annotation, config=ConfigDict(allow_inf_nan=False))
+        except PydanticUserError:  # dataclasses and models bring their own configuration
+            adapter = TypeAdapter(option.annotation)
+        if option.default is not REQUIRED and option.default is not None:
+            adapter.validate_python(option.default)
+    except (PydanticSchemaGenerationError, PydanticUserError, ValidationError):
+        return None
+    return adapter
+
+
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):
+        return {}

@@ -1,0 +1,151 @@
+"""One call of an environment, with everything that can go wrong turned into a value.
+
+The same code runs on the event loop and in the worker processes. States enter and leave it packed, so what crosses a
+process boundary is small and plain, and an exception of a strange class never does.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import cast
+
+import msgpack
+from pydantic import JsonValue
+
+from common.messages import ChatMessage
+from env_svc.contract import MAX_STATE_BYTES, Continue, EnvironmentUnavailable, Finish, Opening, Reply
+from env_svc.registry import AnyEnvironment
+
+MAX_FAILURE_CHARS = 500
+
+
+@dataclass(frozen=True)
+class Open:
+    """Wanted: the prompt at `row`."""
+
+    row: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Wanted: what follows from a reply."""
+
+    row: int
+    """For messages about failures."""
+    state: bytes
+    reply: Reply
+    is_last: bool
+    """No turn is left after this one."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    messages: list[ChatMessage]
+    tools: list[dict[str, JsonValue]]
+    state: bytes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The episode goes on."""
+
+    messages: list[ChatMessage]
+    state: bytes
+
+
+@dataclass(frozen=True)
+class Scored:
+    reward: float
+    components: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The attempt is void."""
+
+    reason: str
+    is_infrastructure: bool = False
+    """Not the environment's own doing, as far as can be told: trying again may help."""
+
+
+Call = Open | Step
+Outcome = Opened | Asked | Scored | Failed
+
+
+class _BrokenContract(Exception):
+    """The environment returned what the contract does not allow."""
+
+
+async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome:
+    """The outcome of one call. Raises nothing but a cancellation that came from outside."""
+    try:
+        if isinstance(call, Open):
+            return _opened(await environment.open(call.row, call.seed))
+        return await _step(environment, call)
+    except EnvironmentUnavailable as error:
+        return failed(f"environment '{name}' is unavailable (row {call.row}): {error}", is_infrastructure=True)
+    except _BrokenContract as error:
+        return failed(f"environment '{name}' (row {call.row}): {error}")
+    except asyncio.CancelledError:
+        runner = asyncio.current_task()
+        if runner is None or runner.cancelling():
+            raise
+        return failed(f"environment '{name}' failed on row {call.row}: it cancelled itself")
+    except (Exception, SystemExit) as error:  # the boundary to other people's code: SystemExit would end the replica
+        return failed(f"environment '{name}' failed on row {call.row}: {type(error).__name__}: {error}")
+
+
+def failed(reason: str, *, is_infrastructure: bool = False) -> Failed:
+    """A failure with a reason of bounded length: it travels in a header."""
+    return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure)
+
+
+async def _step(environment: AnyEnvironment, call: Step) -> Outcome:
+    turn = await environment.step(msgpack.unpackb(call.state, strict_map_key=False), call.reply)
+    if isinstance(turn, Continue) and call.is_last:
+        turn = await environment.conclude(turn.state)
+    if isinstance(turn, Continue):
+        return Asked(_messages("Continue", turn.messages), _packed(turn.state))
+    if isinstance(cast("object", turn), Finish):
+        return Scored(
+            _number("reward", turn.reward), {str(name): _number(f"component '{name}'", value) for name, value in turn.components.items()}
+        )
+    raise _BrokenContract(f"step returned {type(turn).__name__}, expected Continue or Finish")
+
+
+def _opened(opening: object) -> Opened:
+    if not isinstance(opening, Opening):
+        raise _BrokenContract(f"open returned {type(opening).__name__}, expected Opening")
+    return Opened(_messages("Opening", opening.messages), [dict(tool) for tool in opening.tools], _packed(cast("object", opening.state)))
+
+
+def _messages(where: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    found: list[object] = list(messages)
+    if not found:
+        raise _BrokenContract(f"{where} has no messages")
+    for message in found:
+        if not isinstance(message, ChatMessage):
+            raise _BrokenContract(f"{where} holds a {type(message).__name__}, expected ChatMessage")
+    return cast("list[ChatMessage]", found)
+
+
+def _packed(state: object) -> bytes:
+    try:
+        packed = msgpack.packb(state)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _BrokenContract(f"its state cannot be packed as MessagePack: {error}") from None
+    assert packed is not None
+    if len(packed) > MAX_STATE_BYTES:
+        raise _BrokenContract(f"its state has {len(packed)} bytes; at most {MAX_STATE_BYTES} can travel with a turn")
+    return packed
+
+
+def _number(what: str, value: object) -> float:
+    if not isinstance(value, Real):
+        raise _BrokenContract(f"{what} is {value!r:.60}, expected a number")
+    if not math.isfinite(value):
+        raise _BrokenContract(f"{what} is {float(value)}, expected a finite number")
+    return float(value)

@@ -1,0 +1,57 @@
+"""Plays calls where their environment wants to be played: on the event loop, or in the worker processes."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from common import spec
+from env_svc.built import Built
+from env_svc.contract import WrongOptions
+from env_svc.measures import CALL_S, RUNNING
+from env_svc.play import Call, Open, Outcome, failed, perform
+from env_svc.ready import as_ready
+from env_svc.registry import AnyEnvironment, family_of, find
+from env_svc.workers import Job, Workers
+
+Ready = list[tuple[int, Outcome]]
+"""(position among the calls, outcome), of calls that were ready at the same moment."""
+
+
+class Player:
+    """What the handlers ask to open episodes and play turns."""
+
+    def __init__(self, workers: Workers, call_timeout_s: float) -> None:
+        self._workers = workers
+        self._call_timeout_s = call_timeout_s
+        self._built = Built()
+
+    async def play(self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float) -> AsyncGenerator[Ready, None]:
+        """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
+        timeout_s = max(0.1, min(self._call_timeout_s, longest_s))
+        try:
+            # In a thread: a module that is named for the first time is imported here.
+            found = await asyncio.to_thread(find, environment.name)
+            built = None if found.cpu_bound else self._built.get(environment.name, environment.options)
+        except WrongOptions as error:
+            yield [(position, failed(str(error))) for position in range(len(calls))]
+            return
+        if built is None:
+            batches = self._workers.run(Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s))
+        else:
+            batches = as_ready(_on_loop(position, built, environment.name, call, timeout_s) for position, call in enumerate(calls))
+        kind, family = "open" if isinstance(calls[0], Open) else "step", family_of(environment.name)
+        with RUNNING.labels(kind, family).track_inprogress():
+            async with aclosing(batches):
+                with CALL_S.labels(kind, family).time():
+                    async for batch in batches:
+                        yield batch
+
+
+async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: Call, timeout_s: float) -> tuple[int, Outcome]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return position, await perform(environment, name, call)
+    except TimeoutError:
+        reason = f"environment '{name}' did not answer within {timeout_s:g} s (row {call.row})"
+        return position, failed(reason, is_infrastructure=True)

@@ -1,0 +1,24 @@
+"""Results as they become ready, those of the same moment together."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def as_ready(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[list[T], None]:
+    """Runs all of `work` at once and yields lists of results, each as soon as there is one, in the order of `work`.
+
+    What still runs is cancelled when the caller stops listening: close it with `aclosing`.
+    """
+    runners = [asyncio.ensure_future(one) for one in work]
+    pending = set(runners)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            yield [runner.result() for runner in runners if runner in done]
+    finally:
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)

@@ -1,0 +1,29 @@
+"""A mapping that keeps what was used most recently."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """At most `most` values, made when they are asked for."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The value of `key`; the one used longest ago makes room for a new one."""
+        if key not in self._values:
+            self._values[key] = make()
+        self._values.move_to_end(key)
+        value = self._values[key]
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+        return value
+
+    def forget(self, key: K) -> None:
+        self._values.pop(key, None)

@@ -1,0 +1,167 @@
+"""Names to environments.
+
+    reasoning_gym:gcd        <entry point>:<argument>    family reasoning_gym
+    my_env                   <entry point>               family my_env
+    my_package.envs:MyEnv    <module>:<attribute>        family `module`
+
+Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue: replicas that
+have an environment installed read it, and others do not. What a name leads to is a subclass of `Environment` or
+nothing: a task's spec can import an installed module, but cannot call what is not an environment.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import structlog
+from pydantic import JsonValue
+
+from common.errors import Fatal
+from env_svc.contract import Environment, WrongOptions
+from env_svc.options import checked, near, options_of
+
+ENTRY_POINTS = "marlaas.environments"
+MODULE_FAMILY = "module"
+FAMILY_PATTERN = re.compile(r"^[A-Za-z0-9_-]+$")
+"""A family is one token of a subject and part of a consumer's name."""
+
+AnyEnvironment = Environment[Any]
+"""`Any`: only the environment itself knows what its state is."""
+
+log = structlog.get_logger()
+
+
+class UnknownEnvironment(WrongOptions):
+    """No environment has this name, or it is not one."""
+
+
+def families() -> list[str]:
+    """Every family that this process could serve."""
+    return [*sorted(_installed()), MODULE_FAMILY]
+
+
+def served(names: Sequence[str]) -> list[str]:
+    """The families that a replica with these in its settings serves; all of them when it names none.
+
+    Raises: Fatal when one is not installed.
+    """
+    for name in names:
+        if name not in families():
+            raise Fatal(f"MARLAAS_ENV_FAMILIES: no environment family '{name}' is installed here{near(name, families())}")
+    return list(names) or families()
+
+
+def family_of(name: str) -> str:
+    """The queue of the environment `name`. Imports nothing."""
+    head = name.partition(":")[0]
+    return head if head in _installed() or ":" not in name else MODULE_FAMILY
+
+
+def modules(served: Sequence[str]) -> list[str]:
+    """The modules behind these families, for worker processes to import in advance."""
+    return [entry_point.module for family, entry_point in sorted(_installed().items()) if family in served]
+
+
+def list_environments(served: Sequence[str] | None = None) -> list[str]:
+    """Every name that can be listed; those of `module:attribute` cannot."""
+    found: list[str] = []
+    for family, entry_point in sorted(_installed().items()):
+        if served is not None and family not in served:
+            continue
+        try:
+            arguments = _environment_class(family, entry_point.load()).arguments()
+        except Exception as error:  # one broken package must not hide the others
+            log.warning("environment_not_importable", environment=family, error=f"{type(error).__name__}: {error}")
+            continue
+        found += [f"{family}:{argument}" for argument in arguments] or [family]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def find(name: str) -> type[AnyEnvironment]:
+    """The class that `name` leads to.
+
+    Raises: UnknownEnvironment, with near matches.
+    """
+    head, colon, tail = name.partition(":")
+    entry_point = _installed().get(head)
+    if entry_point is None:
+        return _from_module(name, head, tail) if colon else _unknown(name)
+    try:
+        loaded = entry_point.load()
+    except Exception as error:
+        raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+    found = _environment_class(name, loaded)
+    arguments = found.arguments()
+    if arguments and tail not in arguments:
+        names = [f"{head}:{argument}" for argument in arguments]
+        raise UnknownEnvironment(f"no environment '{name}'{near(name, names)}")
+    if colon and not arguments:
+        raise UnknownEnvironment(f"environment '{head}' takes no argument: use '{head}' instead of '{name}'")
+    return found
+
+
+def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
+    """The environment `name` with `options`.
+
+    Raises: UnknownEnvironment, WrongOptions.
+    """
+    found = find(name)
+    tail = name.partition(":")[2]
+    arguments = (tail,) if found.arguments() else ()
+    known = options_of(found)
+    values = dict(options) if known is None else checked(f"environment '{name}'", known[len(arguments) :], options)
+    try:
+        return found(*arguments, **values)
+    except WrongOptions:
+        raise
+    except (ValueError, TypeError, AssertionError) as error:
+        raise WrongOptions(f"environment '{name}' refuses its options: {error}") from error
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    found = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
+    for name in [name for name in found if not FAMILY_PATTERN.match(name) or name == MODULE_FAMILY]:
+        log.warning("environment_name_refused", environment=name, allowed=FAMILY_PATTERN.pattern)
+        del found[name]
+    return found
+
+
+def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]:
+    try:
+        loaded: object = importlib.import_module(module)
+        for part in attribute.split("."):
+            loaded = getattr(loaded, part)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        hint = near(name, _names_known()) if missing == module.split(".")[0] else ""
+        raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
+    except AttributeError:
+        raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'") from None
+    except Exception as error:
+        raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+    return _environment_class(name, loaded)
+
+
+def _environment_class(name: str, loaded: object) -> type[AnyEnvironment]:
+    if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
+        raise UnknownEnvironment(
+            f"'{name}' is not an environment: expected a subclass of env_svc.contract.Environment, found {loaded!r:.80}"
+        )
+    if inspect.isabstract(loaded):
+        missing = ", ".join(sorted(loaded.__abstractmethods__))
+        raise UnknownEnvironment(f"environment '{name}' does not define {missing}")
+    return loaded
+
+
+def _unknown(name: str) -> type[AnyEnvironment]:
+    raise UnknownEnvironment(f"no environment '{name}'{near(name, _names_known())}")
+
+
+def _names_known() -> list[str]:
+    return [*list_environments(), *_installed()]

@@ -1,0 +1,116 @@
+"""The handlers: check an environment, open a group, play turns. Each takes one message and yields messages.
+
+What a trajectory meets ends up as a value in its score: a reward, or a failure that makes it void. Only a message that
+is not what it says raises. A group past its deadline is dropped: the scheduler has given it up already.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+import structlog
+
+from common import streams
+from common.bus import Delivery, Outgoing
+from common.errors import Retry
+from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
+from env_svc import outgoing
+from env_svc.contract import Reply
+from env_svc.measures import ENDED
+from env_svc.outgoing import Ended
+from env_svc.play import Asked, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.player import Player
+
+CHECK_TIMEOUT_S = 120.0
+
+log = structlog.get_logger()
+
+
+class EnvService:
+    """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """CheckEnvironment → EnvironmentChecked: can the environment be built, and open its first prompt?
+
+        Raises: Retry when something that the environment needs is away.
+        """
+        message = delivery.read(CheckEnvironment)
+        async with aclosing(self._player.play(message.task, message.environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+            outcomes = [outcome async for batch in batches for _, outcome in batch]
+        failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
+        if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
+            raise Retry(failure.reason)
+        objection = None if failure is None else failure.reason
+        answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection)
+        yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")
+
+    async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """OpenGroup → SampleTurns for all members; or TrajectoriesScored, all void, when the prompt does not open."""
+        group = delivery.read(OpenGroup).group
+        if _is_expired(group):
+            return
+        async with aclosing(self._player.play(group.task, group.environment, [Open(group.row, group.seed)], _left_s(group))) as batches:
+            outcomes = [outcome async for batch in batches for _, outcome in batch]
+        opened = outcomes[0]
+        if isinstance(opened, Opened):
+            for out in outgoing.first_turns(group, opened):
+                yield out
+        elif isinstance(opened, Failed):
+            log.warning("group_failed", group=group.group, reason=opened.reason)
+            ENDED.labels(group.family, "failed").inc(group.size)
+            for out in outgoing.unopened(group, opened):
+                yield out
+
+    async def turn(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """TurnsSampled → SampleTurns for members that go on, TrajectoriesScored for those that are over.
+
+        Members that are ready at the same moment share a message; nobody waits for another.
+        """
+        message = delivery.read(TurnsSampled)
+        group = message.group
+        if _is_expired(group):
+            return
+        unsampled = [Ended(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
+        for out in self._scores(group, unsampled):
+            yield out
+        turns = [turn for turn in message.members if turn.failure is None]
+        if not turns:
+            return
+        calls = [_step(group, turn) for turn in turns]
+        async with aclosing(self._player.play(group.task, group.environment, calls, _left_s(group))) as batches:
+            async for batch in batches:
+                for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
+                    yield out
+
+    def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]]) -> list[Outgoing]:
+        ended = [Ended(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
+        asked = [(turn, outcome) for turn, outcome in played if isinstance(outcome, Asked)]
+        return [*self._scores(group, ended), *outgoing.next_turns(group, asked)]
+
+    def _scores(self, group: GroupContext, ended: Sequence[Ended]) -> list[Outgoing]:
+        for one in ended:
+            if isinstance(one.outcome, Failed):
+                log.warning(
+                    "trajectory_failed", trajectory=group.trajectory(one.turn.member), turn=one.turn.turn, reason=one.outcome.reason
+                )
+            ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
+        return list(outgoing.scores(group, ended))
+
+
+def _step(group: GroupContext, turn: SampledTurn) -> Step:
+    reply = Reply(turn.reply, truncated=turn.finish == "length")
+    return Step(group.row, turn.state, reply, is_last=turn.turn + 1 >= group.limits.max_turns)
+
+
+def _left_s(group: GroupContext) -> float:
+    return group.deadline_s - time.time()
+
+
+def _is_expired(group: GroupContext) -> bool:
+    if _left_s(group) > 0:
+        return False
+    log.info("group_expired", group=group.group, late_s=round(-_left_s(group), 3))
+    return True

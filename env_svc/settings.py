@@ -1,0 +1,29 @@
+"""Settings of the environment service: `MARLAAS_ENV_…`."""
+
+import os
+from typing import ClassVar
+
+from pydantic import Field
+
+from common.settings import Settings
+
+
+class EnvSettings(Settings):
+    service: ClassVar[str] = "ENV"
+
+    families: str = ""
+    """Environment families to serve, separated by commas; empty: every one that is installed, and `module`."""
+    workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
+    """Processes for environments that compute. With n of them, one task holds at most n - 1."""
+    worker_memory_gib: float = Field(default=4.0, ge=0.5)
+    """Address space of one worker process; more is an error of the environment that asks for it."""
+    call_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time for opening an episode or playing one turn."""
+    opens: int = Field(default=256, ge=1)
+    """Groups opened at once, per family."""
+    turns: int = Field(default=2048, ge=1)
+    """Messages with turns played at once, per family."""
+
+    @property
+    def family_names(self) -> list[str]:
+        return [name.strip() for name in self.families.split(",") if name.strip()]

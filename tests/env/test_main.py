@@ -1,0 +1,135 @@
+"""A whole replica as a process: ready, listed, answering, and gone without a trace."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, ReplicaReport, SampleTurns
+from common.spec import Environment, Limits, Sampling
+from tests.conftest import eventually
+
+START_TIMEOUT_S = 60.0
+
+
+@contextmanager
+def replica(nats_url: str, log: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
+    own = {f"MARLAAS_ENV_{name.upper()}": value for name, value in settings.items()}
+    environment = {**os.environ, "MARLAAS_NATS_URL": nats_url, "MARLAAS_REPLICA": "env-1", **own}
+    with log.open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-m", "env_svc"], env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def processes_of(parent: int) -> list[int]:
+    """Every process below `parent`: the fork server, multiprocessing's tracker and the workers."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    children = [child for child, its_parent in parents.items() if its_parent == parent]
+    return children + [below for child in children for below in processes_of(child)]
+
+
+def lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def ready(bus: Bus) -> ReplicaReport:
+    async def listed() -> bool:
+        return bool(await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))
+
+    await eventually(listed, START_TIMEOUT_S)
+    return (await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
+
+
+async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    with replica(nats_url, tmp_path / "log", workers="2") as process:
+        report = await ready(bus)
+        assert (report.service, report.families) == ("env", ["reasoning_gym", "module"])
+        assert "reasoning_gym:gcd" in report.environments
+        environment = Environment(name="reasoning_gym:gcd")
+        check = CheckEnvironment(tenant="acme", task="t", family="reasoning_gym", environment=environment, seed=1)
+        await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
+
+        async def answered() -> bool:
+            return await bus.last(streams.TURNS, streams.checked("t")) is not None
+
+        await eventually(answered)
+        answer = await bus.last(streams.TURNS, streams.checked("t"))
+        assert answer is not None
+        assert answer.read(EnvironmentChecked).objection is None
+        group = GroupContext(
+            tenant="acme",
+            task="t",
+            pool="tiny",
+            group=0,
+            size=4,
+            version=0,
+            adapter=None,
+            family="reasoning_gym",
+            environment=environment,
+            sampling=Sampling(),
+            limits=Limits(),
+            row=0,
+            seed=1,
+            deadline_s=time.time() + 60,
+        )
+        await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
+
+        async def opened() -> bool:
+            return await bus.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0")) is not None
+
+        await eventually(opened)
+        message = await bus.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
+        assert message is not None
+        assert len(message.read(SampleTurns).members) == 4
+        below = processes_of(process.pid)
+        assert len(below) >= 4
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15) == 0
+        await eventually(lambda: not any(map(lives, below)))
+
+        async def unlisted() -> bool:
+            return not await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport)
+
+        await eventually(unlisted)
+    assert await bus.backlog(streams.FAILED) == 0
+
+
+async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    with replica(nats_url, tmp_path / "log", workers="2", families="reasoning_gym") as process:
+        assert (await ready(bus)).families == ["reasoning_gym"]
+        below = processes_of(process.pid)
+        assert len(below) >= 4
+        process.kill()
+        process.wait()
+        await eventually(lambda: not any(map(lives, below)))
+
+
+def test_wrong_setting_is_one_line() -> None:
+    environment = {**os.environ, "MARLAAS_ENV_WORKERS": "many"}
+    ended = subprocess.run([sys.executable, "-m", "env_svc"], env=environment, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "MARLAAS_ENV_WORKERS" in ended.stderr
+
+
+async def test_family_that_is_not_installed_ends_the_process(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with replica(nats_url, log, families="reasoning_gim") as process:
+        assert process.wait(timeout=30) == 1
+    assert "no environment family 'reasoning_gim' is installed here; did you mean 'reasoning_gym'?" in log.read_text()
