@@ -1,0 +1,69 @@
+"""The sampler's process: `python -m rollout_svc`."""
+
+import asyncio
+
+from common.blobs import Blobs
+from common.bus import Slots
+from common.errors import Fatal
+from common.messages import ReplicaReport
+from common.pools import Pool, read_pools
+from common.service import Running, report_replica, run_service
+from common.streams import rollout_samples
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.engine import Engine, EngineSettings
+from rollout_svc.service import Rollout
+from rollout_svc.settings import RolloutSettings
+from rollout_svc.tasks import Tasks
+
+
+async def main(running: Running[RolloutSettings]) -> None:
+    settings, bus = running.settings, running.bus
+    pool = _pool(settings)
+    running.health.detail = f"starting the engine for {pool.model}"
+    engine = await Engine.start(EngineSettings.of(pool, device=settings.device, cores=settings.cores))
+    try:
+        chat = await asyncio.to_thread(Chat.load, pool.model)
+        await engine.warm_up()
+        adapters = Adapters(
+            engine,
+            Blobs(bus),
+            settings.data_dir.absolute() / "adapters" / settings.replica,
+            keep=settings.keep_versions,
+            tolerance=settings.canary_tolerance or engine.canary_tolerance,
+        )
+        tasks, slots = Tasks(), Slots(pool.sequences)
+        await tasks.read(bus)
+        rollout = Rollout(engine, chat, adapters, tasks, slots)
+
+        def report() -> ReplicaReport:
+            return ReplicaReport(
+                replica=settings.replica,
+                service="rollout",
+                pool=settings.pool,
+                sequences=pool.sequences,
+                kv_tokens=engine.kv_tokens,
+                busy={"sequences": rollout.sequences, "adapters": adapters.held},
+            )
+
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(engine.broken())
+            runners.create_task(adapters.run())
+            runners.create_task(rollout.follow_tasks(bus))
+            runners.create_task(rollout.follow_versions(bus, settings.pool))
+            runners.create_task(report_replica(bus, report))
+            running.health.set_ready(f"sampling for pool '{settings.pool}', {engine.kv_tokens} tokens of KV cache")
+            await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, most=settings.pull)
+    finally:
+        engine.close()
+
+
+def _pool(settings: RolloutSettings) -> Pool:
+    pools = read_pools(settings.pools_file)
+    if settings.pool not in pools:
+        raise Fatal(f"MARLAAS_ROLLOUT_POOL is '{settings.pool}', but {settings.pools_file} has {', '.join(sorted(pools))}")
+    return pools[settings.pool]
+
+
+if __name__ == "__main__":
+    run_service(RolloutSettings, main)

@@ -1,0 +1,177 @@
+"""Which adapter versions this replica's engine holds: fetched, checked, counted, and let go.
+
+A version is loaded when somebody first needs it, or ahead when its task took a step. It stays while anyone uses it.
+Unused, it goes when its task has ended, when its task is more than `keep` versions further, or when another needs the
+room, least recently used first. What went comes back on demand. When all that is loaded is in use, the next one waits.
+
+Before a version serves anyone, the engine must give a fixed token sequence the log-probabilities that the trainer gave
+it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly goes wrong.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import structlog
+from prometheus_client import Gauge, Histogram
+
+from common.blobs import Blobs
+from common.errors import Reject
+from common.messages import AdapterRef
+from rollout_svc.engine import Engine
+
+ADAPTERS = Gauge("marlaas_rollout_adapters", "Adapter versions that the engine holds")
+LOAD_S = Histogram("marlaas_rollout_adapter_load_seconds", "Time to fetch, load and check an adapter version")
+
+log = structlog.get_logger()
+
+
+@dataclass
+class _Version:
+    ref: AdapterRef
+    users: int = 0
+    loaded: bool = False
+    used_at: float = 0.0
+
+
+class Adapters:
+    """Adapter versions by name. One engine change at a time; using what is loaded waits for nothing."""
+
+    def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, tolerance: float) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._folder = folder
+        self._keep = keep
+        self._tolerance = tolerance
+        self._capacity = engine.settings.adapters_held
+        self._versions: dict[str, _Version] = {}
+        self._newest: dict[str, int] = {}
+        self._ended: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._changing = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._tidy = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        return sum(version.loaded for version in self._versions.values())
+
+    @asynccontextmanager
+    async def using(self, ref: AdapterRef | None) -> AsyncGenerator[str | None]:
+        """The engine's name for `ref`, which stays loaded inside the block. None is the base model.
+
+        Raises: Reject when the blob is gone or damaged, or the engine and the trainer disagree about it; Retry when the
+        blob store is away.
+        """
+        if ref is None:
+            yield None
+            return
+        version = self._versions.setdefault(ref.name, _Version(ref))
+        version.users += 1
+        try:
+            if not version.loaded:
+                async with self._changing:
+                    if not version.loaded:
+                        await self._load(version)
+            yield ref.name
+        finally:
+            version.users -= 1
+            version.used_at = time.monotonic()
+            if version.users == 0 and not version.loaded:
+                self._versions.pop(ref.name, None)
+            self._room.set()
+            self._tidy.set()
+
+    def end(self, task: str) -> None:
+        """The task is over: its versions go as soon as nobody uses them."""
+        if any(version.ref.task == task for version in self._versions.values()):
+            self._ended.add(task)
+        self._newest.pop(task, None)
+        for name in [name for name in self._refused if name.rpartition(".v")[0] == task]:
+            del self._refused[name]
+        self._tidy.set()
+
+    async def run(self) -> None:
+        """Let versions go when their time has come, until cancelled; then remove what was fetched."""
+        try:
+            while True:
+                await self._tidy.wait()
+                self._tidy.clear()
+                async with self._changing:
+                    for version in [version for version in self._versions.values() if self._is_over(version)]:
+                        await self._unload(version)
+                self._ended &= {version.ref.task for version in self._versions.values()}
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_over(self, version: _Version) -> bool:
+        if version.users > 0 or not version.loaded:
+            return False
+        task = version.ref.task
+        return task in self._ended or version.ref.version < self._newest.get(task, 0) - self._keep
+
+    async def _load(self, version: _Version) -> None:
+        ref = version.ref
+        if ref.name in self._refused:
+            raise Reject(self._refused[ref.name])
+        await self._make_room()
+        started = time.monotonic()
+        folder = await self._blobs.fetch_folder(ref.blob, self._folder / ref.name)
+        try:
+            await self._engine.load(ref.name, folder)
+            version.loaded = True
+            await self._check(ref)
+        except BaseException as error:
+            if version.loaded:
+                await asyncio.shield(self._unload(version))
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if isinstance(error, Reject):
+                self._refused[ref.name] = str(error)
+            raise
+        self._newest[ref.task] = max(ref.version, self._newest.get(ref.task, 0))
+        ADAPTERS.set(self.held)
+        LOAD_S.observe(time.monotonic() - started)
+        log.info("adapter_loaded", adapter=ref.name, seconds=round(time.monotonic() - started, 3), held=self.held)
+        self._tidy.set()
+
+    async def _check(self, ref: AdapterRef) -> None:
+        """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""
+        ids = np.frombuffer(ref.canary.ids, dtype="<i4")
+        expected = np.frombuffer(ref.canary.logprobs, dtype="<f4")
+        if len(ids) < 2 or len(expected) != len(ids) - 1:
+            raise Reject(
+                f"version {ref.version} of task {ref.task} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities"
+            )
+        got = np.asarray(await self._engine.prompt_logprobs(ids.tolist(), ref.name), dtype=np.float32)
+        difference = float(np.abs(got - expected).max())
+        if not difference <= self._tolerance:  # also when it is not a number
+            raise Reject(
+                f"engine and trainer disagree about version {ref.version} of task {ref.task}: their log-probabilities differ by "
+                f"{difference:.3g}, allowed is {self._tolerance:.3g}"
+            )
+
+    async def _make_room(self) -> None:
+        """Wait until one more version fits."""
+        while self.held >= self._capacity:
+            self._room.clear()
+            idle = [version for version in self._versions.values() if version.loaded and version.users == 0]
+            if idle:
+                await self._unload(min(idle, key=lambda version: (not self._is_over(version), version.used_at)))
+            else:
+                log.warning("adapters_all_in_use", held=self.held)
+                await self._room.wait()
+
+    async def _unload(self, version: _Version) -> None:
+        """To be called by whoever holds `_changing`. Whoever starts using the version meanwhile loads it again."""
+        version.loaded = False
+        if version.users == 0:
+            self._versions.pop(version.ref.name, None)
+        await self._engine.unload(version.ref.name)
+        await asyncio.to_thread(shutil.rmtree, self._folder / version.ref.name, ignore_errors=True)
+        ADAPTERS.set(self.held)
+        log.info("adapter_unloaded", adapter=version.ref.name, held=self.held)

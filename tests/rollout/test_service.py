@@ -1,0 +1,318 @@
+"""The sampler's handler between a real NATS and a real engine."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.messages import (
+    AdapterRef,
+    BlobRef,
+    ChatMessage,
+    GroupContext,
+    SampledTurn,
+    SampleTurns,
+    TaskStatus,
+    TokenRecord,
+    TurnRequest,
+    TurnsSampled,
+    WeightUpdated,
+)
+from common.spec import Environment, Limits, Sampling
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.derived import message_id, seed_of
+from rollout_svc.engine import Engine
+from rollout_svc.service import Rollout
+from rollout_svc.tasks import Tasks
+from tests.conftest import eventually
+from tests.rollout.conftest import END, Oracle, peft_name, published
+
+QUESTION = [ChatMessage(role="user", content="What is 3 + 4?")]
+
+
+class Stage:
+    """A replica at work, and what it answers."""
+
+    def __init__(self, bus: Bus, rollout: Rollout, slots: Slots) -> None:
+        self.bus = bus
+        self.rollout = rollout
+        self.slots = slots
+        self.answers: list[TurnsSampled] = []
+
+    def turns(self, group: GroupContext) -> dict[int, SampledTurn]:
+        found = [turn for answer in self.answers if answer.group == group for turn in answer.members]
+        assert len({turn.member for turn in found}) == len(found), "a member was answered twice"
+        return {turn.member: turn for turn in sorted(found, key=lambda turn: turn.member)}
+
+    async def ask(self, group: GroupContext, *requests: TurnRequest) -> None:
+        numbers = [(request.member, request.turn) for request in requests]
+        subject = streams.sample(group.pool, group.task, group.trajectory(requests[0].member))
+        await self.bus.publish(Outgoing(subject, SampleTurns(group=group, members=list(requests)), f"ask:{message_id(group, numbers)}"))
+
+    async def answer(self, group: GroupContext, *requests: TurnRequest) -> dict[int, SampledTurn]:
+        """Ask and wait until every member is answered and the request is acknowledged."""
+        await self.ask(group, *requests)
+        await eventually(lambda: len(self.turns(group)) == len(requests), timeout_s=30)
+        await eventually(self.is_idle)
+        return self.turns(group)
+
+    async def is_idle(self) -> bool:
+        return await self.bus.backlog(streams.PROMPTS) == 0
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncIterator[Stage]:
+    async with performing(bus, engine, chat, adapters) as stage:
+        yield stage
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def endless(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncIterator[Stage]:
+    """As `stage`, but no token ends a turn: replies go on to their limit."""
+    async with performing(bus, engine, Chat(chat._tokenizer, []), adapters) as stage:
+        yield stage
+
+
+@asynccontextmanager
+async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncGenerator[Stage]:
+    tasks, slots = Tasks(), Slots(64)
+    rollout = Rollout(engine, chat, adapters, tasks, slots)
+    stage = Stage(bus, rollout, slots)
+
+    async def collect(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        stage.answers.append(delivery.read(TurnsSampled))
+        return
+        yield
+
+    runners = [
+        asyncio.create_task(bus.consume(streams.rollout_samples("tiny"), rollout.handle, slots, most=4)),
+        asyncio.create_task(rollout.follow_tasks(bus)),
+        asyncio.create_task(rollout.follow_versions(bus, "tiny")),
+        asyncio.create_task(bus.consume(streams.env_turns("reasoning_gym"), collect, Slots(64))),
+    ]
+    try:
+        yield stage
+        assert not [runner.exception() for runner in runners if runner.done()], "a runner ended"
+        assert slots.free == 64, "slots were lost"
+        assert rollout.sequences == 0
+    finally:
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
+
+
+def group_of(task: str, *, adapter: AdapterRef | None = None, max_tokens: int = 24, **changes: Any) -> GroupContext:
+    values: dict[str, Any] = {
+        "tenant": "acme",
+        "task": task,
+        "pool": "tiny",
+        "group": 0,
+        "size": 4,
+        "version": adapter.version if adapter else 0,
+        "adapter": adapter,
+        "family": "reasoning_gym",
+        "environment": Environment(name="reasoning_gym:sum"),
+        "sampling": Sampling(temperature=0.9, max_tokens=max_tokens),
+        "limits": Limits(max_prompt_tokens=64, max_turns=4, max_reply_tokens=32),
+        "row": 0,
+        "seed": 5,
+        "deadline_s": time.time() + 300,
+    }
+    return GroupContext.model_validate(values | changes)
+
+
+def first_turns(members: Sequence[int], messages: Sequence[ChatMessage] = QUESTION) -> list[TurnRequest]:
+    return [
+        TurnRequest(member=member, turn=0, transcript=TokenRecord(), messages=list(messages), state=bytes([member])) for member in members
+    ]
+
+
+def agrees(oracle: Oracle, turn: SampledTurn, adapter: str | None, temperature: float) -> None:
+    """The transcript's log-probabilities are those of the sampled tokens, and 0 elsewhere."""
+    record = turn.transcript
+    sampled_T = record.sampled_T().astype(bool)
+    scored_T = np.concatenate([[0.0], oracle.logprobs(record.ids_T().tolist(), adapter, temperature)])
+    np.testing.assert_allclose(record.logprobs_T(), np.where(sampled_T, scored_T, 0.0), atol=1e-4)
+
+
+async def test_every_member_is_answered_with_its_tokens_and_state(stage: Stage, chat: Chat, oracle: Oracle) -> None:
+    group = group_of("plain")
+    turns = await stage.answer(group, *first_turns(range(4)))
+    prompt = chat.with_messages(first_turns([0])[0], group.limits)
+    for member, turn in turns.items():
+        assert turn.failure is None
+        assert turn.state == bytes([member])
+        assert turn.transcript.ids.startswith(prompt.ids)
+        assert turn.transcript.sampled == prompt.sampled + b"\x01" * turn.transcript.sampled_tokens
+        sampled = turn.transcript.ids_T().tolist()[len(prompt) :]
+        assert (sampled[-1] == END) == (turn.finish == "stop")
+        assert turn.reply == chat.text(sampled)
+        agrees(oracle, turn, None, 0.9)
+    assert len({turn.transcript.ids for turn in turns.values()}) > 1, "members have seeds of their own"
+
+
+async def test_later_turn_appends_to_what_was_sampled(stage: Stage, oracle: Oracle) -> None:
+    group = group_of("talk")
+    turns = await stage.answer(group, *first_turns(range(3)))
+    again = [
+        TurnRequest(
+            member=member, turn=1, transcript=turn.transcript, messages=[ChatMessage(role="user", content="Try again.")], state=b"s"
+        )
+        for member, turn in turns.items()
+    ]
+    stage.answers.clear()
+    later = await stage.answer(group, *again)
+    for member, turn in later.items():
+        before = turns[member].transcript
+        assert turn.transcript.ids.startswith(before.ids)
+        assert turn.transcript.logprobs.startswith(before.logprobs)
+        assert turn.transcript.sampled.startswith(before.sampled + b"\x00")
+        assert turn.turn == 1
+        agrees(oracle, turn, None, 0.9)
+
+
+async def test_same_request_samples_the_same(stage: Stage) -> None:
+    first = await stage.answer(group_of("twice", group=0), *first_turns(range(4)))
+    again = await stage.answer(group_of("twice", group=1), *first_turns(range(4)))
+    assert [turn.transcript.ids for turn in again.values()] == [turn.transcript.ids for turn in first.values()]
+
+
+async def test_members_that_finish_early_do_not_wait_for_others(stage: Stage, engine: Engine) -> None:
+    group = group_of("uneven", max_tokens=300)
+    # The base model ends most replies soon; a member whose prompt invites none goes on to the limit.
+    await stage.ask(group, *first_turns(range(16)))
+    await eventually(lambda: len(stage.turns(group)) == 16, timeout_s=60)
+    assert len([answer for answer in stage.answers if answer.group == group]) > 1
+    lengths = [[turn.transcript.sampled_tokens for turn in answer.members] for answer in stage.answers if answer.group == group]
+    assert [max(moment) for moment in lengths] == sorted(max(moment) for moment in lengths), "shorter replies were sent first"
+
+
+async def test_adapter_is_fetched_and_used(stage: Stage, blobs: Blobs, oracle: Oracle) -> None:
+    ref = await published(blobs, oracle, "adapted", 1, seed=7)
+    turns = await stage.answer(group_of("adapted", adapter=ref), *first_turns(range(3)))
+    for turn in turns.values():
+        agrees(oracle, turn, peft_name(ref), 0.9)
+
+
+async def test_adapter_that_is_gone_fails_its_members_with_the_reason(stage: Stage, blobs: Blobs, oracle: Oracle) -> None:
+    ref = await published(blobs, oracle, "lost", 1, seed=8)
+    await blobs.delete(ref.blob.name)
+    turns = await stage.answer(group_of("lost", adapter=ref), *first_turns(range(2)))
+    assert all(ref.blob.name in (turn.failure or "") for turn in turns.values())
+    assert all(len(turn.transcript) == 0 for turn in turns.values())
+
+
+async def test_prompt_that_is_too_long_fails_alone(stage: Stage) -> None:
+    long = [ChatMessage(role="user", content="What is it? " * 60)]
+    group = group_of("long")
+    turns = await stage.answer(group, *first_turns([0]), *first_turns([1], long))
+    assert turns[0].failure is None
+    assert "limits.max_prompt_tokens is 64" in (turns[1].failure or "")
+
+
+async def test_turn_that_does_not_fit_the_context_fails_with_the_numbers(stage: Stage) -> None:
+    turns = await stage.answer(group_of("wide", max_tokens=510), *first_turns([0]))
+    assert "may sample 510 more, but the engine's context is 512" in (turns[0].failure or "")
+
+
+async def test_group_past_its_deadline_is_dropped(stage: Stage) -> None:
+    late, timely = group_of("late", deadline_s=time.time() - 1), group_of("timely")
+    await stage.ask(late, *first_turns(range(4)))
+    await stage.answer(timely, *first_turns(range(2)))
+    assert stage.turns(late) == {}
+
+
+async def test_deadline_ends_a_group_that_is_being_sampled(endless: Stage) -> None:
+    late = group_of("slow", max_tokens=440, deadline_s=time.time() + 0.5)
+    await endless.ask(late, *first_turns(range(16)))
+    await eventually(lambda: endless.rollout.sequences == 16)
+    await eventually(endless.is_idle)
+    assert time.time() >= late.deadline_s
+    assert len(endless.turns(late)) < 16
+    assert endless.rollout.sequences == 0
+
+
+async def test_cancelled_task_is_aborted_and_others_go_on(endless: Stage, engine: Engine, blobs: Blobs, oracle: Oracle) -> None:
+    ref = await published(blobs, oracle, "doomed", 1, seed=9)
+    doomed, other = group_of("doomed", adapter=ref, max_tokens=440), group_of("survivor", max_tokens=60)
+    await endless.ask(doomed, *first_turns(range(4)))
+    await endless.ask(other, *first_turns(range(2)))
+    await eventually(lambda: endless.rollout.sequences == 6)
+    await endless.bus.put_value(streams.TASKS_BUCKET, "doomed", status("doomed", "cancelled"))
+    await eventually(lambda: len(endless.turns(other)) == 2)
+    later = group_of("doomed", adapter=ref, group=1)
+    await endless.ask(later, *first_turns(range(4)))
+    await eventually(endless.is_idle)
+    assert endless.turns(doomed) == endless.turns(later) == {}
+
+    async def unloaded() -> bool:
+        return ref.name not in await engine.loaded()
+
+    await eventually(unloaded)
+
+
+async def test_paused_task_goes_on_with_what_is_in_flight(stage: Stage) -> None:
+    await stage.bus.put_value(streams.TASKS_BUCKET, "resting", status("resting", "paused"))
+    assert len(await stage.answer(group_of("resting"), *first_turns(range(2)))) == 2
+
+
+async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: Engine, blobs: Blobs, oracle: Oracle) -> None:
+    live, ended = await published(blobs, oracle, "live", 1, seed=11), await published(blobs, oracle, "over", 1, seed=12)
+    await stage.bus.put_value(streams.TASKS_BUCKET, "over", status("over", "finished"))
+    await stage.bus.put_value(streams.TASKS_BUCKET, "live", status("live", "running"))
+    await eventually(lambda: stage.rollout._tasks.is_live("live"))
+    for ref in (ended, live):
+        await stage.bus.publish(Outgoing(streams.weight_updated("tiny", ref.task), updated(ref), f"updated:{ref.name}"))
+
+    async def loaded() -> bool:
+        return await engine.loaded() == {live.name}
+
+    await eventually(loaded)
+
+
+async def test_slots_count_members_and_come_back_as_they_finish(stage: Stage) -> None:
+    group = group_of("slots", max_tokens=200)
+    await stage.ask(group, *first_turns(range(12)))
+    await eventually(lambda: stage.slots.free <= 64 - 12, timeout_s=10)
+    await eventually(lambda: stage.slots.free == 64, timeout_s=30)
+    assert len(stage.turns(group)) == 12
+
+
+@pytest.mark.parametrize("change", [{"seed": 6}, {"member": 1}, {"turn": 1}])
+def test_seed_differs_for_every_group_member_and_turn(change: dict[str, int]) -> None:
+    group = group_of("seeds")
+    arguments = {"member": 0, "turn": 0} | {key: value for key, value in change.items() if key != "seed"}
+    changed = seed_of(group.model_copy(update={"seed": change.get("seed", group.seed)}), **arguments)
+    assert changed != seed_of(group, 0, 0)
+    assert 0 <= changed < 2**63
+    assert seed_of(group, 0, 0) == seed_of(group.model_copy(update={"deadline_s": 0.0}), 0, 0)
+
+
+def status(task: str, state: str) -> TaskStatus:
+    return TaskStatus(
+        tenant="acme", task=task, name=task, pool="tiny", state=state, version=1, steps=2, submitted_s=time.time(), updated_s=time.time()
+    )
+
+
+def updated(ref: AdapterRef) -> WeightUpdated:
+    return WeightUpdated(
+        tenant="acme",
+        task=ref.task,
+        pool="tiny",
+        version=ref.version,
+        adapter=ref,
+        checkpoint=BlobRef(name="checkpoint", size_bytes=0, sha256=""),
+        metrics={},
+        trained_tokens=0,
+        started_s=time.time(),
+        finished_s=time.time(),
+    )
