@@ -1,0 +1,117 @@
+"""A small random base model, and trajectories that it really sampled."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from common.messages import GroupContext, ScoredTrajectory, TokenRecord
+from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
+from trainer_svc.batch import Group, Trajectory
+from trainer_svc.learner import Learner
+from trainer_svc.policy import Policy, prepare_torch
+
+VOCABULARY = 512
+ENVIRONMENT = Environment(name="reasoning_gym:basic_arithmetic")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prepare_torch(1, torch.device("cpu"))
+    torch.manual_seed(1)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+    )
+    folder = tmp_path_factory.mktemp("model")
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def policy(model_folder: Path) -> Policy:
+    return Policy.load(str(model_folder), torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def learner(policy: Policy) -> Iterator[Learner]:
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        yield Learner(policy, thread, budget_tokens=1024)
+
+
+def make_spec(name: str = "a", **sections: object) -> TaskSpec:
+    return parse_spec(
+        {"name": name, "tenant": "acme", "pool": "tiny", "steps": 8, "environment": {"name": ENVIRONMENT.name}, **sections}  # pyright: ignore[reportArgumentType]
+    )
+
+
+def make_trajectory(member: int, prompt: list[int], rng: np.random.Generator, *, turns: int = 1, reward: float | None = None) -> Trajectory:
+    """Random tokens; with more turns, context tokens follow each reply but the last."""
+    ids, sampled = list(prompt), [0] * len(prompt)
+    for turn in range(turns):
+        reply = rng.integers(0, VOCABULARY, int(rng.integers(2, 9))).tolist()
+        ids, sampled = ids + reply, sampled + [1] * len(reply)
+        if turn < turns - 1:
+            ids, sampled = [*ids, 7, 8, 9], [*sampled, 0, 0, 0]
+    sampled_T = np.array(sampled, np.uint8)
+    return Trajectory(
+        member,
+        np.array(ids, np.int32),
+        sampled_T,
+        np.where(sampled_T == 1, rng.normal(-6.2, 0.2, len(ids)), 0).astype(np.float32),
+        float(rng.integers(0, 2)) if reward is None else reward,
+        truncated=bool(member % 2),
+    )
+
+
+def make_groups(seed: int, *, groups: int = 3, size: int = 4, turns: int = 1, staleness: int = 0) -> list[Group]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for group in range(groups):
+        prompt = rng.integers(0, VOCABULARY, int(rng.integers(5, 12))).tolist()
+        rewards = [float(member == group % size) for member in range(size)]  # never all equal
+        members = tuple(make_trajectory(member, prompt, rng, turns=turns, reward=rewards[member]) for member in range(size))
+        found.append(Group(group, staleness, members))
+    return found
+
+
+def group_context(task: str, group: Group, *, version: int = 0, tenant: str = "acme") -> GroupContext:
+    return GroupContext(
+        tenant=tenant,
+        task=task,
+        pool="tiny",
+        group=group.group,
+        size=len(group.trajectories),
+        version=version,
+        adapter=None,
+        family="reasoning_gym",
+        environment=ENVIRONMENT,
+        sampling=Sampling(),
+        limits=Limits(),
+        row=group.group,
+        seed=0,
+        deadline_s=1e10,
+    )
+
+
+def scored(trajectory: Trajectory, failure: str | None = None) -> ScoredTrajectory:
+    transcript = TokenRecord(
+        ids=trajectory.ids_T.astype("<i4").tobytes(),
+        logprobs=trajectory.sampler_logprobs_T.astype("<f4").tobytes(),
+        sampled=trajectory.sampled_T.tobytes(),
+    )
+    return ScoredTrajectory(
+        member=trajectory.member, transcript=transcript, reward=trajectory.reward, turns=1, truncated=trajectory.truncated, failure=failure
+    )

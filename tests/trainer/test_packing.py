@@ -1,0 +1,93 @@
+"""Rows with shared prompts hold the same tokens, targets and contexts as the trajectories by themselves."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.trainer.conftest import make_groups
+from trainer_svc.packing import PAD, Packed, Row, Sample, collate, common_prefix, pack, rows_of_group
+
+
+def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -> Sample:
+    logprobs = -np.arange(len(ids), dtype=np.float32)
+    return Sample(np.array(ids, np.int32), np.array(sampled, np.uint8), logprobs, advantage, weight=0.5)
+
+
+def contexts(packed: Packed) -> list[tuple[tuple[int, ...], int, float]]:
+    """For every sampled token: what it sees, in order of position, the token, and the sampler's logprob."""
+    found = []
+    columns = packed.ids_B_T.shape[1]
+    for flat, target, logprob in zip(packed.predictor_N, packed.target_N, packed.sampler_logprobs_N, strict=True):
+        row, column = divmod(int(flat), columns)
+        branch = packed.branch_B_T[row]
+        assert branch[column] != PAD
+        seen = [c for c in range(column + 1) if branch[c] in (0, branch[column])]
+        assert [int(packed.positions_B_T[row, c]) for c in seen] == list(range(len(seen)))
+        found.append((tuple(int(packed.ids_B_T[row, c]) for c in seen), int(target), float(logprob)))
+    return sorted(found)
+
+
+def expected_contexts(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], int, float]]:
+    return sorted(
+        (tuple(s.ids_T[:position].tolist()), int(s.ids_T[position]), float(s.logprobs_T[position]))
+        for s in samples
+        for position in np.flatnonzero(s.sampled_T)
+    )
+
+
+def test_prompt_is_computed_once_and_branches_see_only_themselves() -> None:
+    first, second = sample([1, 2, 3, 10, 11], [0, 0, 0, 1, 1]), sample([1, 2, 3, 20, 21, 22], [0, 0, 0, 1, 1, 1], advantage=-1.0)
+    packed = collate([Row(3, (first, second))])
+    assert packed.ids_B_T.tolist() == [[1, 2, 3, 10, 20, 21]]
+    assert packed.branch_B_T.tolist() == [[0, 0, 0, 1, 2, 2]]
+    assert packed.positions_B_T.tolist() == [[0, 1, 2, 3, 3, 4]]
+    assert packed.target_N.tolist() == [10, 11, 20, 21, 22]
+    assert packed.advantages_N.tolist() == [1, 1, -1, -1, -1]
+    assert contexts(packed) == expected_contexts([first, second])
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("budget", [40, 200, 10_000])
+def test_every_sampled_token_is_predicted_once_from_its_own_context(turns: int, shared: bool, budget: int) -> None:
+    groups = [
+        [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, t.reward, 1.0) for t in group.trajectories]
+        for group in make_groups(3, groups=5, size=6, turns=turns)
+    ]
+    micro_batches = pack(groups, budget_tokens=budget, width=128, shared=shared)
+    assert sorted(c for packed in micro_batches for c in contexts(packed)) == expected_contexts([s for group in groups for s in group])
+    assert all(packed.ids_B_T.size <= budget or len(packed.ids_B_T) == 1 for packed in micro_batches)
+    if budget > 40 or not shared:
+        assert any(packed.has_branches for packed in micro_batches) == shared
+
+
+def test_nothing_after_the_last_sampled_token_is_computed() -> None:
+    packed = collate(rows_of_group([sample([1, 2, 3, 4, 5], [0, 1, 0, 1, 0])], budget_tokens=99, width=128, shared=True))
+    assert packed.ids_B_T.tolist() == [[1, 2, 3]]
+    assert packed.target_N.tolist() == [2, 4]
+
+
+def test_trajectory_without_sampled_tokens_takes_no_room() -> None:
+    group = [sample([1, 2, 3], [0, 0, 0]), sample([1, 2, 3], [0, 1, 1])]
+    assert [row.samples for row in rows_of_group(group, budget_tokens=99, width=128, shared=True)] == [(group[1],)]
+
+
+def test_prefix_ends_where_prompts_differ_or_sampling_begins() -> None:
+    assert common_prefix([sample([1, 2, 3, 4], [0, 0, 1, 1]), sample([1, 2, 3, 5], [0, 0, 0, 1])]) == 2
+    assert common_prefix([sample([1, 9, 3, 4], [0, 0, 0, 1]), sample([1, 2, 3, 5], [0, 0, 0, 1])]) == 1
+    assert common_prefix([sample([8, 9, 3], [0, 0, 1]), sample([1, 2, 3], [0, 0, 1])]) == 0
+
+
+def test_long_replies_are_not_joined_where_attention_would_cost_more_than_it_saves() -> None:
+    def attempt(first: int) -> Sample:
+        return sample([1] * 20 + [first] * 4000, [0] * 20 + [1] * 4000)
+
+    rows = rows_of_group([attempt(2), attempt(3)], budget_tokens=16_384, width=128, shared=True)
+    assert [len(row.samples) for row in rows] == [1, 1]
+
+
+def test_rows_of_similar_length_share_a_micro_batch() -> None:
+    lengths = [900, 880, 860, 300, 290, 280]
+    groups = [[sample([n] * n + [5, 6], [0] * n + [1, 1])] for n in lengths]
+    assert [len(packed.ids_B_T) for packed in pack(groups, budget_tokens=4096, width=128)] == [3, 3]

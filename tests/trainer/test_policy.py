@@ -1,0 +1,214 @@
+"""What the policy says of tokens, against plain transformers; and adapters, against plain PEFT."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+
+from common.errors import Fatal, Reject
+from common.spec import Lora
+from tests.trainer.conftest import make_groups, make_spec
+from trainer_svc.adapter import initial_adapter, read_adapter, write_adapter
+from trainer_svc.batch import Trajectory
+from trainer_svc.learner import initial_resident
+from trainer_svc.lora import Layout
+from trainer_svc.packing import Sample, pack
+from trainer_svc.policy import Policy
+
+CPU = torch.device("cpu")
+
+
+def logprobs_of(model: nn.Module, trajectory: Trajectory, temperature: float) -> list[float]:
+    """Of the sampled tokens, by the plainest means: one sequence, all logits."""
+    ids = torch.from_numpy(trajectory.ids_T.astype(np.int64))
+    with torch.no_grad():
+        log_all = (model(input_ids=ids[None]).logits[0, :-1].float() / temperature).log_softmax(-1)
+    return [log_all[position - 1, ids[position]].item() for position in np.flatnonzero(trajectory.sampled_T)]
+
+
+def trained_vector(layout: Layout, seed: int = 0) -> torch.Tensor:
+    """As after training: no part zero."""
+    return torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) * 0.05
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("temperature", "rank_stabilized"), [(1.0, False), (0.7, True)])
+def test_exported_adapter_in_plain_peft_gives_the_trainers_logprobs(
+    policy: Policy, model_folder: Path, tmp_path: Path, turns: int, shared: bool, temperature: float, rank_stabilized: bool
+) -> None:
+    lora = Lora(rank=4, alpha=6.5, targets=("q_proj", "v_proj", "down_proj"), rank_stabilized=rank_stabilized)
+    layout, _ = initial_adapter(lora, 0, policy.layers)
+    vector = trained_vector(layout)
+    write_adapter(tmp_path / "adapter", layout, vector, torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+
+    trajectories = [trajectory for group in make_groups(5, turns=turns) for trajectory in group.trajectories]
+    samples = [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, float(i), 1.0) for i, t in enumerate(trajectories)]
+    groups = [samples[start : start + 4] for start in range(0, len(samples), 4)]
+    found: dict[int, list[float]] = {}
+    for packed in pack(groups, budget_tokens=400, width=policy.width, shared=shared):
+        with torch.no_grad():
+            scores = policy.scores(packed, layout, vector, temperature)
+        for number, logprob in zip(packed.advantages_N.tolist(), scores.logprobs_N.tolist(), strict=True):
+            found.setdefault(int(number), []).append(logprob)
+    assert policy.shares_prefixes
+    for number, trajectory in enumerate(trajectories):
+        assert found[number] == pytest.approx(logprobs_of(adapted, trajectory, temperature), abs=1e-5)
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.7])
+def test_gradient_and_entropy_equal_those_of_plain_autograd(
+    policy: Policy, model_folder: Path, tmp_path: Path, entropy_weight: float
+) -> None:
+    layout, _ = initial_adapter(Lora(rank=4), 0, policy.layers)
+    vector = trained_vector(layout).requires_grad_()
+    group = make_groups(6, groups=1)[0]
+    samples = [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, 0.0, 1.0) for t in group.trajectories]
+    (packed,) = pack([samples], budget_tokens=4096, width=policy.width)
+    assert packed.has_branches
+    scores = policy.scores(packed, layout, vector, 0.8, entropy_gradient=entropy_weight > 0)
+    coefficients = torch.linspace(-1, 1, len(scores.logprobs_N))
+    torch.autograd.backward((scores.logprobs_N * coefficients + entropy_weight * scores.entropy_N).sum())
+
+    write_adapter(tmp_path / "adapter", layout, vector, torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter", is_trainable=True).eval()
+    total, entropies, start = torch.zeros(()), [], 0
+    for trajectory in sorted(group.trajectories, key=lambda t: int(np.flatnonzero(t.sampled_T)[-1]), reverse=True):
+        ids = torch.from_numpy(trajectory.ids_T.astype(np.int64))
+        positions = torch.from_numpy(np.flatnonzero(trajectory.sampled_T))
+        log_all = (adapted(input_ids=ids[None]).logits[0, :-1] / 0.8).log_softmax(-1)[positions - 1]
+        total = total + (log_all.gather(1, ids[positions][:, None])[:, 0] * coefficients[start : start + len(positions)]).sum()
+        entropy = -(log_all.exp() * log_all).sum(-1)
+        total = total + entropy_weight * entropy.sum()
+        entropies += entropy.tolist()
+        start += len(positions)
+    torch.autograd.backward(total)
+    gradients = {name.replace(".default", ""): p.grad for name, p in adapted.named_parameters() if p.grad is not None}
+    assert vector.grad is not None
+    for name, pair in layout.views(vector.grad).items():
+        torch.testing.assert_close(pair.a, gradients[f"base_model.model.{name}.lora_A.weight"], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(pair.b, gradients[f"base_model.model.{name}.lora_B.weight"], rtol=1e-3, atol=1e-5)
+    assert scores.entropy_N.tolist() == pytest.approx(entropies, abs=1e-4)
+
+
+def test_initial_adapter_is_the_one_peft_makes(policy: Policy, model_folder: Path) -> None:
+    lora = Lora(rank=4, targets=("k_proj", "up_proj"))
+    layout, vector = initial_adapter(lora, 17, policy.layers)
+    torch.manual_seed(17)
+    config = peft.LoraConfig(r=4, lora_alpha=16, target_modules=["k_proj", "up_proj"])
+    expected = peft.get_peft_model_state_dict(peft.get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), config))
+    pairs = layout.views(vector)
+    assert len(expected) == 2 * len(pairs) == 16
+    for name, pair in pairs.items():
+        assert torch.equal(pair.a, expected[f"base_model.model.{name}.lora_A.weight"])
+        assert pair.b.count_nonzero() == 0
+
+
+def test_initial_adapter_depends_on_the_seed_alone(policy: Policy) -> None:
+    first = initial_adapter(Lora(), 3, policy.layers)[1]
+    torch.rand(5)  # someone else draws
+    before = torch.get_rng_state()
+    assert torch.equal(first, initial_adapter(Lora(), 3, policy.layers)[1])
+    assert torch.equal(before, torch.get_rng_state())
+    assert not torch.equal(first, initial_adapter(Lora(), 4, policy.layers)[1])
+
+
+def test_adapter_folder_reads_back_and_is_the_same_bytes_each_time(policy: Policy, tmp_path: Path) -> None:
+    layout, _ = initial_adapter(Lora(rank=3, alpha=5), 0, policy.layers)
+    vector = trained_vector(layout)
+    for name in ("one", "two"):
+        write_adapter(tmp_path / name, layout, vector, torch.float32)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert torch.equal(read_adapter(tmp_path / "one", layout), vector)
+    assert '"target_modules": [\n    "down_proj",\n    "gate_proj",' in (tmp_path / "one" / "adapter_config.json").read_text()
+    assert str(tmp_path) not in (tmp_path / "one" / "adapter_config.json").read_text()
+    other = Layout(4, 5, layout.modules)
+    with pytest.raises(Reject, match="should have shape"):
+        read_adapter(tmp_path / "one", other)
+
+
+def test_nothing_stays_attached_even_when_the_forward_fails(policy: Policy) -> None:
+    layout, vector = initial_adapter(Lora(), 0, policy.layers)
+    samples = [Sample(t.ids_T + 10_000, t.sampled_T, t.sampler_logprobs_T, 0.0, 1.0) for t in make_groups(1, groups=1)[0].trajectories]
+    with pytest.raises(IndexError):
+        policy.scores(pack([samples], budget_tokens=999, width=128)[0], layout, vector, 1.0)
+    assert all(layer.attached is None for layer in policy.layers.values())
+
+
+def test_targets_that_the_model_lacks_are_named(policy: Policy) -> None:
+    layers = {name: layer for name, layer in policy.layers.items() if name.endswith("q_proj")}
+    with pytest.raises(Reject, match=r"has none of k_proj; it has q_proj"):
+        initial_adapter(Lora(targets=("k_proj",)), 0, layers)
+
+
+def test_canary_is_the_same_for_every_policy_and_the_logprobs_are_the_adapters(policy: Policy, model_folder: Path, tmp_path: Path) -> None:
+    resident = initial_resident(policy, "a", make_spec())
+    vector = trained_vector(resident.layout)
+    ids, logprobs = policy.canary(resident.layout, vector)
+    again, base = Policy.load(str(model_folder), CPU).canary(resident.layout, resident.optimizer.params)
+    assert ids == again
+    write_adapter(tmp_path, resident.layout, vector, torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    ids_T = np.frombuffer(ids, "<i4")
+    assert len(set(ids_T.tolist())) > 20
+    trajectory = Trajectory(0, ids_T, (np.arange(len(ids_T)) > 0).astype(np.uint8), np.zeros(len(ids_T), np.float32), 0.0, False)
+    assert np.frombuffer(base, "<f4").tolist() == pytest.approx(logprobs_of(plain, trajectory, 1.0), abs=1e-5)
+    adapted = peft.PeftModel.from_pretrained(plain, tmp_path).eval()
+    assert np.frombuffer(logprobs, "<f4").tolist() == pytest.approx(logprobs_of(adapted, trajectory, 1.0), abs=1e-5)
+    assert logprobs != base
+
+
+SMALL = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+def windowed() -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**SMALL, sliding_window=4))
+
+
+def soft_capped() -> PreTrainedModel:
+    return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=32, final_logit_softcapping=0.5, initializer_range=0.5))
+
+
+def unusual_model(make: Callable[[], PreTrainedModel], folder: Path) -> str:
+    torch.manual_seed(0)
+    make().save_pretrained(folder)
+    return str(folder)
+
+
+def test_model_whose_layers_cannot_share_a_prefix_is_noticed(tmp_path: Path) -> None:
+    assert not Policy.load(unusual_model(windowed, tmp_path), CPU).shares_prefixes
+
+
+def test_model_whose_output_layer_is_not_understood_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="output layer"):
+        Policy.load(unusual_model(soft_capped, tmp_path), CPU)
+
+
+def test_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="no-such-model"):
+        Policy.load(str(tmp_path / "no-such-model"), CPU)
+
+
+def test_weights_file_holds_what_vllm_expects(policy: Policy, tmp_path: Path) -> None:
+    layout, vector = initial_adapter(Lora(rank=2, targets=("o_proj",)), 0, policy.layers)
+    write_adapter(tmp_path, layout, vector, torch.bfloat16)
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    assert tensors["base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"].shape == (2, 128)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}

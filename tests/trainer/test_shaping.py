@@ -1,0 +1,62 @@
+"""What is done about attempts that are cut off."""
+
+import pytest
+
+from common.errors import Reject
+from tests.trainer.conftest import make_groups, make_spec
+from trainer_svc.shaping import counted_tokens, excess_length, shaped_rewards
+
+
+def test_penalty_rises_over_the_buffer_to_the_limit() -> None:
+    assert [excess_length(tokens, 100, 40) for tokens in (1, 60, 70, 90, 100, 120)] == [0, 0, 0.25, 0.75, 1, 1]
+
+
+def test_long_attempts_lose_reward_in_proportion() -> None:
+    (group,) = make_groups(3, groups=1)
+    spec = make_spec("a", sampling={"max_tokens": 10}, overlong={"rule": "penalize", "buffer_tokens": 10, "penalty": 0.5})
+    expected = [t.reward - 0.5 * t.sampled_tokens / 10 for t in group.trajectories]
+    assert shaped_rewards(group, spec) == pytest.approx(expected)
+    assert shaped_rewards(group, make_spec("a")) == [t.reward for t in group.trajectories]
+
+
+def test_limit_counts_every_turn() -> None:
+    (group,) = make_groups(3, groups=1, turns=2)
+    spec = make_spec("a", sampling={"max_tokens": 50}, limits={"max_turns": 2}, overlong={"rule": "penalize", "buffer_tokens": 20})
+    assert shaped_rewards(group, spec) == [t.reward for t in group.trajectories]  # all far below 100 tokens
+
+
+def test_cut_off_attempts_are_masked_on_request_only() -> None:
+    (group,) = make_groups(3, groups=1)
+    for trajectory in group.trajectories:
+        assert counted_tokens(trajectory, make_spec("a")) == trajectory.sampled_tokens
+        masked = counted_tokens(trajectory, make_spec("a", overlong={"rule": "mask"}))
+        assert masked == (0 if trajectory.truncated else trajectory.sampled_tokens)
+
+
+@pytest.mark.parametrize(
+    ("sections", "complaint"),
+    [
+        ({"overlong": {"rule": "penalize"}}, "overlong: rule 'penalize' needs buffer_tokens"),
+        ({"overlong": {"buffer_tokens": 65}}, "overlong.buffer_tokens is 65, but a trajectory has at most 64 tokens"),
+        ({"algorithm": {"loss": "reinforce"}}, "'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal"),
+        ({"algorithm": {"minibatches": 9}}, "minibatches is 9, but a step has 8 groups"),
+        ({"algorithm": {"advantage": "reinforce_pp", "group_size": 1, "groups_per_step": 1}}, "a step of one attempt"),
+    ],
+)
+def test_specs_that_cannot_work_are_refused(sections: dict[str, object], complaint: str) -> None:
+    with pytest.raises(Reject) as caught:
+        make_spec("a", **sections)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"algorithm": {"loss": "reinforce", "max_staleness": 0}},
+        {"algorithm": {"loss": "reinforce"}, "correction": {"mask_high": 4}},
+        {"algorithm": {"loss": "reinforce"}, "correction": {"proximal": "start"}},
+        {"algorithm": {"advantage": "reinforce_pp", "group_size": 1}},
+    ],
+)
+def test_specs_that_can_work_are_taken(sections: dict[str, object]) -> None:
+    make_spec("a", **sections)

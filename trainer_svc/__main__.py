@@ -1,0 +1,71 @@
+"""The trainer's process: `python -m trainer_svc`."""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from common import streams
+from common.bus import Slots
+from common.errors import Fatal
+from common.messages import ReplicaReport
+from common.pools import Pool, read_pools
+from common.service import Running, report_replica, run_service
+from trainer_svc.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from trainer_svc.service import Trainer
+
+BATCHES_IN_HAND = 3
+"""One computes while the next is read and the last is published; more would only keep them from other replicas."""
+
+
+async def main(running: Running[TrainerSettings]) -> None:
+    settings = running.settings
+    pool = _pool(settings)
+    _pin(settings.cores)
+    running.health.detail = f"loading base model {pool.model}"
+    trainer = await _trainer(running, pool)
+
+    def report() -> ReplicaReport:
+        return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=trainer.busy())
+
+    async with asyncio.TaskGroup() as runners:
+        runners.create_task(report_replica(running.bus, report))
+        runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, Slots(BATCHES_IN_HAND)))
+        running.health.set_ready(f"training for pool '{settings.pool}'")
+
+
+def _pool(settings: TrainerSettings) -> Pool:
+    pools = read_pools(settings.pools_file)
+    if settings.pool not in pools:
+        raise Fatal(f"MARLAAS_TRAINER_POOL is '{settings.pool}', but {settings.pools_file} has {', '.join(sorted(pools))}")
+    return pools[settings.pool]
+
+
+def _pin(cores: tuple[int, ...]) -> None:
+    """Bind this process; threads that start later inherit it."""
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+    except OSError as error:
+        raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
+
+
+async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
+    """Torch takes seconds to import: that happens beside the event loop, so that health probes and NATS are answered."""
+    settings = running.settings
+    await asyncio.to_thread(_import_heavy)
+    from trainer_svc.learner import Learner
+    from trainer_svc.resident import Residents
+    from trainer_svc.service import Trainer
+
+    learner = await Learner.start(pool.model, device=settings.device, threads=settings.threads, budget_tokens=pool.train_tokens)
+    return Trainer(running.bus, learner, Residents(settings.resident_tasks), settings.pool)
+
+
+def _import_heavy() -> None:
+    import trainer_svc.service  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+
+if __name__ == "__main__":
+    run_service(TrainerSettings, main)

@@ -1,0 +1,113 @@
+"""The door to PEFT: what an adapter looks like, how it begins, and the folder that vLLM and plain PEFT load."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import peft
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from common.errors import Reject
+from common.spec import Lora
+from trainer_svc.lora import Layout, LoraLinear, LoraModule
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+KEY_PREFIX = "base_model.model."
+NEUTRAL_BASE = "base"
+"""The folder must not depend on where this machine keeps its models."""
+
+
+def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> tuple[Layout, Tensor]:
+    """The adapter of version 0, as PEFT makes it after `torch.manual_seed(seed)`: A random, B zero. float32, on the CPU.
+
+    Raises: Reject when the base model has none of the modules that the task names.
+    """
+    stand_in = _stand_in(layers)
+    config = _config(lora.rank, lora.alpha, list(lora.targets), rank_stabilized=lora.rank_stabilized)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            adapted = peft.inject_adapter_in_model(config, stand_in)
+        except ValueError:
+            known = sorted({name.rpartition(".")[2] for name in layers})
+            raise Reject(f"lora.targets: this base model has none of {', '.join(lora.targets)}; it has {', '.join(known)}") from None
+    weights = peft.get_peft_model_state_dict(adapted)
+    names = [key.removesuffix(".lora_A.weight") for key in weights if key.endswith(".lora_A.weight")]
+    modules = tuple(LoraModule(name, layers[name].in_features, layers[name].out_features) for name in names)
+    layout = Layout(lora.rank, lora.alpha, modules, lora.rank_stabilized)
+    return layout, _flat(layout, weights, prefix="")
+
+
+def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dtype) -> None:
+    """Write a PEFT folder into `folder`, byte for byte the same for the same adapter.
+
+    `dtype` is the base model's: what the policy computed with is what the engine will serve.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    targets = sorted({module.name.rpartition(".")[2] for module in layout.modules})
+    config = _config(layout.rank, layout.alpha, targets, rank_stabilized=layout.rank_stabilized)
+    fields = config.to_dict() | {"base_model_name_or_path": NEUTRAL_BASE, "inference_mode": True, "task_type": "CAUSAL_LM"}
+    fields["target_modules"] = targets  # PEFT keeps a set, whose order differs from process to process
+    (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    tensors = {}
+    for name, pair in layout.views(vector.detach().to("cpu", dtype)).items():
+        tensors[f"{KEY_PREFIX}{name}.lora_A.weight"] = pair.a.contiguous().clone()
+        tensors[f"{KEY_PREFIX}{name}.lora_B.weight"] = pair.b.contiguous().clone()
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def read_adapter(folder: Path, layout: Layout) -> Tensor:
+    """The vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout."""
+    return _flat(layout, load_file(folder / WEIGHTS_FILE), prefix=KEY_PREFIX)
+
+
+def _config(rank: int, alpha: float, targets: list[str], *, rank_stabilized: bool) -> peft.LoraConfig:
+    return peft.LoraConfig(
+        r=rank,
+        lora_alpha=_number(alpha),
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=targets,
+        init_lora_weights=True,
+        use_rslora=rank_stabilized,
+    )
+
+
+def _number(alpha: float) -> int:
+    """PEFT's annotation says int; it takes fractions as they are."""
+    return int(alpha) if alpha == int(alpha) else alpha  # pyright: ignore[reportReturnType]
+
+
+def _stand_in(layers: Mapping[str, LoraLinear]) -> nn.Module:
+    """A tree of linear layers with the names and shapes of the base model's and no memory behind them.
+
+    PEFT changes the model that it is given; this one is thrown away afterwards.
+    """
+    root = nn.Module()
+    for name, layer in layers.items():
+        parent = root
+        *path, own = name.split(".")
+        for part in path:
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            parent = parent.get_submodule(part)
+        linear = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+        linear.weight = nn.Parameter(torch.zeros(1).expand(layer.out_features, layer.in_features), requires_grad=False)
+        parent.add_module(own, linear)
+    return root
+
+
+def _flat(layout: Layout, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    parts: list[Tensor] = []
+    for module in layout.modules:
+        for matrix, shape in (("lora_A", (layout.rank, module.inputs)), ("lora_B", (module.outputs, layout.rank))):
+            key = f"{prefix}{module.name}.{matrix}.weight"
+            if key not in weights or weights[key].shape != shape:
+                raise Reject(
+                    f"adapter: {key} should have shape {shape}, found {tuple(weights[key].shape) if key in weights else 'nothing'}"
+                )
+            parts.append(weights[key].detach().to(torch.float32).flatten())
+    return torch.cat(parts)

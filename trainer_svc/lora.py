@@ -1,0 +1,124 @@
+"""LoRA inside the frozen base model: layers that add whichever adapter is attached, and an adapter as one flat vector.
+
+All parameters of an adapter lie in one float32 vector. So a task's masters, gradient and moments are four vectors:
+cloning, clipping, updating and storing them is one operation each, and nothing of a task ever lives in the model.
+"""
+
+import math
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class LoraModule:
+    """One matrix of the base model that an adapter changes."""
+
+    name: str
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an adapter's vector holds: for each module in order, A (rank, inputs), then B (outputs, rank)."""
+
+    rank: int
+    alpha: float
+    modules: tuple[LoraModule, ...]
+    rank_stabilized: bool = False
+
+    @property
+    def scaling(self) -> float:
+        """Source: LoRA, arXiv 2106.09685; with the root, so that large ranks learn as fast: rsLoRA, arXiv 2312.03732."""
+        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
+
+    @property
+    def size(self) -> int:
+        return sum(self.rank * (module.inputs + module.outputs) for module in self.modules)
+
+    def views(self, vector: Tensor) -> dict[str, "Pair"]:
+        """The matrices inside `vector`, by module; gradients flow back into it as one piece."""
+        sizes = [self.rank * width for module in self.modules for width in (module.inputs, module.outputs)]
+        parts = iter(vector.split(sizes))
+        return {
+            module.name: Pair(next(parts).view(self.rank, module.inputs), next(parts).view(module.outputs, self.rank), self.scaling)
+            for module in self.modules
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """One module's adapter: a (rank, inputs), b (outputs, rank)."""
+
+    a: Tensor
+    b: Tensor
+    scaling: float
+
+
+class LoraLinear(nn.Linear):
+    """A frozen linear layer, sharing the weight of the one it replaces, plus the attached pair: xWᵀ + s·(xAᵀ)Bᵀ."""
+
+    def __init__(self, frozen: nn.Linear) -> None:
+        super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
+        self.weight = frozen.weight
+        self.bias = frozen.bias
+        self.attached: Pair | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.attached is None:
+            return functional.linear(input, self.weight, self.bias)
+        a, b = self.attached.a.to(input.dtype), self.attached.b.to(input.dtype)
+        output = _LoraProduct.apply(input.reshape(-1, self.in_features), self.weight, self.bias, a, b, self.attached.scaling)
+        return output.view(*input.shape[:-1], self.out_features)
+
+
+class _LoraProduct(torch.autograd.Function):
+    """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: what autograd would do, with sums inside the matrix products.
+
+    Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, bias, a, b, scaling = given
+        hidden = x @ a.t()
+        ctx.save_for_backward(x, hidden, weight, a, b)
+        ctx.scaling = scaling
+        return functional.linear(x, weight, bias).addmm_(hidden, b.t(), alpha=scaling)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (grad,) = gradients
+        x, hidden, weight, a, b = ctx.saved_tensors
+        grad_hidden = (grad @ b).mul_(ctx.scaling)
+        grad_x = (grad @ weight).addmm_(grad_hidden, a) if ctx.needs_input_grad[0] else None
+        return grad_x, None, None, grad_hidden.t() @ x, (grad.t() @ hidden).mul_(ctx.scaling), None
+
+
+def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
+    """Replace every linear layer of `model` whose own name is in `targets`; returns them by their full names, in order."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and name.rpartition(".")[2] in targets}
+    layers: dict[str, LoraLinear] = {}
+    for name, module in found.items():
+        parent, _, own = name.rpartition(".")
+        layers[name] = LoraLinear(module)
+        setattr(model.get_submodule(parent), own, layers[name])
+    return layers
+
+
+@contextmanager
+def attached(layers: Mapping[str, LoraLinear], pairs: Mapping[str, Pair]) -> Generator[None]:
+    """Within the block the model computes with these pairs; afterwards it is the base model again."""
+    try:
+        for name, pair in pairs.items():
+            layers[name].attached = pair
+        yield
+    finally:
+        for layer in layers.values():
+            layer.attached = None

@@ -1,0 +1,99 @@
+"""What a step tells about itself, as flat floats. Pure; the names are documented in docs/algorithms.md."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer_svc.batch import Group
+
+MAX_COMPONENTS = 32
+"""Reward components that are reported, the first by name: an environment may have any number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Of each sampled token that one update saw. Shapes: all (N,).
+
+    `log_ratio_N` is from the sampler to the policy at the start of the step, `kl_base_N` from the current policy to the
+    base model (estimator k3).
+    """
+
+    log_ratio_N: NDArray[np.float64]
+    clipped_N: NDArray[np.float64]
+    masked_N: NDArray[np.float64]
+    entropy_N: NDArray[np.float64]
+    kl_base_N: NDArray[np.float64]
+    staleness_N: NDArray[np.int16]
+
+
+def sampler_mismatch(measured: Sequence[Measured]) -> float | None:
+    """How far the sampler's log-probabilities are from the trainer's, on tokens that the trained version itself sampled.
+
+    Half the mean square of the difference, in nats: for small differences the KL between the two, and one odd token moves
+    it little. Staler tokens differ because the policy moved, so they do not count; None when there are no others.
+    """
+    fresh = np.concatenate([update.log_ratio_N[update.staleness_N == 0] for update in measured])
+    return float(np.square(fresh).mean() / 2) if len(fresh) else None
+
+
+def token_metrics(measured: Sequence[Measured]) -> dict[str, float]:
+    """Of the updates that together saw each token of the step once. Means over tokens, if nothing else is said."""
+    log_ratio_N = np.concatenate([update.log_ratio_N for update in measured])
+    ratio_N = np.exp(log_ratio_N)
+    mismatch = sampler_mismatch(measured)
+    return {
+        "ratio_mean": float(ratio_N.mean()),
+        "ratio_p99": float(np.quantile(ratio_N, 0.99)),
+        "ratio_max": float(ratio_N.max()),
+        "effective_sample_share": effective_sample_share(ratio_N),
+        "kl_sampler": float((ratio_N - 1 - log_ratio_N).mean()),
+        **({} if mismatch is None else {"sampler_mismatch": mismatch}),
+        "masked_fraction": float(np.concatenate([update.masked_N for update in measured]).mean()),
+        "entropy": float(np.concatenate([update.entropy_N for update in measured]).mean()),
+        "tokens": float(len(ratio_N)),
+    }
+
+
+def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:
+    """(Σρ)² / (N·Σρ²): 1 when all importance ratios are equal, 1/N when one outweighs the others.
+
+    Source: Kish's effective sample size; Kong 1992.
+    """
+    return float(ratio_N.sum() ** 2 / (len(ratio_N) * np.square(ratio_N).sum()))
+
+
+def batch_metrics(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]]) -> dict[str, float]:
+    """Of the trajectories as they arrived. Rewards are those that were scored, before any penalty for length."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards = np.array([trajectory.reward for trajectory in trajectories])
+    lengths = [trajectory.sampled_tokens for trajectory in trajectories]
+    staleness = Counter(group.staleness for group in groups for _ in group.trajectories)
+    return {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        **_component_means(groups),
+        "zero_variance_share": float(np.mean([len({trajectory.reward for trajectory in group.trajectories}) == 1 for group in groups])),
+        "advantage_std": float(np.concatenate(advantages).std()),
+        "advantage_max": float(np.abs(np.concatenate(advantages)).max()),
+        "response_length": float(np.mean(lengths)),
+        "response_length_max": float(max(lengths)),
+        "truncated_share": float(np.mean([trajectory.truncated for trajectory in trajectories])),
+        "staleness_mean": sum(stale * count for stale, count in staleness.items()) / len(trajectories),
+        "staleness_max": float(max(staleness)),
+        **{f"staleness.{stale}": count / len(trajectories) for stale, count in sorted(staleness.items())},
+        "trajectories": float(len(trajectories)),
+    }
+
+
+def _component_means(groups: Sequence[Group]) -> dict[str, float]:
+    """Each component's mean over the trajectories that have it and where it is a number."""
+    found: dict[str, list[float]] = {}
+    for group in groups:
+        for trajectory in group.trajectories:
+            for name, value in trajectory.components.items():
+                if np.isfinite(value):
+                    found.setdefault(name, []).append(value)
+    return {f"reward.{name}": float(np.mean(found[name])) for name in sorted(found)[:MAX_COMPONENTS]}

@@ -1,0 +1,63 @@
+"""AdamW on one vector, as values: a step returns a new state and leaves the old one as it was. Pure.
+
+So a step that fails has changed nothing, and no task can reach another's state.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.spec import Optimizer
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerState:
+    """An adapter's masters with their moments. Shapes: (P,) float32 each."""
+
+    params: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    steps: int
+    """Updates so far."""
+
+    @classmethod
+    def fresh(cls, params: Tensor) -> "OptimizerState":
+        return cls(params, torch.zeros_like(params), torch.zeros_like(params), steps=0)
+
+
+def learning_rate(spec: Optimizer, version: int, steps: int) -> float:
+    """The rate of the step from `version`, of a task with `steps` steps.
+
+    Warm-up rises in equal parts and wastes no step on a rate of zero. Then the rate is constant, or falls from the whole
+    towards `final_share`, which the step after the last would reach, on a line or on half a wave of a cosine.
+    """
+    if version < spec.warmup_steps:
+        return spec.learning_rate * ((version + 1) / (spec.warmup_steps + 1))
+    done = min(1.0, (version - spec.warmup_steps) / max(1, steps - spec.warmup_steps))
+    match spec.schedule:
+        case "constant":
+            return spec.learning_rate
+        case "linear":
+            left = 1 - done
+        case "cosine":
+            left = (1 + math.cos(math.pi * done)) / 2
+    return spec.learning_rate * (spec.final_share + (1 - spec.final_share) * left)
+
+
+def clip(gradient: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
+    """The gradient, scaled down where its L2 norm exceeds `clip_norm`, and its norm before that (a scalar)."""
+    norm = torch.linalg.vector_norm(gradient)
+    return gradient * (clip_norm / norm.clamp(min=clip_norm)), norm
+
+
+def adamw(state: OptimizerState, gradient: Tensor, spec: Optimizer, rate: float) -> OptimizerState:
+    """One update at learning rate `rate`. Source: AdamW, arXiv 1711.05101, algorithm 2; decay multiplies with the rate, as in torch."""
+    beta1, beta2 = spec.betas
+    steps = state.steps + 1
+    exp_avg = state.exp_avg.lerp(gradient, 1 - beta1)
+    exp_avg_sq = (state.exp_avg_sq * beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    denominator = (exp_avg_sq / (1 - beta2**steps)).sqrt_().add_(spec.eps)
+    params = (state.params * (1 - rate * spec.weight_decay)).addcdiv_(exp_avg, denominator, value=-rate / (1 - beta1**steps))
+    return OptimizerState(params, exp_avg, exp_avg_sq, steps)

@@ -1,0 +1,185 @@
+"""How trajectories become rows of tokens: each shared prompt is computed once, and little is padded. Pure.
+
+The attempts of a group begin with the same prompt. A row holds that prompt once, then what each attempt adds to it:
+
+    tokens      p p p p  a a a  b b  c c c c
+    branch      0 0 0 0  1 1 1  2 2  3 3 3 3
+    position    0 1 2 3  4 5 6  4 5  4 5 6 7
+
+A token attends to earlier tokens of branch 0 and of its own branch, so it sees exactly what it would see alone. What
+follows an attempt's last sampled token is not computed, and neither is that token itself: it is only predicted.
+"""
+
+from collections.abc import Sequence as Sequence_
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAD = -1
+MIN_MICRO_BATCH_TOKENS = 1024
+"""Below this, computing a micro-batch costs more than the padding that a smaller one would avoid."""
+MAX_PADDING = 0.15
+"""Share of a row that may be padding before a new micro-batch is begun."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One trajectory with its part in the loss.
+
+    Shapes: all arrays (T,); `ids_T` int32, `sampled_T` uint8, `logprobs_T` float32, the sampler's.
+    """
+
+    ids_T: NDArray[np.int32]
+    sampled_T: NDArray[np.uint8]
+    logprobs_T: NDArray[np.float32]
+    advantage: float
+    weight: float
+    """Of each of its sampled tokens in the loss."""
+    staleness: int = 0
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens to compute: those before the last sampled one. 0 when nothing was sampled."""
+        sampled = np.flatnonzero(self.sampled_T)
+        return int(sampled[-1]) if len(sampled) else 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Samples that share their first `prefix` tokens, none of them sampled; a lone sample shares all it has."""
+
+    prefix: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + sum(sample.input_tokens - self.prefix for sample in self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """One micro-batch as arrays. B rows, T columns, N sampled tokens, row by row and sample by sample.
+
+    `predictor_N` is the flat index (row · T + column) of the token before each sampled one, and it always is a real
+    token; `branch_B_T` is PAD in unused columns.
+    """
+
+    ids_B_T: NDArray[np.int64]
+    positions_B_T: NDArray[np.int64]
+    branch_B_T: NDArray[np.int16]
+    predictor_N: NDArray[np.int64]
+    target_N: NDArray[np.int64]
+    sampler_logprobs_N: NDArray[np.float32]
+    advantages_N: NDArray[np.float32]
+    weights_N: NDArray[np.float32]
+    sequence_N: NDArray[np.int64]
+    """Which sample of the micro-batch each sampled token is of, counted from 0."""
+    staleness_N: NDArray[np.int16]
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether plain causal attention would be wrong."""
+        return bool((self.branch_B_T > 0).any())
+
+
+def pack(groups: Sequence_[Sequence_[Sample]], *, budget_tokens: int, width: int, shared: bool = True) -> list[Packed]:
+    """Micro-batches of at most `budget_tokens` padded tokens (one row may exceed it alone), the longest rows first.
+
+    `width` is the model's hidden size: it says what attention costs against the rest. Samples without a sampled token
+    are left out. With `shared` off every sample has a row of its own.
+    """
+    rows = [row for group in groups for row in rows_of_group(group, budget_tokens=budget_tokens, width=width, shared=shared)]
+    rows.sort(key=lambda row: row.tokens, reverse=True)
+    found: list[list[Row]] = []
+    for row in rows:
+        if not found or not _fits(found[-1], row, budget_tokens):
+            found.append([])
+        found[-1].append(row)
+    return [collate(micro_batch) for micro_batch in found]
+
+
+def _fits(rows: list[Row], row: Row, budget_tokens: int) -> bool:
+    width = rows[0].tokens
+    padded = width * len(rows)
+    return padded + width <= budget_tokens and (row.tokens >= (1 - MAX_PADDING) * width or padded < MIN_MICRO_BATCH_TOKENS)
+
+
+def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, shared: bool) -> list[Row]:
+    """The group's samples in the rows that are cheapest to compute."""
+    samples = sorted((sample for sample in group if sample.input_tokens), key=lambda sample: sample.input_tokens, reverse=True)
+    if not samples:
+        return []
+    alone = [Row(sample.input_tokens, (sample,)) for sample in samples]
+    prefix = common_prefix(samples) if shared and len(samples) > 1 else 0
+    if prefix == 0:
+        return alone
+    candidates = [alone]
+    for members in _powers_of_two(len(samples)):
+        rows = [_row(prefix, samples[start : start + members]) for start in range(0, len(samples), members)]
+        if rows[0].tokens <= budget_tokens:
+            candidates.append(rows)
+    return min(candidates, key=lambda rows: sum(_cost(row, width) for row in rows))
+
+
+def _row(prefix: int, samples: list[Sample]) -> Row:
+    return Row(prefix if len(samples) > 1 else samples[0].input_tokens, tuple(samples))
+
+
+def _cost(row: Row, width: int) -> float:
+    """In tokens. A usual layer's matrices take 24·width² operations a token and attention 4·width a pair of tokens, the
+    latter at about a third of the speed: 2·width pairs cost as much as a token.
+    """
+    return row.tokens + row.tokens**2 / (2 * width)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [2**power for power in range(1, (most - 1).bit_length())] + [most]
+
+
+def common_prefix(samples: Sequence_[Sample]) -> int:
+    """How many first tokens all samples share before any of them sampled one."""
+    length = min(int(np.flatnonzero(sample.sampled_T)[0]) for sample in samples)
+    first = samples[0].ids_T[:length]
+    for sample in samples[1:]:
+        differing = np.flatnonzero(sample.ids_T[:length] != first[:length])
+        if len(differing):
+            length = int(differing[0])
+    return length
+
+
+def collate(rows: Sequence_[Row]) -> Packed:
+    """The rows as arrays, padded to the longest."""
+    shape = (len(rows), max(row.tokens for row in rows))
+    ids_B_T = np.zeros(shape, np.int64)
+    positions_B_T = np.zeros(shape, np.int64)
+    branch_B_T = np.full(shape, PAD, np.int16)
+    predictors: list[NDArray[np.int64]] = []
+    for index, row in enumerate(rows):
+        prefix = row.prefix
+        ids_B_T[index, :prefix] = row.samples[0].ids_T[:prefix]
+        positions_B_T[index, :prefix] = np.arange(prefix)
+        branch_B_T[index, :prefix] = 0
+        start = prefix
+        for number, sample in enumerate(row.samples, start=1):
+            end = start + sample.input_tokens - prefix
+            ids_B_T[index, start:end] = sample.ids_T[prefix : sample.input_tokens]
+            positions_B_T[index, start:end] = np.arange(prefix, sample.input_tokens)
+            branch_B_T[index, start:end] = number
+            before = np.flatnonzero(sample.sampled_T) - 1
+            predictors.append(index * shape[1] + np.where(before < prefix, before, before + start - prefix))
+            start = end
+    samples = [sample for row in rows for sample in row.samples]
+    counts = [int(sample.sampled_T.sum()) for sample in samples]
+    return Packed(
+        ids_B_T,
+        positions_B_T,
+        branch_B_T,
+        predictor_N=np.concatenate(predictors),
+        target_N=np.concatenate([sample.ids_T[sample.sampled_T == 1] for sample in samples]).astype(np.int64),
+        sampler_logprobs_N=np.concatenate([sample.logprobs_T[sample.sampled_T == 1] for sample in samples]),
+        advantages_N=np.repeat(np.array([sample.advantage for sample in samples], np.float32), counts),
+        weights_N=np.repeat(np.array([sample.weight for sample in samples], np.float32), counts),
+        sequence_N=np.repeat(np.arange(len(samples)), counts),
+        staleness_N=np.repeat(np.array([sample.staleness for sample in samples], np.int16), counts),
+    )

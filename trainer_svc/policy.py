@@ -1,0 +1,202 @@
+"""The door to torch and transformers: the frozen base model, and what it says of sampled tokens under an adapter.
+
+Nothing of a task lives here. Memory goes where gradients need it: logits exist only at sampled positions and a few at a
+time, and of them only the derivative with respect to the hidden state is kept.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from common.errors import Fatal
+from common.spec import LORA_TARGETS
+from trainer_svc.lora import Layout, LoraLinear, adapt, attached
+from trainer_svc.packing import Packed, Row, Sample, collate
+
+LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
+"""Logits that exist at once (128 MiB in float32)."""
+CANARY_TOKENS = 24
+NO_ADAPTER = Layout(1, 1.0, ())
+CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Shapes: (N,) float32. `entropy_N` carries a gradient only where it was asked for."""
+
+    logprobs_N: Tensor
+    entropy_N: Tensor
+
+
+class Policy:
+    """One frozen base model on one device, in evaluation mode for ever: no dropout."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        """`model` is taken over: its linear layers are replaced. Raises: Fatal when it is of a kind not supported."""
+        self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
+        self.device = device
+        self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
+        self._decoder = self._model.base_model
+        self._head = _plain_head(self._model)
+        self.vocabulary = self._head.shape[0]
+        self.width = self._head.shape[1]
+        self.shares_prefixes = True
+        self._check()
+
+    @classmethod
+    def load(cls, folder_or_name: str, device: torch.device) -> "Policy":
+        """Base model in float32 on a CPU, bfloat16 on a GPU. Raises: Fatal when it cannot be loaded."""
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation="sdpa")
+        except (OSError, ValueError) as error:
+            raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
+        return cls(model, device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._head.dtype
+
+    def scores(self, packed: Packed, layout: Layout, adapter: Tensor, temperature: float, *, entropy_gradient: bool = False) -> TokenScores:
+        """Log-probability and entropy, at `temperature`, of every sampled token, with the adapter attached.
+
+        Shapes: `adapter` is the vector that `layout` describes, float32, on this policy's device.
+        """
+        hidden_B_T_H = self._hidden(packed, layout, adapter)
+        hidden_N_H = hidden_B_T_H.view(-1, self.width).index_select(0, self.tensor(packed.predictor_N))
+        logprobs_N, entropy_N = _SampledLogprobs.apply(hidden_N_H, self._head, self.tensor(packed.target_N), temperature, entropy_gradient)
+        return TokenScores(logprobs_N, entropy_N)
+
+    def base_logprobs(self, packed: Packed, temperature: float) -> Tensor:
+        """The log-probabilities that the base model gives, with no adapter attached. Shapes: (N,) float32, no gradient."""
+        with torch.no_grad():
+            return self.scores(packed, NO_ADAPTER, torch.zeros(0, device=self.device), temperature).logprobs_N
+
+    def canary(self, layout: Layout, adapter: Tensor) -> tuple[bytes, bytes]:
+        """Ids (T,) int32 that depend on the vocabulary alone, and log-probabilities (T−1,) float32 of tokens 1…T−1."""
+        sample = _canary_sample(self.vocabulary)
+        with torch.no_grad():
+            scores = self.scores(collate([Row(sample.input_tokens, (sample,))]), layout, adapter, temperature=1.0)
+        return sample.ids_T.tobytes(), scores.logprobs_N.float().cpu().numpy().astype("<f4").tobytes()
+
+    def _hidden(self, packed: Packed, layout: Layout, adapter: Tensor) -> Tensor:
+        mask = _branch_mask(self.tensor(packed.branch_B_T), self.dtype) if packed.has_branches else None
+        with attached(self.layers, layout.views(adapter)):
+            output = self._decoder(
+                input_ids=self.tensor(packed.ids_B_T),
+                attention_mask=mask,
+                position_ids=self.tensor(packed.positions_B_T) if packed.has_branches else None,
+                use_cache=False,
+            )
+        return output.last_hidden_state
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """The array on this policy's device."""
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _check(self) -> None:
+        """Compare with the model's own logits: this model's head may do what is not known here, and some layers (recurrent,
+        windowed) cannot share a prefix. Raises: Fatal for the first; the second is avoided."""
+        first = _canary_sample(self.vocabulary)
+        second = Sample(np.concatenate([first.ids_T[:9], first.ids_T[:8:-1]]), first.sampled_T, first.logprobs_T, 0.0, 0.0)
+        branches = [Sample(s.ids_T, (np.arange(CANARY_TOKENS) > 8).astype(np.uint8), s.logprobs_T, 0.0, 0.0) for s in (first, second)]
+        nothing, empty = NO_ADAPTER, torch.zeros(0, device=self.device)
+        tolerance = CHECK_TOLERANCE[self.dtype]
+        with torch.no_grad():
+            expected = torch.stack([self._reference(sample) for sample in (first, second)])
+            plain = self.scores(collate([Row(s.input_tokens, (s,)) for s in (first, second)]), nothing, empty, 1.0).logprobs_N
+            if not torch.allclose(plain, expected.flatten(), atol=tolerance):
+                raise Fatal("this base model's output layer does more than multiply (soft-capping, scaling, …); the trainer cannot use it")
+            branched = self.scores(collate([Row(9, tuple(branches))]), nothing, empty, 1.0).logprobs_N
+            self.shares_prefixes = torch.allclose(branched, expected[:, 8:].flatten(), atol=tolerance)
+
+    def _reference(self, sample: Sample) -> Tensor:
+        ids = self.tensor(sample.ids_T.astype(np.int64))
+        logits = self._model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+        return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto` is the GPU where there is one. Raises: Fatal when `cuda` is asked for in vain."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Fatal("MARLAAS_TRAINER_DEVICE is 'cuda', but torch sees no GPU; set it to 'auto' or 'cpu'")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def prepare_torch(threads: int, device: torch.device) -> None:
+    """Use `threads` of the processor; on a CPU, equal work gives equal bits."""
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # an aid for debugging that costs time
+
+
+def _plain_head(model: PreTrainedModel) -> Tensor:
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or "bias" in dict(head.named_parameters()):
+        raise Fatal(f"{type(model).__name__} has no plain output layer; the trainer needs a linear one without bias")
+    return head.weight
+
+
+def _canary_sample(vocabulary: int) -> Sample:
+    ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
+    sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
+    return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)
+
+
+def _branch_mask(branch_B_T: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, T, T), 0 where the row's token may look (at itself and back, into branch 0 and its own), −∞ elsewhere.
+
+    Added to the scores, as attention would have to turn a true-or-false mask into in every layer.
+    """
+    own = branch_B_T[:, :, None] == branch_B_T[:, None, :]
+    shared = branch_B_T[:, None, :] == 0
+    visible = (own | shared).tril()[:, None]
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+
+
+class _SampledLogprobs(torch.autograd.Function):
+    """log softmax(hWᵀ / temperature)[target] and its entropy, for a frozen W, without keeping logits.
+
+    ∂logprob/∂h = (W[target] − softmax·W) / temperature is computed on the way forward, while the logits are there: as much
+    work as computing it on the way back, and (N, H) instead of (N, V) to keep. Where it is asked for, so is
+    ∂entropy/∂h = −(softmax · (log softmax + entropy))·W / temperature.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden_N_H, head_V_H, target_N, temperature, entropy_gradient = given
+        wants_gradient = ctx.needs_input_grad[0]
+        logprobs, entropies, slopes, entropy_slopes = [], [], [], []
+        rows = max(1, LOGITS_CHUNK_ELEMENTS // head_V_H.shape[0])
+        for hidden, target in zip(hidden_N_H.split(rows), target_N.split(rows), strict=True):
+            logits = (hidden @ head_V_H.t()).float().div_(temperature)
+            log_all = logits.sub_(logits.logsumexp(-1, keepdim=True))
+            logprobs.append(log_all.gather(1, target[:, None])[:, 0])
+            softmax = log_all.exp()
+            entropy = -torch.linalg.vecdot(softmax, log_all)
+            entropies.append(entropy)
+            if wants_gradient:
+                slopes.append((head_V_H.index_select(0, target) - softmax.to(head_V_H.dtype) @ head_V_H).div_(temperature))
+                if entropy_gradient:
+                    pull = softmax * (log_all + entropy[:, None])
+                    entropy_slopes.append((pull.to(head_V_H.dtype) @ head_V_H).div_(-temperature))
+        entropy_N = torch.cat(entropies)
+        if wants_gradient:
+            ctx.save_for_backward(torch.cat(slopes), *([torch.cat(entropy_slopes)] if entropy_gradient else []))
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy_N)
+        return torch.cat(logprobs), entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, grad_logprobs_N: Tensor, grad_entropy_N: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        slope_N_H, *entropy_slope = ctx.saved_tensors
+        gradient_N_H = grad_logprobs_N[:, None].to(slope_N_H.dtype) * slope_N_H
+        for entropy_slope_N_H in entropy_slope:
+            gradient_N_H.add_(grad_entropy_N[:, None].to(slope_N_H.dtype) * entropy_slope_N_H)
+        return gradient_N_H, None, None, None, None

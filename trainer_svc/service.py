@@ -1,0 +1,189 @@
+"""The handler: TrainBatch → WeightUpdated.
+
+It may run twice for one batch. A step that was announced is announced again as it was, never taken again; one that was
+not is taken from the checkpoint that the batch names, and its blobs are named by their content.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+from prometheus_client import Counter, Histogram
+
+from common import crashpoints, streams
+from common.blobs import Blobs
+from common.bus import Bus, Delivery, Outgoing
+from common.errors import Reject
+from common.messages import AdapterRef, BlobRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
+from trainer_svc.batch import assemble, sequences_of
+from trainer_svc.learner import Learner, Trained
+from trainer_svc.resident import Resident, Residents
+
+READS_AT_ONCE = 32
+ENDED = ("cancelled", "failed")
+"""States of a task for which no step is taken any more."""
+
+TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
+RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
+PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
+"""Metrics `<phase>_s`. Named here because other metrics are named by environments, and labels must be few."""
+PHASE_S = Histogram(
+    "marlaas_trainer_phase_seconds",
+    "Time that a step spends in each phase",
+    ["phase"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
+)
+
+STALENESS = Histogram(
+    "marlaas_trainer_staleness_versions", "Mean staleness of a step's trajectories", buckets=(0, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
+)
+MISMATCH = Histogram(
+    "marlaas_trainer_sampler_mismatch_nats",
+    "Difference between sampler and trainer on tokens of the trained version",
+    buckets=(1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1),
+)
+
+log = structlog.get_logger()
+
+
+class Trainer:
+    """Takes the steps of one pool's tasks."""
+
+    def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str) -> None:
+        self._bus = bus
+        self._blobs = Blobs(bus)
+        self._learner = learner
+        self._residents = residents
+        self._pool = pool
+
+    def busy(self) -> dict[str, float]:
+        """For the replica's report."""
+        return {"steps": float(self._learner.waiting), "residents": float(len(self._residents))}
+
+    async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """Raises: Reject when the batch is not what it claims to be, or the step's numbers are not finite."""
+        batch = delivery.read(TrainBatch)
+        if batch.pool != self._pool:
+            raise Reject(f"batch of task {batch.task} is for pool '{batch.pool}'; this trainer serves '{self._pool}'")
+        if await self._has_ended(batch.task):
+            return
+        update = await self._announced(batch)
+        if update is None:
+            try:
+                update = await self._step(batch)
+            except Reject:
+                if await self._has_ended(batch.task):  # its messages and blobs may go at any moment, and nobody misses the step
+                    return
+                raise
+        elif update.version > batch.version + 1:
+            log.info("step_superseded", version=batch.version + 1, announced=update.version)
+            return
+        yield Outgoing(streams.weight_updated(update.pool, update.task), update, f"{update.task}:v{update.version}:weights")
+
+    async def _has_ended(self, task: str) -> bool:
+        status = await self._bus.get_value(streams.TASKS_BUCKET, task, TaskStatus)
+        if status is None or status.state not in ENDED:
+            return False
+        self._residents.forget(task)
+        log.info("batch_dropped", state=status.state)
+        return True
+
+    async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
+        """The task's last announcement, when it is of this step or a later one."""
+        last = await self._bus.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
+        try:
+            update = last.read(WeightUpdated) if last else None
+        except Reject as error:  # not a trainer's: whoever sent it must not stop this task
+            log.warning("announcement_unreadable", reason=str(error))
+            return None
+        return update if update and update.version > batch.version else None
+
+    async def _step(self, batch: TrainBatch) -> WeightUpdated:
+        """Everything but the announcement."""
+        started_s = time.time()
+        spent: dict[str, float] = {}
+        with _timed(spent, "read_s"):
+            groups = assemble(batch, await self._read(sequences_of(batch)), self._learner.vocabulary)
+        with _timed(spent, "restore_s"):
+            start = await self._start(batch)
+        trained = await self._learner.train(start, groups, batch.spec)
+        with _timed(spent, "publish_s"):
+            adapter, checkpoint = await self._publish(batch, trained)
+        crashpoints.reached("after_blobs")
+        resident = trained.step.resident
+        self._residents.keep(resident, checkpoint.sha256)
+        metrics = trained.step.metrics | spent | {"wait_s": trained.waited_s}
+        self._observe(trained, metrics)
+        return WeightUpdated(
+            tenant=batch.tenant,
+            task=batch.task,
+            pool=batch.pool,
+            version=resident.version,
+            adapter=adapter,
+            checkpoint=checkpoint,
+            metrics=metrics,
+            trained_tokens=trained.step.trained_tokens,
+            started_s=started_s,
+            finished_s=time.time(),
+        )
+
+    async def _read(self, sequences: list[int]) -> dict[int, TrajectoriesScored]:
+        """Each message once, some at a time. Raises: Reject when one was deleted."""
+        bound = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(sequence: int) -> TrajectoriesScored:
+            async with bound:
+                try:
+                    return (await self._bus.read(streams.SCORED, sequence)).read(TrajectoriesScored)
+                except LookupError as error:
+                    raise Reject(f"trajectories of the batch are gone: {error}") from None
+
+        messages = await asyncio.gather(*(read(sequence) for sequence in sequences))
+        return dict(zip(sequences, messages, strict=True))
+
+    async def _start(self, batch: TrainBatch) -> Resident:
+        """The state to go on from: in memory, in its checkpoint, or, at version 0, in the spec."""
+        if batch.checkpoint is None:
+            if batch.version != 0:
+                raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
+            return await self._learner.begin(batch.task, batch.spec)
+        resident = self._residents.get(batch.task, batch.checkpoint.sha256)
+        if resident is not None and resident.version == batch.version:
+            return resident
+        with tempfile.TemporaryDirectory(prefix="marlaas-checkpoint-") as folder:
+            fetched = await self._blobs.fetch_folder(batch.checkpoint, Path(folder) / "checkpoint")
+            RESTORED.inc()
+            return await self._learner.restore(fetched, batch.task, batch.version, batch.spec)
+
+    async def _publish(self, batch: TrainBatch, trained: Trained) -> tuple[AdapterRef, BlobRef]:
+        """Store the new version's adapter and checkpoint."""
+        resident = trained.step.resident
+        name = f"{batch.task}.v{resident.version}"
+        with tempfile.TemporaryDirectory(prefix="marlaas-version-") as folder:
+            paths = Path(folder) / "adapter", Path(folder) / "checkpoint"
+            await self._learner.write(resident, batch.spec, *paths)
+            adapter, checkpoint = await asyncio.gather(
+                self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.checkpoint", paths[1])
+            )
+        reference = AdapterRef(task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.canary)
+        return reference, checkpoint
+
+    def _observe(self, trained: Trained, metrics: dict[str, float]) -> None:
+        TRAINED_TOKENS.inc(trained.step.trained_tokens)
+        for phase in PHASES:
+            PHASE_S.labels(phase).observe(metrics[f"{phase}_s"])
+        STALENESS.observe(metrics["staleness_mean"])
+        if "sampler_mismatch" in metrics:
+            MISMATCH.observe(metrics["sampler_mismatch"])
+        log.info("step_taken", version=trained.step.resident.version, **{name: round(value, 6) for name, value in metrics.items()})
+
+
+@contextmanager
+def _timed(spent: dict[str, float], phase: str) -> Generator[None]:
+    started_s = time.monotonic()
+    yield
+    spent[phase] = time.monotonic() - started_s

@@ -1,0 +1,21 @@
+"""Settings of the trainer: `MARLAAS_TRAINER_…`."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from common.settings import Cores, Settings
+
+
+class TrainerSettings(Settings):
+    service: ClassVar[str] = "TRAINER"
+
+    pool: str
+    """Which pool of the pools file this replica trains for."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(default=1, ge=1)
+    """Of the processor, for one step. More than there are free cores makes steps slower."""
+    cores: Cores = ()
+    """Pin the process to these, as `0,2-3`; empty: no pinning."""
+    resident_tasks: int = Field(default=32, ge=1)
+    """Tasks whose adapter and optimizer state stay in memory; others are read from their checkpoints when needed."""
