@@ -1,0 +1,228 @@
+"""One supervised process: started, watched until it is ready, started again whenever it dies, stopped when asked.
+
+    waiting → starting → ready → (dies) → restarting → starting …      and → stopping → stopped from anywhere
+                  └→ failing: died too often in a row; it is still tried again, with the longest pause
+
+A command that is to end by itself (`until_done`) goes starting → done instead of ready.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from marlaas import processes
+from marlaas.servers import HOST, Command, free_port
+from marlaas.state import Component, Condition, log_path
+
+QUICK_DEATH_S = 60.0
+"""A process that was ready for longer than this has proven itself: its deaths are counted anew."""
+FAILING_AFTER = 5
+FAILING_AFTER_AT_START = 2
+"""Deaths in a row of a process that was never ready yet: more tries rarely help, and somebody waits."""
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+PROBE_EVERY_S = 0.1
+BAD_SETTINGS = 2
+"""Exit status of a service whose settings are wrong: another try cannot help."""
+LARGEST_LOG_BYTES = 64 * 1024**2
+TAIL_BYTES = 64 * 1024
+
+log = structlog.get_logger()
+
+Probe = Callable[[int], Awaitable[bool]]
+"""(HTTP port given to the process) → whether it is ready."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run and how to know that it is ready."""
+
+    name: str
+    command: Callable[[], Command]
+    """Built at each start; may take a moment (a database is initialised here)."""
+    is_ready: Probe
+    until_done: bool = False
+    grace_s: float = 20.0
+    """From asking it to stop to killing it."""
+
+
+class Child:
+    """Keeps one job running. `component` is what others may know of it; `changed` is called at each change."""
+
+    def __init__(self, job: Job, data: Path, mark: dict[str, str], changed: Callable[[], None]) -> None:
+        self.job = job
+        self.component = Component(name=job.name, since_s=time.time())
+        self.settled = asyncio.Event()
+        """Set once ready or done for the first time."""
+        self._data = data
+        self._mark = mark
+        self._changed = changed
+        self._deaths = 0
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns when the job is done, or stopped."""
+        while not self._stopping.is_set():
+            try:
+                outcome = await self._live()
+            except Exception as error:  # it could not even be started; that is a death like any other
+                log.exception("start_failed", component=self.job.name)
+                outcome = f"could not be started: {error}"
+            if self._stopping.is_set():
+                break
+            if outcome == "done":
+                self._set("done", took_s=time.time() - self.component.since_s)
+                self.settled.set()
+                return
+            pause_s = self._count_death(outcome)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+        self._set("stopped")
+
+    def stop(self) -> None:
+        """Ask `run` to end the process and return."""
+        self._stopping.set()
+
+    async def _live(self) -> str:
+        """One life of the process; returns how it ended."""
+        self._set("starting", took_s=None)
+        started = time.monotonic()
+        command = await asyncio.to_thread(self.job.command)
+        path = log_path(self._data, self.job.name)
+        port = free_port()
+        process, log_start = await self._spawn(command, path, port)
+        self.component.http_port = port
+        self._set("starting", process=processes.identify(process.pid))
+        dying = asyncio.ensure_future(process.wait())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        probing = asyncio.ensure_future(self._until_ready(port))
+        try:
+            await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
+            if not dying.done() and not stopping.done():
+                probing.result()  # raises what the probe did: then the process is of no use
+                self._set("ready", took_s=time.monotonic() - started)
+                log.info("component_ready", component=self.job.name, took_s=round(self.component.took_s or 0, 2))
+                self.settled.set()
+                await asyncio.wait({dying, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not dying.done():
+                await self._end(process, command, dying)
+        finally:
+            for waiting in (dying, stopping, probing):
+                waiting.cancel()
+            processes.end_group(process.pid)
+        if self.job.until_done and process.returncode == 0:
+            return "done"
+        if process.returncode == BAD_SETTINGS:
+            self._deaths = FAILING_AFTER
+        return f"exit status {process.returncode}: {last_words(path, log_start)}"
+
+    async def _spawn(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process, int]:
+        """The process, and where in its log it begins."""
+        with _open_log(path) as output:
+            process = await asyncio.create_subprocess_exec(
+                *command.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port)},
+                process_group=0,
+                preexec_fn=processes.ends_with_parent(command.stop_signal),
+            )
+            return process, output.tell()
+
+    async def _until_ready(self, port: int) -> None:
+        if self.job.until_done:
+            await asyncio.Event().wait()
+        while not await self.job.is_ready(port):  # noqa: ASYNC110  another process can only be asked
+            await asyncio.sleep(PROBE_EVERY_S)
+
+    async def _end(self, process: asyncio.subprocess.Process, command: Command, dying: asyncio.Future[int]) -> None:
+        self._set("stopping")
+        with suppress(ProcessLookupError):
+            process.send_signal(command.stop_signal)
+        await asyncio.wait({dying}, timeout=self.job.grace_s)
+        if not dying.done():
+            log.warning("killed", component=self.job.name, after_s=self.job.grace_s)
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            await dying
+
+    def _count_death(self, outcome: str) -> float:
+        """Note that the process died; returns the pause before its next start, in seconds."""
+        component = self.component
+        proven = component.condition == "ready" and time.time() - component.since_s > QUICK_DEATH_S
+        self._deaths = 1 if proven else self._deaths + 1
+        failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._deaths - 1, 10))
+        log.error("component_died", component=self.job.name, outcome=outcome, deaths=self._deaths, next_start_s=pause_s)
+        component.restarts += 1
+        self._set("failing" if failing else "restarting", detail=outcome)
+        return pause_s
+
+    def _set(self, condition: Condition, **values: object) -> None:
+        component = self.component
+        if condition != component.condition:
+            component.since_s = time.time()
+        if condition in ("ready", "done"):
+            component.detail = ""
+        component.condition = condition
+        if condition in ("restarting", "failing", "stopped", "done"):
+            component.process = component.http_port = None
+        for name, value in values.items():
+            setattr(component, name, value)
+        self._changed()
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """For appending; one that has grown large is put aside first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LARGEST_LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path.open("ab")
+
+
+def last_words(path: Path, start: int = 0) -> str:
+    """Why a process says that it ended: the last error in its log from byte `start` on, or else its last line."""
+    lines = [line.strip() for line in tail(path, 200, start) if line.strip()]
+    if not lines:
+        return "its log is empty"
+    for line in reversed(lines):
+        with suppress(ValueError, AttributeError):
+            fields = json.loads(line)
+            if fields.get("level") == "error" and "error" in fields:
+                return str(fields["error"])
+    return lines[-1]
+
+
+def tail(path: Path, lines: int, start: int = 0) -> list[str]:
+    """The last lines of a file that may be large, from byte `start` on; nothing when it does not exist."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
+
+
+async def answers_ready(port: int) -> bool:
+    """Whether a service says so at /readyz."""
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+                status = await reader.readline()
+            finally:
+                writer.close()
+        return b" 200 " in status
+    except (OSError, TimeoutError):
+        return False

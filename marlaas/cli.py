@@ -1,0 +1,350 @@
+"""The command line: `marlaas --help`.
+
+Every command imports what it needs when it runs, so that help and mistakes are answered at once. An error that a user
+can do something about is one line on stderr and exit status 1.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from marlaas.client import Client
+
+T = TypeVar("T")
+DEFAULT_DATA = Path(".marlaas")
+WIDTH_OF_A_PIPE = 200
+"""It has no edge, and nothing should be cut off."""
+ROOT = Path(__file__).parent.parent
+
+app = typer.Typer(
+    help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
+Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
+Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.")]
+Reason = Annotated[str, typer.Option(help="Kept with the task.")]
+
+
+# --------------------------------------------------------------------------------------------------------------- stack
+
+
+@app.command()
+def up(
+    data: Data = DEFAULT_DATA,
+    pools: Annotated[
+        Path | None, typer.Option(help="Pools file; default: pools.toml here, or that of the checkout.", envvar="MARLAAS_POOLS_FILE")
+    ] = None,
+    nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
+) -> None:
+    """Start everything on this machine: NATS, PostgreSQL and all services."""
+    from marlaas import stack, terminal
+
+    plan = stack.make_plan(data, pools or pools_file(), nats_port=nats_port, postgres_port=postgres_port)
+    starting = stack.start(plan, end_with_parent=foreground)
+    try:
+        state = terminal.show_start(_console(), starting)
+        _say(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        if foreground:
+            starting.supervisor.wait()
+    except KeyboardInterrupt:
+        _say("stopping")
+        stack.stop(data)
+        raise
+
+
+@app.command()
+def down(data: Data = DEFAULT_DATA) -> None:
+    """Stop the stack; tasks go on at the next `up`."""
+    from marlaas import stack
+
+    started = time.monotonic()
+    if stack.stop(data):
+        _say(f"stopped in {time.monotonic() - started:.1f} s; everything is kept in {data}")
+    else:
+        _say(f"nothing runs on {data}")
+
+
+@app.command()
+def status(data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show the processes of the stack and every task."""
+    from marlaas import display
+    from marlaas.state import running_stack
+
+    if not url:
+        stack = running_stack(data)
+        _console().print(display.stack_table(stack))
+        _say("")
+        if stack.component("nats").condition != "ready":
+            return
+    ps(data, url)
+
+
+@app.command()
+def ps(data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """List every task."""
+    from marlaas import display
+
+    statuses = _asked(data, url, lambda client: client.tasks())
+    if statuses:
+        _console().print(display.status_table(statuses))
+    else:
+        _say("no tasks yet; submit one with `marlaas submit task.toml`")
+
+
+@app.command()
+def logs(
+    service: Annotated[str, typer.Argument(help="As `marlaas status` names it; or supervisor.")],
+    data: Data = DEFAULT_DATA,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written next.")] = False,
+) -> None:
+    """Show the log of one process of the stack."""
+    from marlaas.state import StackError, log_path
+
+    path = log_path(data, service)
+    if not path.exists():
+        known = ", ".join(sorted(one.stem for one in (data / "logs").glob("*.log"))) or "none: nothing ran here yet"
+        raise StackError(f"no log of '{service}' in {data}; there are: {known}")
+    subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
+
+
+@app.command()
+def doctor(
+    data: Data = DEFAULT_DATA,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every adapter and checkpoint, and compare its digest.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count also what the scheduler's next sweep would delete.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say whether everything that must always hold does: PostgreSQL, streams and blobs against each other."""
+    from marlaas.state import read_plan, running_stack
+
+    running_stack(data)
+    given = {"--deep": deep, "--strict": strict, "--json": as_json}
+    argv = [sys.executable, "-m", "scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)]
+    os.execve(
+        argv[0], argv, {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | read_plan(data).prepare_env
+    )
+
+
+@app.command()
+def psql(
+    data: Data = DEFAULT_DATA,
+    command: Annotated[str, typer.Option("--command", "-c", help="Run this and return.")] = "",
+    address: Annotated[bool, typer.Option("--address", help="Print the database's address only.")] = False,
+) -> None:
+    """Open PostgreSQL's own shell on the stack's database."""
+    from marlaas import servers
+    from marlaas.state import running_stack
+
+    database_url = running_stack(data).database_url.replace("+psycopg", "")
+    if address:
+        _say(database_url)
+        return
+    argv = [servers.postgres_binary("psql"), database_url, *(["-c", command] if command else [])]
+    os.execv(argv[0], argv)
+
+
+# --------------------------------------------------------------------------------------------------------------- tasks
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The task, in TOML.")],
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    task: Annotated[str | None, typer.Option("--id", help="The task's id; with one, submitting again is harmless.")] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
+) -> None:
+    """Submit a task, and say whether it is accepted."""
+    from marlaas.tasks import read_task
+
+    spec = read_task(file)
+    task = _asked(data, url, lambda client: client.submit(spec, task))
+    if not watching:
+        _say(f"accepted: {task}")
+        return
+    watch([task], data, url)
+
+
+@app.command()
+def watch(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids; none: everything that happens from now on.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Print what happens to tasks, one line per event, until they have ended."""
+    from marlaas import display
+
+    async def follow(client: "Client") -> None:
+        for task in tasks or []:
+            await client.status(task)
+        async for event in client.watch(*(tasks or [])):
+            _say(display.event_line(event))
+
+    _asked(data, url, follow)
+
+
+@app.command()
+def cancel(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """End a task; the versions trained so far stay."""
+    _asked(data, url, lambda client: client.cancel(task, reason))
+    _say(f"cancelling {task}")
+
+
+@app.command()
+def pause(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """Give a task no new work until it is resumed."""
+    _asked(data, url, lambda client: client.pause(task, reason))
+    _say(f"pausing {task}")
+
+
+@app.command()
+def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """Go on with a paused task."""
+    _asked(data, url, lambda client: client.resume(task, reason))
+    _say(f"resuming {task}")
+
+
+@app.command()
+def pull(
+    task: Task,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>.v<version>.")] = None,
+    version: Annotated[int | None, typer.Option(help="Default: the latest.")] = None,
+) -> None:
+    """Fetch a task's adapter: a PEFT folder, which vLLM and transformers load as it is."""
+
+    async def fetch(client: "Client") -> str:
+        status = await client.status(task)
+        folder = to or Path(f"{task}.v{version or status.version}")
+        adapter = await client.pull(task, folder, version)
+        return f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes: {folder}"
+
+    _say(_asked(data, url, fetch))
+
+
+# ---------------------------------------------------------------------------------------------------------- deployment
+
+
+@app.command()
+def envs(data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """List the environments that a task may name."""
+    from marlaas import display
+
+    names = display.environments(_asked(data, url, lambda client: client.replicas()))
+    _say("\n".join(names) if names else "no environment service reports; see `marlaas status`")
+
+
+@app.command()
+def pools(
+    data: Data = DEFAULT_DATA,
+    file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
+) -> None:
+    """List the base models that this deployment offers."""
+    from rich.table import Table
+
+    from common.pools import read_pools
+    from marlaas.state import plan_pools_file
+
+    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", box=None, header_style="bold")
+    for name, pool in read_pools(file or plan_pools_file(data) or pools_file()).items():
+        table.add_row(name, pool.model, str(pool.context_tokens), str(pool.max_rank), str(pool.adapters), str(pool.sequences))
+    _console().print(table)
+
+
+@app.command()
+def demo(
+    data: Data = DEFAULT_DATA / "demo",
+    seed: Annotated[int, typer.Option(help="Of the three tasks.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: as its file says.")] = None,
+    keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
+) -> None:
+    """Start a stack, train three tasks of three tenants at once on one base model, and show what they gained."""
+    from marlaas.demo import run_demo
+
+    if not run_demo(_console(), data, ROOT / "examples", pools_file(), seed=seed, steps=steps, keep_running=keep_running):
+        raise typer.Exit(1)
+
+
+# -------------------------------------------------------------------------------------------------------------- shared
+
+
+def pools_file() -> Path:
+    """pools.toml of the current directory, or that of the checkout."""
+    here = Path("pools.toml")
+    return here if here.exists() or not (ROOT / "pools.toml").exists() else ROOT / "pools.toml"
+
+
+def _asked(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
+    """What `ask` returns, given a connected client."""
+
+    async def run() -> T:
+        async with _client(data, url) as client:
+            return await ask(client)
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _client(data: Path, url: str) -> "AsyncGenerator[Client]":
+    import logging
+
+    import structlog
+
+    from marlaas.client import Client
+    from marlaas.state import running_stack
+
+    # The bus logs what a service's operator wants to see; here errors come as one line.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+    async with Client.connect(url or running_stack(data).nats_url) as client:
+        yield client
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    """Entry point of the `marlaas` command."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end `up --foreground` and `demo` in order
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as error:
+        from common.errors import MarlaasError
+        from marlaas.servers import ServerError
+        from marlaas.state import StackError
+
+        if not isinstance(error, MarlaasError | StackError | ServerError):
+            raise
+        print(f"marlaas: {error}", file=sys.stderr)
+        sys.exit(1)

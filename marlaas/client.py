@@ -1,0 +1,285 @@
+"""The Python SDK: submit tasks, follow them, fetch their adapters.
+
+    async with Client.connect("nats://127.0.0.1:4222") as client:
+        task = await client.submit(tomllib.loads(Path("task.toml").read_text()))
+        async for event in client.watch(task):
+            print(event.event, event.data)
+        await client.pull(task, Path("adapter"))
+
+`marlaas.sync.connect` gives the same without asyncio. There is no other service behind this: it speaks to the scheduler
+through NATS, as any NATS client may.
+"""
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import JsonValue
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Outgoing
+from common.errors import MarlaasError, Reject, Retry
+from common.messages import AdapterRef, ControlTask, Event, Message, ReplicaReport, SubmitTask, TaskStatus, WeightUpdated
+from common.spec import TaskSpec, parse_spec
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 60.0
+"""For a task to be accepted or rejected: the environment is built once before the answer."""
+REPEATED_TIMEOUT_S = 3.0
+"""For an objection to a task that is submitted again under its id."""
+ENDED = ("finished", "failed", "cancelled", "rejected")
+"""States, and names of events, after which nothing happens to a task any more."""
+
+V = TypeVar("V", bound=Message)
+Verb = Literal["cancel", "pause", "resume"]
+
+
+class ClientError(MarlaasError):
+    """What was asked cannot be done; the text says why."""
+
+
+class TaskRejected(ClientError):
+    """The task was refused; `reasons` say what to change."""
+
+    def __init__(self, task: str, reasons: list[str]) -> None:
+        super().__init__("\n".join([f"task {task} was rejected:", *(f"  {reason}" for reason in reasons)]))
+        self.task = task
+        self.reasons = reasons
+
+
+class NoAnswer(ClientError):
+    """NATS or the scheduler does not answer."""
+
+
+class UnknownTask(ClientError):
+    """Nothing is known of such a task."""
+
+
+class Client:
+    """A connection of one user. Made by `connect`."""
+
+    def __init__(self, bus: Bus, url: str) -> None:
+        self._bus = bus
+        self._url = url
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, url: str = DEFAULT_URL, *, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncGenerator["Client"]:
+        """Raises: NoAnswer when NATS is not there; Fatal when it refuses the credentials."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                bus = await Bus.connect(url, "client")
+        except TimeoutError:
+            raise NoAnswer(f"NATS does not answer at {url.rpartition('@')[2]}; is the stack running?") from None
+        try:
+            yield cls(bus, url)
+        finally:
+            await bus.close()
+
+    # ----------------------------------------------------------------------------------------------------------- asking
+
+    async def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+        """Submit a task and wait until it is accepted; returns its id. With an id given, submitting again is harmless.
+
+        Raises: TaskRejected with the reasons; NoAnswer when the scheduler gives none.
+        """
+        spec = spec if isinstance(spec, TaskSpec) else _checked(spec)
+        again = task is not None
+        task = task or new_task_id(spec.name)
+        body = SubmitTask(task=task, tenant=spec.tenant, spec=spec.model_dump(mode="json"))
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        try:
+            async with asyncio.timeout(timeout_s):
+                before = await self._bus.last(streams.EVENTS, streams.events(spec.tenant, task)) if again else None
+                await self._bus.publish(Outgoing(streams.submit(spec.tenant), body, f"submit:{task}:{digest}"))
+                answer = await self._answer(spec.tenant, task, before.sequence if before else 0)
+        except (TimeoutError, Retry):
+            raise NoAnswer(
+                f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
+                f" it is not lost if NATS took it: look at `marlaas status` later, or submit it again with the same id"
+            ) from None
+        if answer.event == "rejected":
+            raise TaskRejected(task, _reasons(answer))
+        return task
+
+    async def cancel(self, task: str, reason: str = "") -> None:
+        """End a task. What was trained so far stays."""
+        await self._control("cancel", task, reason)
+
+    async def pause(self, task: str, reason: str = "") -> None:
+        """Stop giving a task new work; what is in flight is finished."""
+        await self._control("pause", task, reason)
+
+    async def resume(self, task: str, reason: str = "") -> None:
+        await self._control("resume", task, reason)
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    async def tasks(self) -> list[TaskStatus]:
+        """Every task that the scheduler knows, oldest first."""
+        found = await self._all(streams.TASKS_BUCKET, TaskStatus)
+        return sorted(found, key=lambda status: (status.submitted_s, status.task))
+
+    async def status(self, task: str) -> TaskStatus:
+        """Raises: UnknownTask, naming similar ones."""
+        try:
+            found = await self._bus.get_value(streams.TASKS_BUCKET, task, TaskStatus)
+        except Exception as error:
+            raise self._nothing_here(error) from error
+        if found is None:
+            raise UnknownTask(f"no task '{task}'{_similar(task, [status.task for status in await self.tasks()])}")
+        return found
+
+    async def replicas(self) -> list[ReplicaReport]:
+        """Every replica of a service that reported in the last seconds."""
+        found = await self._all(streams.REPLICAS_BUCKET, ReplicaReport)
+        return sorted(found, key=lambda report: (report.service, report.replica))
+
+    async def watch(self, *tasks: str) -> AsyncIterator[Event]:
+        """What happened to these tasks and what happens next, in order; ends when all of them have ended.
+
+        Without any: everything that happens from now on to anyone's task, without end.
+        """
+        awaited = set(tasks)
+        accepted: set[str] = set()
+        subject = f"events.*.{tasks[0]}" if len(tasks) == 1 else "events.>"
+        async for delivery in self._bus.follow(streams.EVENTS, subject, new_only=not tasks):
+            event = delivery.read(Event)
+            if tasks and event.task not in awaited:
+                continue
+            yield event
+            if event.event == "accepted":
+                accepted.add(event.task)
+            if event.event == "rejected" and event.task in accepted:
+                continue  # somebody else's attempt to use the id again
+            if tasks and event.event in ENDED:
+                awaited.discard(event.task)
+                if not awaited:
+                    return
+
+    async def wait(self, task: str) -> TaskStatus:
+        """The task's status once it has ended, however it did."""
+        status = await self.status(task)
+        if status.state in ENDED:
+            return status
+        async for key, value in self._bus.watch_values(streams.TASKS_BUCKET, TaskStatus):
+            if key == task and value is not None and value.state in ENDED:
+                return value
+        raise NoAnswer(f"the connection to NATS ended while waiting for task {task}")
+
+    # --------------------------------------------------------------------------------------------------------- fetching
+
+    async def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
+        """Write one version of a task's adapter, the latest unless given, to `folder`: a PEFT folder.
+
+        Raises: UnknownTask; ClientError when there is no such version, or the folder holds something else.
+        """
+        status = await self.status(task)
+        adapter = status.adapter if version in (None, status.version) else await self._adapter(status, version)
+        if adapter is None:
+            raise ClientError(f"task {task} has no adapter yet: no step is trained")
+        _make_way(folder)
+        try:
+            await Blobs(self._bus).fetch_folder(adapter.blob, folder)
+        except Reject:
+            raise ClientError(f"version {adapter.version} of task {task} is no longer stored; the latest is {status.version}") from None
+        return adapter
+
+    async def _adapter(self, status: TaskStatus, version: int | None) -> AdapterRef:
+        """An older version's adapter, as its own message announced it."""
+        subject = streams.weight_updated(status.pool, status.task)
+        last = await self._bus.last(streams.WEIGHTS, subject)
+        known: list[int] = []
+        if last is not None:
+            async for delivery in self._bus.follow(streams.WEIGHTS, subject):
+                update = delivery.read(WeightUpdated)
+                if update.version == version:
+                    return update.adapter
+                known.append(update.version)
+                if delivery.sequence >= last.sequence:
+                    break
+        kept = ", ".join(map(str, known)) or "none"
+        raise ClientError(f"task {status.task} has no version {version}; kept are: {kept}")
+
+    # ---------------------------------------------------------------------------------------------------------- private
+
+    async def _control(self, verb: Verb, task: str, reason: str) -> None:
+        status = await self.status(task)
+        if status.state in ENDED:
+            raise ClientError(f"task {task} is {status.state} already; there is nothing to {verb}")
+        message = ControlTask(task=task, tenant=status.tenant, reason=reason)
+        try:
+            await self._bus.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
+        except Retry as error:
+            raise NoAnswer(f"could not {verb} task {task}: {error}") from None
+
+    async def _answer(self, tenant: str, task: str, before: int) -> Event:
+        """Accepted or rejected; where the id was used before (`before` is its last event then), the answer to this time.
+
+        The scheduler says nothing when the same is submitted again: then the first answer stands.
+        """
+        earlier: Event | None = None
+        try:
+            async with asyncio.timeout(REPEATED_TIMEOUT_S if before else None):
+                async for delivery in self._bus.follow(streams.EVENTS, streams.events(tenant, task)):
+                    event = delivery.read(Event)
+                    if event.event not in ("accepted", "rejected"):
+                        continue
+                    if delivery.sequence > before:
+                        return event
+                    earlier = event
+        except TimeoutError:
+            if earlier is not None:
+                return earlier
+            raise
+        raise NoAnswer(f"the connection to NATS ended while task {task} was being submitted")
+
+    async def _all(self, bucket: str, model: type[V]) -> list[V]:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await self._bus.all_values(bucket, model)
+        except Exception as error:
+            raise self._nothing_here(error) from error
+
+    def _nothing_here(self, error: Exception) -> NoAnswer:
+        return NoAnswer(f"NATS at {self._url.rpartition('@')[2]} knows no MARLaaS stack ({type(error).__name__}); start the services first")
+
+
+def new_task_id(name: str) -> str:
+    """An id that nobody has used: the name, and 48 random bits."""
+    return f"{name[:50]}-{secrets.token_hex(6)}"
+
+
+def _make_way(folder: Path) -> None:
+    """A blob becomes visible by renaming, so its folder must not be there yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ClientError(f"{folder} exists already; name another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        folder.rmdir()
+
+
+def _checked(spec: dict[str, JsonValue]) -> TaskSpec:
+    try:
+        return parse_spec(spec)
+    except Reject as error:
+        raise TaskRejected(str(spec.get("name", "?")), re.split(r"; (?=[\w.]+: )", str(error))) from None
+
+
+def _reasons(answer: Event) -> list[str]:
+    reasons = answer.data.get("reasons", answer.data.get("reason", "no reason given"))
+    return [str(reason) for reason in reasons] if isinstance(reasons, list) else [str(reasons)]
+
+
+def _similar(task: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(task, known, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else "; `marlaas ps` lists those there are"

@@ -1,0 +1,101 @@
+"""`marlaas demo`: one command from nothing to three trained adapters of three tenants, on a stack of its own.
+
+It starts a stack, submits three tasks at once, shows them while they share one base model, and ends with what each has
+gained, plots, and the adapters. Nothing is left running, whether it succeeds, fails or is interrupted.
+"""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from common.spec import TaskSpec
+from marlaas import display, stack, terminal
+from marlaas.client import Client
+from marlaas.progress import Progress
+from marlaas.state import StackError, read_stack
+from marlaas.tasks import read_task
+
+LOOK_AT_STACK_EVERY_S = 1.0
+
+
+def run_demo(console: Console, data: Path, examples: Path, pools_file: Path, *, seed: int, steps: int | None, keep_running: bool) -> bool:
+    """Whether every task finished."""
+    started = time.monotonic()
+    specs = demo_tasks(examples, seed, steps)
+    starting = stack.start(stack.make_plan(data, pools_file), end_with_parent=not keep_running)
+    try:
+        state = terminal.show_start(console, starting)
+        _say(console, f"ready after {time.monotonic() - started:.0f} s; submitting {len(specs)} tasks")
+        tasks = asyncio.run(_train_while_well(console, data, state.nats_url, specs))
+        _conclude(console, tasks, data, time.monotonic() - started)
+        return all(one.state == "finished" for one in tasks)
+    finally:
+        if keep_running:
+            _say(console, f"the stack goes on; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
+        else:
+            stack.stop(data)
+            _say(console, "stopped; nothing is left running")
+
+
+def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
+    """The tasks in `examples`, in the order of their names. Raises: Reject when a file is wrong."""
+    changes = {"seed": seed} | ({"steps": steps} if steps is not None else {})
+    return [read_task(path).model_copy(update=changes) for path in sorted(examples.glob("*.toml"))]
+
+
+async def _train_while_well(console: Console, data: Path, nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
+    """As `_train`. Raises: StackError when a component fails for good meanwhile: waiting would be in vain."""
+    training = asyncio.ensure_future(_train(console, nats_url, specs, data / "adapters"))
+    watching = asyncio.ensure_future(_until_failing(console, data))
+    try:
+        await asyncio.wait({training, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not training.done():
+            watching.result()
+        return await training
+    finally:
+        for runner in (training, watching):
+            runner.cancel()
+        await asyncio.gather(training, watching, return_exceptions=True)
+
+
+async def _until_failing(console: Console, data: Path) -> None:
+    """Say when a component dies; raises StackError once one dies again and again."""
+    restarts: dict[str, int] = {}
+    while True:
+        state = read_stack(data)
+        for one in state.components if state else []:
+            if one.condition == "failing":
+                raise StackError(stack.failure(data, one))
+            if one.restarts > restarts.get(one.name, 0):
+                restarts[one.name] = one.restarts
+                _say(console, f"{one.name} is started again: {one.detail}")
+        await asyncio.sleep(LOOK_AT_STACK_EVERY_S)
+
+
+async def _train(console: Console, nats_url: str, specs: list[TaskSpec], adapters: Path) -> list[Progress]:
+    async with Client.connect(nats_url) as client:
+        ids = await asyncio.gather(*(client.submit(spec) for spec in specs))
+        tasks = [Progress(task, spec) for task, spec in zip(ids, specs, strict=True)]
+        await terminal.show_tasks(console, tasks, client.watch(*ids))
+        for one in tasks:
+            if one.steps:
+                await client.wait(one.task)
+                shutil.rmtree(adapters / one.spec.name, ignore_errors=True)
+                await client.pull(one.task, adapters / one.spec.name)
+        return tasks
+
+
+def _conclude(console: Console, tasks: list[Progress], data: Path, took_s: float) -> None:
+    from marlaas import plots
+
+    console.print(display.summary_table(tasks))
+    _say(console, f"reward before and after: means of the first and last 5 steps; {display.duration(took_s)} in all, start included")
+    _say(console, f"adapters: {', '.join(str(data / 'adapters' / one.spec.name) for one in tasks if one.steps)}")
+    _say(console, f"plots: {', '.join(map(str, plots.draw(tasks, data / 'plots')))}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False)

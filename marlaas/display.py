@@ -1,0 +1,159 @@
+"""What the command line shows: tables of tasks, of the stack, and of a start; pure functions to rich's renderables."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.table import Column, Table
+from rich.text import Text
+
+from common.messages import Event, ReplicaReport, TaskStatus
+from marlaas.progress import Progress, sparkline, step_of
+from marlaas.state import Stack
+
+COLOURS = {
+    "ready": "green",
+    "done": "green",
+    "running": "green",
+    "finished": "cyan",
+    "starting": "yellow",
+    "restarting": "yellow",
+    "paused": "yellow",
+    "failing": "red",
+    "failed": "red",
+    "rejected": "red",
+}
+
+
+def stack_table(stack: Stack, now_s: float | None = None) -> Table:
+    """Every process of the stack, and how it is."""
+    now_s = now_s or time.time()
+    table = Table("component", "state", "process", "for", "restarts", "detail", title=None, box=None, header_style="bold")
+    for one in stack.components:
+        pid = str(one.process.pid) if one.process else "-"
+        lasting = "-" if one.condition == "waiting" else duration(now_s - one.since_s)
+        took = f"took {one.took_s:.1f} s" if one.took_s is not None else ""
+        table.add_row(one.name, _coloured(one.condition), pid, lasting, str(one.restarts), one.detail or took)
+    return table
+
+
+def starting_table(stack: Stack, now_s: float) -> Table:
+    """The same while it starts: seconds so far, or those it took."""
+    table = Table.grid(padding=(0, 2))
+    for one in stack.components:
+        seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s
+        table.add_row(one.name, _coloured(one.condition), "" if seconds is None else f"{seconds:.1f} s", one.detail)
+    return table
+
+
+def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> Table:
+    """Every task, one line each."""
+    now_s = now_s or time.time()
+    columns = [
+        _whole("task"),
+        "tenant",
+        "pool",
+        _whole("state"),
+        _whole("version"),
+        _whole("reward"),
+        "staleness",
+        _whole("tokens"),
+        _whole("age"),
+    ]
+    table = Table(*columns, box=None, header_style="bold")
+    for one in statuses:
+        state = _coloured(one.state)
+        if one.reason:
+            state.append(f" ({one.reason})", style="dim")
+        age = duration(now_s - one.submitted_s)
+        version = f"{one.version}/{one.steps}"
+        table.add_row(one.task, one.tenant, one.pool, state, version, _f(one.reward), _f(one.staleness), _count(one.sampled_tokens), age)
+    return table
+
+
+def progress_table(tasks: Sequence[Progress]) -> Table:
+    """Tasks as they run: for a terminal that is redrawn."""
+    table = Table("task", "tenant", "state", "step", "reward", "", "staleness", "tokens/s", "left", box=None, header_style="bold")
+    for one in tasks:
+        last = one.steps[-1] if one.steps else None
+        table.add_row(
+            one.spec.name,
+            one.spec.tenant,
+            _coloured(one.state),
+            f"{one.version}/{one.spec.steps}",
+            _f(last.reward if last else None),
+            Text(sparkline(one.rewards), style="cyan"),
+            _f(last.staleness_mean if last else None, 1),
+            _count(one.tokens_per_s()),
+            "-" if (left_s := one.left_s()) is None else duration(left_s),
+        )
+    return table
+
+
+def summary_table(tasks: Sequence[Progress]) -> Table:
+    """What each task has gained."""
+    table = Table(
+        "task", "tenant", "environment", "state", "steps", "reward before", "after", "", "staleness", "tokens", header_style="bold"
+    )
+    for one in tasks:
+        before, after = one.reward_before, one.reward_after
+        gain = "" if before is None or after is None else f"{after - before:+.3f}"
+        state = _coloured(one.state)
+        if one.reason:
+            state.append(f" ({one.reason})", style="dim")
+        row = [one.spec.name, one.spec.tenant, one.spec.environment.name, state, f"{one.version}/{one.spec.steps}"]
+        table.add_row(*row, _f(before), _f(after), gain, _f(one.staleness), _count(one.sampled_tokens))
+    return table
+
+
+def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
+    """Every environment that some replica offers."""
+    return sorted({name for report in replicas for name in report.environments})
+
+
+def event_line(event: Event, now_s: float | None = None) -> str:
+    """One event in one line, for output that is not redrawn."""
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
+    if event.event != "step":
+        reason = event.data.get("reasons") or event.data.get("reason") or ""
+        return f"{clock} {event.task} {event.event}{f': {reason}' if reason else ''}"
+    step = step_of(event)
+    loss = f" loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
+    return (
+        f"{clock} {event.task} step {step.version} reward {_f(step.reward)} staleness {_f(step.staleness_mean, 1)}"
+        f" tokens {step.sampled_tokens}{loss}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """3 s, 4 min 05 s, 2 h 07 min, 3 d 04 h."""
+    whole = int(seconds)
+    if seconds < 60:
+        return f"{max(0.0, seconds):.0f} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def _whole(header: str) -> Column:
+    """A column that is never cut short: ids are there to be copied."""
+    return Column(header, no_wrap=True, overflow="ignore")
+
+
+def _coloured(state: str) -> Text:
+    return Text(state, style=COLOURS.get(state, ""))
+
+
+def _f(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _count(value: float | None) -> str:
+    """1234 → 1.2 k."""
+    if value is None:
+        return "-"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f}"

@@ -1,0 +1,85 @@
+"""Plots of a run, as PNG: reward, staleness, and when each task was sampled and trained. The door to matplotlib."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from marlaas.progress import Progress
+
+SIZE_INCHES = (9.0, 4.5)
+DOTS_PER_INCH = 120
+
+
+def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
+    """Write reward.png, staleness.png and timeline.png to `folder`; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_reward(tasks, folder / "reward.png"), _staleness(tasks, folder / "staleness.png"), _timeline(tasks, folder / "timeline.png")]
+
+
+def _reward(tasks: Sequence[Progress], path: Path) -> Path:
+    figure, axes = _figure()
+    for one in tasks:
+        steps = [step for step in one.steps if step.reward is not None]
+        rewards = [step.reward or 0.0 for step in steps]
+        versions = [step.version for step in steps]
+        (line,) = axes.plot(versions, _smoothed(rewards), label=_label(one), linewidth=2)
+        axes.plot(versions, rewards, color=line.get_color(), alpha=0.25, linewidth=1)
+    axes.set(xlabel="optimizer step", ylabel="mean reward of the step", title="Reward per task (thin: each step; thick: mean of 5)")
+    return _saved(figure, axes, path)
+
+
+def _staleness(tasks: Sequence[Progress], path: Path) -> Path:
+    figure, axes = _figure()
+    for one in tasks:
+        steps = [step for step in one.steps if step.staleness_mean is not None]
+        axes.plot([step.version for step in steps], [step.staleness_mean or 0.0 for step in steps], label=_label(one), linewidth=1.5)
+    axes.set(xlabel="optimizer step", ylabel="staleness, in versions", title="Staleness of what each step was trained on, mean")
+    return _saved(figure, axes, path)
+
+
+def _timeline(tasks: Sequence[Progress], path: Path) -> Path:
+    """Two lanes a task: from the first sampled trajectory of each step to its batch, and from its batch to the new version."""
+    figure, axes = _figure()
+    origin_s = min((step.first_sampled_s for one in tasks for step in one.steps if step.first_sampled_s), default=0.0)
+    for number, one in enumerate(tasks):
+        sampling = [
+            (step.first_sampled_s - origin_s, step.batched_s - step.first_sampled_s)
+            for step in one.steps
+            if step.first_sampled_s and step.batched_s
+        ]
+        training = [(step.batched_s - origin_s, step.trained_s - step.batched_s) for step in one.steps if step.batched_s and step.trained_s]
+        colour = f"C{number}"
+        axes.broken_barh(sampling, (number + 0.05, 0.4), facecolors=colour, alpha=0.3)
+        axes.broken_barh(training, (number + 0.5, 0.4), facecolors=colour)
+    axes.set_yticks([number + 0.5 for number in range(len(tasks))], [_label(one) for one in tasks])
+    axes.set(xlabel="seconds", title="Each step of each task: sampled (pale), then trained (solid)")
+    return _saved(figure, axes, path)
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure, axes = pyplot.subplots(figsize=SIZE_INCHES, layout="constrained")
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def _saved(figure: Figure, axes: Axes, path: Path) -> Path:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    pyplot.close(figure)
+    return path
+
+
+def _label(one: Progress) -> str:
+    return f"{one.spec.name} ({one.spec.tenant})"
+
+
+def _smoothed(values: list[float], window: int = 5) -> list[float]:
+    """Mean of the last `window` values at each place."""
+    return [sum(values[max(0, end - window) : end]) / len(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]

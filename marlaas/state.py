@@ -1,0 +1,164 @@
+"""What is known of a one-machine stack, as files in its data directory.
+
+    plan.json     what to run: ports, services, their environment       written by `up`, read by the supervisor
+    stack.json    what runs: process ids, states, addresses             written by the supervisor, read by everyone
+    lock          held by the supervisor for as long as it lives
+    nats/ postgres/ cache/ logs/<component>.log
+
+Whether a stack runs is what the lock says, never what a file claims: the kernel lets go of a lock when its holder
+dies, so nothing needs cleaning up after a crash.
+"""
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from marlaas.processes import Identity, is_running
+
+DEFAULT_DATA = Path(".marlaas")
+
+Condition = Literal["waiting", "starting", "ready", "done", "restarting", "failing", "stopping", "stopped"]
+
+
+class StackError(Exception):
+    """The stack cannot do what was asked; the text names the thing and the way out."""
+
+
+class Service(BaseModel):
+    """A service to run: the supervisor adds MARLAAS_HTTP_PORT and asks /readyz there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    argv: list[str]
+    env: dict[str, str] = {}
+
+
+class Plan(BaseModel):
+    """Everything that a supervisor needs to know."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data: Path
+    """Absolute."""
+    nats_port: int
+    postgres_port: int
+    pools_file: Path | None = None
+    """Absolute; None where no service needs it."""
+    prepare: list[str]
+    """A command that ends, run once the servers are ready: the migrations. Empty: none."""
+    prepare_env: dict[str, str] = {}
+    services: list[Service]
+
+
+class Component(BaseModel):
+    """One process of the stack, as last seen by the supervisor."""
+
+    name: str
+    condition: Condition = "waiting"
+    detail: str = ""
+    """Why it restarts or fails: the last line of its log."""
+    process: Identity | None = None
+    http_port: int | None = None
+    since_s: float = 0.0
+    """Unix time of the last change."""
+    took_s: float | None = None
+    """From its latest start until it was ready."""
+    restarts: int = 0
+
+
+class Stack(BaseModel):
+    """The whole stack, as last seen by its supervisor."""
+
+    supervisor: Identity
+    nats_port: int
+    postgres_port: int
+    nats_url: str
+    database_url: str
+    started_s: float
+    components: list[Component]
+
+    def component(self, name: str) -> Component:
+        return next(component for component in self.components if component.name == name)
+
+    @property
+    def is_ready(self) -> bool:
+        return all(component.condition in ("ready", "done") for component in self.components)
+
+    @property
+    def failing(self) -> list[Component]:
+        return [component for component in self.components if component.condition == "failing"]
+
+
+def log_path(data: Path, component: str) -> Path:
+    return data / "logs" / f"{component}.log"
+
+
+def read_stack(data: Path) -> Stack | None:
+    """The latest state, of a running stack or of the last that ran; None when there never was one."""
+    try:
+        return Stack.model_validate_json((data / "stack.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise StackError(f"{data / 'stack.json'} is not readable by this version; remove it, and `marlaas up` writes a new one") from None
+
+
+def read_plan(data: Path) -> Plan:
+    """What the stack that runs, or last ran, on `data` was made of. Raises: FileNotFoundError when there never was one."""
+    return Plan.model_validate_json((data / "plan.json").read_bytes())
+
+
+def plan_pools_file(data: Path) -> Path | None:
+    """The pools file of the stack that runs, or last ran, on `data`."""
+    return read_plan(data).pools_file if (data / "plan.json").exists() else None
+
+
+def write_stack(data: Path, stack: Stack) -> None:
+    """Replace the state whole: a reader sees the old one or the new one."""
+    temporary = data / "stack.json.part"
+    temporary.write_text(stack.model_dump_json(indent=2))
+    temporary.replace(data / "stack.json")
+
+
+def running_stack(data: Path) -> Stack:
+    """The state of the stack that runs on `data`. Raises: StackError when none does."""
+    stack = read_stack(data) if is_locked(data) else None
+    if stack is None or not is_running(stack.supervisor):
+        raise StackError(f"no stack runs on {data}; start one with `marlaas up`, or name another with --data or --url")
+    return stack
+
+
+def is_locked(data: Path) -> bool:
+    """Whether a supervisor lives."""
+    try:
+        with (data / "lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
+@contextmanager
+def locked(data: Path) -> Generator[None]:
+    """Hold the data directory. Raises: StackError when another supervisor does."""
+    file = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(already_running(data)) from None
+        yield
+    finally:
+        os.close(file)
+
+
+def already_running(data: Path) -> str:
+    return f"a stack runs on {data} already; `marlaas status` shows it, `marlaas down` stops it"

@@ -1,0 +1,135 @@
+"""The process that keeps a one-machine stack running: `python -m marlaas.supervisor DATA`, started by `marlaas up`.
+
+It starts NATS, then PostgreSQL, then the migrations, then the services; it starts again whatever dies, says what it
+sees in stack.json, and stops everything in the opposite order on SIGTERM. Nothing outlives it: should it be killed
+outright, the kernel signals each of its children.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from common.logs import configure_logs
+from marlaas import processes, servers
+from marlaas.child import Child, Job, answers_ready
+from marlaas.servers import Command
+from marlaas.state import Plan, Service, Stack, StackError, locked, write_stack
+
+MARK = "STACK_OF_MARLAAS"
+"""Carried by every process of a stack, with the data directory as its value. Not a MARLAAS_ name: those are settings."""
+NOT_LOCKED = 3
+"""Exit status when another supervisor holds the data directory."""
+
+log = structlog.get_logger()
+
+
+async def supervise(plan: Plan) -> None:
+    """Run the stack until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
+    await Supervisor(plan).run(stopping)
+
+
+class Supervisor:
+    """Tiers of children: a tier starts once the one before it is ready, and stops before it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._started_s = time.time()
+        jobs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
+        mark = {MARK: str(plan.data)}
+        self._tiers = [[Child(job, plan.data, mark, self._write) for job in tier] for tier in jobs]
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        self._write()
+        async with asyncio.TaskGroup() as runners:
+            running: list[list[asyncio.Task[None]]] = []
+            for tier in self._tiers:
+                running.append([runners.create_task(child.run(), name=child.job.name) for child in tier])
+                if not await _all_settled(tier, stopping):
+                    break
+            await stopping.wait()
+            log.info("stopping")
+            for tier, tasks in reversed(list(zip(self._tiers, running, strict=False))):
+                for child in tier:
+                    child.stop()
+                if tasks:
+                    await asyncio.wait(tasks)
+        log.info("stopped")
+
+    def _write(self) -> None:
+        identity = processes.identify(os.getpid())
+        assert identity is not None
+        plan = self._plan
+        stack = Stack(
+            supervisor=identity,
+            nats_port=plan.nats_port,
+            postgres_port=plan.postgres_port,
+            nats_url=servers.nats_url(plan.nats_port),
+            database_url=servers.database_url(plan.postgres_port),
+            started_s=self._started_s,
+            components=[child.component for tier in self._tiers for child in tier],
+        )
+        write_stack(plan.data, stack)
+
+
+async def _all_settled(tier: list[Child], stopping: asyncio.Event) -> bool:
+    """Whether every child became ready; False when the stack is to stop first."""
+    settled = asyncio.gather(*(child.settled.wait() for child in tier))
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({settled, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    settled.cancel()
+    stopped.cancel()
+    with suppress(asyncio.CancelledError):
+        await settled
+    return not stopping.is_set()
+
+
+def _nats(plan: Plan) -> Job:
+    async def is_ready(_: int) -> bool:
+        return servers.is_listening(plan.nats_port)
+
+    return Job("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready)
+
+
+def _postgres(plan: Plan) -> Job:
+    async def is_ready(_: int) -> bool:
+        if not servers.is_listening(plan.postgres_port):
+            return False
+        await asyncio.to_thread(servers.create_database, plan.postgres_port)
+        return True
+
+    return Job("postgres", lambda: servers.postgres_command(plan.data / "postgres", plan.postgres_port), is_ready, grace_s=60)
+
+
+def _prepare(plan: Plan) -> Job:
+    async def never(_: int) -> bool:
+        return False
+
+    return Job("migrations", lambda: Command("migrations", plan.prepare, plan.prepare_env), never, until_done=True)
+
+
+def _service(service: Service) -> Job:
+    return Job(service.name, lambda: Command(service.name, service.argv, service.env), answers_ready)
+
+
+def main(data: Path) -> None:
+    configure_logs("supervisor", "supervisor", "info")
+    plan = Plan.model_validate_json((data / "plan.json").read_bytes())
+    try:
+        with locked(plan.data):
+            asyncio.run(supervise(plan))
+    except StackError as error:
+        print(error, file=sys.stderr)
+        sys.exit(NOT_LOCKED)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

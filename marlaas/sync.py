@@ -1,0 +1,86 @@
+"""The SDK without asyncio, for notebooks and scripts.
+
+with connect("nats://127.0.0.1:4222") as client:
+    task = client.submit({"name": "gcd", ...})
+    client.wait(task)
+    client.pull(task, Path("adapter"))
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+
+from common.messages import AdapterRef, Event, TaskStatus
+from common.spec import TaskSpec
+from marlaas.client import DEFAULT_URL, Client
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """As `Client`; every method waits for its result."""
+
+    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None) -> str:
+        return self._run(self._client.submit(spec, task))
+
+    def cancel(self, task: str, reason: str = "") -> None:
+        self._run(self._client.cancel(task, reason))
+
+    def pause(self, task: str, reason: str = "") -> None:
+        self._run(self._client.pause(task, reason))
+
+    def resume(self, task: str, reason: str = "") -> None:
+        self._run(self._client.resume(task, reason))
+
+    def tasks(self) -> list[TaskStatus]:
+        return self._run(self._client.tasks())
+
+    def status(self, task: str) -> TaskStatus:
+        return self._run(self._client.status(task))
+
+    def wait(self, task: str) -> TaskStatus:
+        return self._run(self._client.wait(task))
+
+    def watch(self, *tasks: str) -> Iterator[Event]:
+        events = aiter(self._client.watch(*tasks))
+        while (event := self._run(_next(events))) is not None:
+            yield event
+
+    def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
+        return self._run(self._client.pull(task, folder, version))
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+@contextmanager
+def connect(url: str = DEFAULT_URL) -> Generator[SyncClient]:
+    """A client whose connection is kept alive by a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="marlaas-client", daemon=True)
+    thread.start()
+    connection = Client.connect(url)
+    try:
+        client = asyncio.run_coroutine_threadsafe(connection.__aenter__(), loop).result()
+        try:
+            yield SyncClient(client, loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(connection.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _next(events: Any) -> Event | None:
+    """`Any`: an async generator of events, whose type says nothing of `anext`."""
+    return await anext(events, None)

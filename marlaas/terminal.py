@@ -1,0 +1,53 @@
+"""What changes on the screen while one waits: a start, and tasks that run. Lines instead where output is not a terminal."""
+
+import time
+from collections.abc import AsyncIterator
+
+from rich.console import Console
+from rich.live import Live
+
+from common.messages import Event
+from marlaas import display, stack
+from marlaas.progress import Progress
+from marlaas.stack import Starting
+from marlaas.state import Stack
+
+REDRAWS_PER_S = 4
+
+
+def show_start(console: Console, starting: Starting) -> Stack:
+    """Show each component from starting to ready; returns the running stack. Raises: as `wait_until_ready`."""
+    if not console.is_terminal:
+        return stack.wait_until_ready(starting, _Changes(console).tell)
+    with Live(console=console, refresh_per_second=REDRAWS_PER_S) as live:
+        return stack.wait_until_ready(starting, lambda state: live.update(display.starting_table(state, time.time())))
+
+
+async def show_tasks(console: Console, tasks: list[Progress], events: AsyncIterator[Event]) -> None:
+    """Follow `events` into `tasks`, showing them, until the events end."""
+    by_id = {one.task: one for one in tasks}
+    if not console.is_terminal:
+        async for event in events:
+            by_id[event.task].take(event)
+            console.print(display.event_line(event), soft_wrap=True, highlight=False)
+        return
+    with Live(display.progress_table(tasks), console=console, refresh_per_second=REDRAWS_PER_S) as live:
+        async for event in events:
+            by_id[event.task].take(event)
+            live.update(display.progress_table(tasks))
+
+
+class _Changes:
+    """Prints a line whenever a component's condition changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: dict[str, str] = {}
+
+    def tell(self, state: Stack) -> None:
+        for one in state.components:
+            if one.condition not in ("waiting", self._seen.get(one.name)):
+                took = f" after {one.took_s:.1f} s" if one.took_s is not None else ""
+                detail = f": {one.detail}" if one.detail else ""
+                self._console.print(f"{one.name}: {one.condition}{took}{detail}", soft_wrap=True, highlight=False)
+            self._seen[one.name] = one.condition

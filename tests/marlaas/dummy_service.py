@@ -1,0 +1,22 @@
+"""A service with the real skeleton and nothing inside, so that the stack can be tested by itself."""
+
+import asyncio
+import sys
+
+from common.service import Running, run_service
+from common.settings import Settings
+
+
+class DummySettings(Settings):
+    service = "DUMMY"
+
+
+async def main(running: Running[DummySettings]) -> None:
+    running.health.set_ready()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    if "--broken" in sys.argv:
+        sys.exit("model folder /nowhere does not exist")
+    run_service(DummySettings, main)

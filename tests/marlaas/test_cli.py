@@ -1,0 +1,120 @@
+"""The command line as a user meets it: a process, what it prints, and how it ends."""
+
+import asyncio
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from common.bus import Bus
+from marlaas.tasks import read_task
+from tests.marlaas.conftest import STEPS, Answering
+
+MARLAAS = str(Path(sys.executable).parent / "marlaas")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TASK = """\
+name = "gcd"
+tenant = "acme"
+pool = "tiny"
+steps = 3
+[environment]
+name = "reasoning_gym:gcd"
+"""
+
+
+def marlaas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([MARLAAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def task_file(tmp_path: Path) -> Path:
+    path = tmp_path / "task.toml"
+    path.write_text(TASK)
+    return path
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """What it complained about: one line, no traceback, exit status 1."""
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["up"], ["demo"], ["submit"]])
+def test_help_is_answered_at_once(command: list[str], tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = marlaas(*command, "--help", cwd=tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    assert "Usage: marlaas" in done.stdout
+    used_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert used_s < 1.0, "something heavy is imported"  # about 0.3 s; processor time, since others share the machine
+
+
+@pytest.mark.parametrize("command", [["ps"], ["status"], ["watch"], ["envs"], ["cancel", "x"], ["pull", "x"], ["psql"], ["doctor"]])
+def test_without_a_stack_the_way_to_one_is_told(command: list[str], tmp_path: Path) -> None:
+    assert complaint(marlaas(*command, cwd=tmp_path)).startswith("marlaas: no stack runs on .marlaas; start one with `marlaas up`")
+
+
+def test_down_without_a_stack_is_harmless(tmp_path: Path) -> None:
+    done = marlaas("down", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "nothing runs on .marlaas\n")
+
+
+def test_unknown_field_is_named_with_its_nearest(task_file: Path) -> None:
+    task_file.write_text(TASK + "[algorithm]\ngroup_sise = 4\n")
+    text = complaint(marlaas("submit", "task.toml", cwd=task_file.parent))
+    assert text == "marlaas: task.toml: algorithm.group_sise: no such field; did you mean 'group_size'?\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "there is no task file task.toml"), ("name = ", "task.toml is not TOML"), ("name = 'x'", "tenant: required, but not given")],
+)
+def test_unusable_task_file_is_explained(content: str | None, expected: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "task.toml").write_text(content)
+    assert expected in complaint(marlaas("submit", "task.toml", cwd=tmp_path))
+
+
+def test_absent_pools_file_is_named(tmp_path: Path) -> None:
+    assert "pools file nowhere.toml does not exist" in complaint(marlaas("up", "--pools", "nowhere.toml", cwd=tmp_path))
+
+
+def test_unreachable_nats_is_named(task_file: Path) -> None:
+    text = complaint(marlaas("submit", "task.toml", "--url", "nats://127.0.0.1:1", cwd=task_file.parent))
+    assert "NATS does not answer at nats://127.0.0.1:1" in text
+
+
+async def test_task_is_submitted_watched_listed_and_pulled(nats_url: str, bus: Bus, scheduler: Answering, task_file: Path) -> None:
+    async def run(*arguments: str) -> str:
+        done = await asyncio.to_thread(marlaas, *arguments, "--url", nats_url, cwd=task_file.parent)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert await run("submit", "task.toml", "--id", "mine-1") == "accepted: mine-1\n"
+    watched = (await run("watch", "mine-1")).splitlines()
+    assert [line.split()[2] for line in watched] == ["accepted", *["step"] * STEPS, "finished"]
+    assert "mine-1 step 3 reward 0.300 staleness 0.5 tokens 100 loss 0.2500" in watched[3]
+    assert "mine-1" in await run("ps")
+    assert "version 3 of mine-1, rank 8" in await run("pull", "mine-1")
+    assert (task_file.parent / "mine-1.v3" / "adapter_config.json").exists()
+    assert "no environment service reports" in await run("envs")
+
+
+async def test_rejection_is_printed_line_by_line(nats_url: str, scheduler: Answering, task_file: Path) -> None:
+    task_file.write_text(TASK.replace('"tiny"', '"huge"'))
+    done = await asyncio.to_thread(marlaas, "submit", "task.toml", "--url", nats_url, cwd=task_file.parent)
+    assert complaint(done).splitlines()[1:] == ["  pool: no pool 'huge' here", "  and another reason"]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_example_is_a_task_that_the_offered_pools_take(path: Path) -> None:
+    from common.pools import objections, read_pools
+
+    assert objections(read_task(path), read_pools(EXAMPLES.parent / "pools.toml")) == []
+    assert "name" in tomllib.loads(path.read_text())

@@ -1,0 +1,120 @@
+"""The SDK against a real NATS server, with a scheduler that only answers."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from common import streams
+from common.bus import Bus
+from common.messages import ReplicaReport
+from common.spec import TASK_ID_PATTERN
+from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, new_task_id
+from marlaas.sync import connect
+from tests.marlaas.conftest import SPEC, STEPS, Answering
+
+
+async def test_task_is_accepted_followed_and_its_adapters_fetched(nats_url: str, scheduler: Answering, tmp_path: Path) -> None:
+    async with Client.connect(nats_url) as client:
+        task = await client.submit(SPEC)
+        names = [event.event async for event in client.watch(task)]
+        assert names == ["accepted", *["step"] * STEPS, "finished"]
+        assert (await client.wait(task)).state == "finished"
+        assert [status.task for status in await client.tasks()] == [task]
+
+        latest = await client.pull(task, tmp_path / "latest")
+        assert latest.version == STEPS
+        assert (tmp_path / "latest" / "adapter_config.json").read_text() == f'{{"version": {STEPS}}}'
+        first = await client.pull(task, tmp_path / "first", version=1)
+        assert first.version == 1
+        assert (tmp_path / "first" / "adapter_config.json").read_text() == '{"version": 1}'
+        with pytest.raises(ClientError, match="no version 9; kept are: 1, 2, 3"):
+            await client.pull(task, tmp_path / "ninth", version=9)
+        with pytest.raises(ClientError, match="first exists already"):
+            await client.pull(task, tmp_path / "first", version=1)
+
+
+async def test_rejection_carries_every_reason(nats_url: str, scheduler: Answering) -> None:
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(TaskRejected) as caught:
+            await client.submit({**SPEC, "pool": "huge"})
+    assert caught.value.reasons == ["pool: no pool 'huge' here", "and another reason"]
+
+
+async def test_wrong_field_is_told_without_asking_anyone(nats_url: str) -> None:
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(TaskRejected, match=r"lora\.rnak: no such field; did you mean 'rank'\?"):
+            await client.submit({**SPEC, "lora": {"rnak": 4}})
+
+
+async def test_silent_scheduler_is_said_to_be_silent(nats_url: str, bus: Bus) -> None:
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(NoAnswer, match="the scheduler does not answer"):
+            await client.submit(SPEC, timeout_s=0.5)
+
+
+async def test_absent_nats_is_named() -> None:
+    with pytest.raises(NoAnswer, match=r"NATS does not answer at .*127\.0\.0\.1:1;"):
+        async with Client.connect("nats://127.0.0.1:1", timeout_s=0.5):
+            pass
+
+
+async def test_nats_without_a_stack_is_recognised(nats_url: str) -> None:
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(NoAnswer, match="knows no MARLaaS stack"):
+            await client.tasks()
+
+
+async def test_submitting_again_under_the_same_id_returns_the_same_task(nats_url: str, scheduler: Answering) -> None:
+    async with Client.connect(nats_url) as client:
+        assert await client.submit(SPEC, "mine-1") == "mine-1"
+        assert await client.submit(SPEC, "mine-1") == "mine-1"
+        with pytest.raises(TaskRejected):
+            await client.submit({**SPEC, "pool": "huge"}, "mine-1")
+        assert len(await client.tasks()) == 1
+
+
+async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, scheduler: Answering) -> None:
+    async with Client.connect(nats_url) as client:
+        task = await client.submit({**SPEC, "name": "slow"})
+        seen = asyncio.create_task(_names(client, task))
+        await client.pause(task)
+        await client.resume(task)
+        await client.cancel(task, "enough")
+        assert await asyncio.wait_for(seen, 10) == ["accepted", "paused", "resumed", "cancelled"]
+        ended = await client.wait(task)
+        assert (ended.state, ended.reason) == ("cancelled", "enough")
+        with pytest.raises(ClientError, match="is cancelled already; there is nothing to pause"):
+            await client.pause(task)
+        with pytest.raises(UnknownTask, match=f"did you mean '{task}'"):
+            await client.status(task[:-1])
+
+
+async def test_replicas_tell_which_environments_there_are(nats_url: str, bus: Bus) -> None:
+    report = ReplicaReport(replica="env-1", service="env", environments=["reasoning_gym:gcd"])
+    await bus.put_value(streams.REPLICAS_BUCKET, "env.env-1", report)
+    async with Client.connect(nats_url) as client:
+        assert await client.replicas() == [report]
+
+
+async def test_same_without_asyncio(nats_url: str, scheduler: Answering, tmp_path: Path) -> None:
+    def use() -> list[str]:
+        with connect(nats_url) as client:
+            task = client.submit(SPEC)
+            names = [event.event for event in client.watch(task)]
+            assert client.wait(task).version == STEPS
+            client.pull(task, tmp_path / "adapter")
+            return names
+
+    assert await asyncio.to_thread(use) == ["accepted", *["step"] * STEPS, "finished"]
+
+
+def test_new_ids_are_valid_and_differ() -> None:
+    ids = {new_task_id("a" * 40) for _ in range(100)}
+    assert len(ids) == 100
+    assert all(re.fullmatch(TASK_ID_PATTERN, one) for one in ids)
+
+
+async def _names(client: Client, task: str) -> list[str]:
+    return [event.event async for event in client.watch(task)]

@@ -1,0 +1,100 @@
+"""What events add up to, and how it is shown."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from common.messages import Event
+from common.spec import parse_spec
+from marlaas import display, plots
+from marlaas.placement import Machine, Share, shares
+from marlaas.progress import Progress, sparkline
+from tests.marlaas.conftest import SPEC, step_data
+
+
+def event(name: str, at_s: float, data: dict[str, JsonValue] | None = None) -> Event:
+    return Event.model_validate({"tenant": "acme", "task": "t", "event": name, "at_s": at_s, "data": data or {}})
+
+
+def progress(steps: int, of: int = 20) -> Progress:
+    one = Progress("t", parse_spec({**SPEC, "steps": of}))
+    one.take(event("accepted", 100.0))
+    for version in range(1, steps + 1):
+        one.take(event("step", 100.0 + 2 * version, step_data(version)))
+    return one
+
+
+def test_reward_before_and_after_are_means_of_the_edges() -> None:
+    one = progress(20)
+    assert one.reward_before == pytest.approx(0.3)
+    assert one.reward_after == pytest.approx(1.8)
+    assert one.sampled_tokens == 2000
+    assert one.staleness == 0.5
+
+
+def test_speed_and_time_left_come_from_the_latest_steps() -> None:
+    one = progress(12)
+    assert one.tokens_per_s() == pytest.approx(50.0)
+    assert one.left_s() == pytest.approx(16.0)
+    assert progress(1).tokens_per_s() is None
+
+
+def test_step_told_twice_counts_once() -> None:
+    one = progress(3)
+    one.take(event("step", 200.0, step_data(3)))
+    assert [step.version for step in one.steps] == [1, 2, 3]
+
+
+def test_rejected_repetition_does_not_end_an_accepted_task() -> None:
+    one = progress(3)
+    one.take(event("rejected", 200.0, {"reasons": ["the id is taken"]}))
+    assert one.state == "running"
+    one.take(event("failed", 201.0, {"reason": "8 groups in a row failed"}))
+    assert (one.state, one.reason) == ("failed", "8 groups in a row failed")
+
+
+def test_event_with_missing_fields_is_shown_with_dashes() -> None:
+    one = progress(0)
+    one.take(event("step", 101.0, {"version": 1}))
+    assert one.rewards == []
+    assert "step 1 reward - staleness - tokens 0" in display.event_line(event("step", 101.0, {"version": 1}))
+    assert display.progress_table([one]).row_count == 1
+    assert display.summary_table([one]).row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([], ""), ([1.0], "▁"), ([0.0, 1.0], "▁█"), ([1.0, 1.0], "▁▁"), ([0.0, 0.0, 1.0, 1.0], "▁▁██")],
+)
+def test_sparkline_goes_from_least_to_most(values: list[float], expected: str) -> None:
+    assert sparkline(values) == expected
+
+
+def test_long_course_is_squeezed() -> None:
+    assert sparkline([float(number) for number in range(1000)], width=8) == "▁▂▃▄▅▆▇█"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3.2, "3 s"), (245, "4 min 05 s"), (7620, "2 h 07 min"), (273_600, "3 d 04 h")])
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert display.duration(seconds) == text
+
+
+def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:
+    paths = plots.draw([progress(20), progress(0)], tmp_path)
+    assert [path.name for path in paths] == ["reward.png", "staleness.png", "timeline.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("machine", "pools", "expected"),
+    [
+        (Machine((0, 1), False), 1, [Share((0,), (1,))]),
+        (Machine((0,), False), 1, [Share((0,), (0,))]),
+        (Machine((4, 5, 6, 7), False), 2, [Share((4,), (5,)), Share((6,), (7,))]),
+        (Machine(tuple(range(8)), False), 1, [Share((0, 1, 2, 3), (4, 5, 6, 7))]),
+        (Machine((0, 1), True), 1, [Share()]),
+    ],
+)
+def test_sampling_and_training_get_cores_of_their_own(machine: Machine, pools: int, expected: list[Share]) -> None:
+    assert shares(machine, pools) == expected

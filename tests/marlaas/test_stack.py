@@ -1,0 +1,195 @@
+"""The one-machine stack with its real servers, and services that have nothing inside."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marlaas import processes, servers, stack
+from marlaas.child import last_words
+from marlaas.servers import HOST
+from marlaas.state import Component, Plan, Service, Stack, StackError, is_locked, read_stack, running_stack, write_stack
+from tests.marlaas.waiting import until
+
+DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
+ROOT = Path(__file__).parents[2]
+
+
+def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> Plan:
+    nats_port = servers.free_port()
+    env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "PYTHONPATH": str(ROOT)}
+    return Plan(
+        data=data,
+        nats_port=nats_port,
+        postgres_port=servers.free_port(),
+        prepare=prepare or [],
+        services=[Service(name=f"dummy{number}", argv=argv, env=env) for number, argv in enumerate(services or [DUMMY])],
+    )
+
+
+def ignore(_: Stack) -> None:
+    pass
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    stack.stop(tmp_path)
+
+
+def started(plan: Plan) -> Stack:
+    return stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+
+
+def identities(state: Stack) -> list[processes.Identity]:
+    return [state.supervisor, *(component.process for component in state.components if component.process)]
+
+
+def component_now(data: Path, name: str) -> Component:
+    state = read_stack(data)
+    assert state is not None
+    return state.component(name)
+
+
+def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> None:
+    plan = plan_for(data, prepare=[sys.executable, "-c", "print('migrated')"], services=[DUMMY, DUMMY])
+    seen: list[list[str]] = []
+    state = stack.wait_until_ready(stack.start(plan), lambda state: seen.append([c.condition for c in state.components]), timeout_s=60)
+    assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
+    assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
+    assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
+    assert (data / "logs" / "migrations.log").read_text() == "migrated\n"
+
+    assert stack.stop(data)
+    assert not any(processes.is_running(one) for one in identities(state))
+    assert not servers.is_listening(plan.nats_port)
+    assert not servers.is_listening(plan.postgres_port)
+    assert not stack.stop(data)
+    with pytest.raises(StackError, match=r"no stack runs on .*marlaas up"):
+        running_stack(data)
+
+
+def test_second_start_on_the_same_directory_is_refused(data: Path) -> None:
+    plan = plan_for(data)
+    started(plan)
+    with pytest.raises(StackError, match=r"runs on .* already"):
+        stack.start(plan)
+
+
+def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(StackError, match=rf"port {port}, which is for PostgreSQL.*--postgres-port"):
+            stack.start(plan_for(data).model_copy(update={"postgres_port": port}))
+
+
+def test_killed_service_is_started_again_and_the_others_stay(data: Path) -> None:
+    before = started(plan_for(data))
+    killed = before.component("dummy0").process
+    assert killed is not None
+    os.kill(killed.pid, signal.SIGKILL)
+
+    def is_back() -> bool:
+        now = component_now(data, "dummy0")
+        return now.condition == "ready" and now.process != killed
+
+    until(is_back)
+    now = read_stack(data)
+    assert now is not None
+    assert now.component("dummy0").restarts == 1
+    assert now.component("postgres").process == before.component("postgres").process
+    assert '"event": "component_died"' in (data / "logs" / "supervisor.log").read_text()
+
+
+def test_killed_servers_are_started_again(data: Path) -> None:
+    before = started(plan_for(data))
+    for name in ("nats", "postgres"):
+        process = before.component(name).process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+    for name in ("nats", "postgres"):
+        until(lambda name=name: component_now(data, name).restarts == 1 and component_now(data, name).condition == "ready")
+
+
+def test_nothing_outlives_a_killed_supervisor(data: Path) -> None:
+    state = started(plan_for(data, services=[DUMMY, DUMMY]))
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    until(lambda: not any(processes.is_running(one) for one in identities(state)))
+    with pytest.raises(StackError, match="no stack runs"):
+        running_stack(data)
+
+
+def test_start_after_a_crash_ends_what_was_left_and_keeps_the_ports(data: Path) -> None:
+    plan = plan_for(data)
+    state = started(plan)
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    until(lambda: not is_locked(data))
+    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, stack.MARK: str(data)})
+    try:
+        until(lambda: bool(processes.marked_with(stack.MARK, str(data))))  # a new process has no environment for a moment
+        again = started(plan)
+        assert orphan.wait(timeout=10) == -signal.SIGTERM
+    finally:
+        orphan.kill()
+    assert again.supervisor != state.supervisor
+    assert again.nats_url == state.nats_url
+
+
+def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        now = processes.identify(bystander.pid)
+        assert now is not None
+        before = now.model_copy(update={"started": "another-boot:17"})
+        component = Component(name="nats", condition="ready", process=before)
+        urls = {"nats_url": "nats://x", "database_url": "postgresql://x"}
+        write_stack(data, Stack(supervisor=before, nats_port=1, postgres_port=2, started_s=0, components=[component], **urls))
+        assert stack.end_leftovers(data) == []
+        with pytest.raises(StackError, match="no stack runs"):
+            running_stack(data)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_service_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(data: Path) -> None:
+    plan = plan_for(data, services=[DUMMY, [*DUMMY, "--broken"]])
+    with pytest.raises(StackError, match=r"dummy1 does not run.*model folder /nowhere does not exist"):
+        stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+    assert not servers.is_listening(plan.nats_port)
+    assert not servers.is_listening(plan.postgres_port)
+
+
+def test_failing_migrations_stop_the_start(data: Path) -> None:
+    plan = plan_for(data, prepare=[sys.executable, "-c", "raise SystemExit('revision 0007 is unknown')"])
+    with pytest.raises(StackError, match=r"migrations does not run.*revision 0007 is unknown"):
+        stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+    state = read_stack(data)
+    assert state is not None
+    assert state.component("dummy0").condition == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", "its log is empty"),
+        ("one\nRuntimeError: no such device\n\n", "RuntimeError: no such device"),
+        ('{"level": "error", "event": "fatal", "error": "GPU is gone"}\nException ignored in: <function>\n', "GPU is gone"),
+        ('{"level": "info", "event": "starting"}\nplain [text\n', "plain [text"),
+    ],
+)
+def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text('{"level": "error", "event": "fatal", "error": "of an earlier life"}\n')
+    start = path.stat().st_size
+    with path.open("a") as file:
+        file.write(log)
+    assert last_words(path, start) == words
