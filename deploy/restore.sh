@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# What deploy/backup.sh saved, into empty volumes: deploy/restore.sh FOLDER, then `docker compose up -d`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$(realpath "${1:?usage: deploy/restore.sh FOLDER}")
+compose() { ${COMPOSE:-docker compose} "$@"; }
+compose up -d postgres
+until compose exec -T postgres pg_isready -q -h 127.0.0.1 -U marlaas -d marlaas < /dev/null; do sleep 1; done
+if [[ $(compose exec -T postgres psql -U marlaas -Atc "SELECT to_regclass('tasks') IS NULL" < /dev/null) != t* ]]; then
+  echo "restore: there is a database already; remove it with 'docker compose down --volumes' if it is not needed" >&2
+  exit 1
+fi
+compose run --rm -T nats-volume < /dev/null
+compose run --rm -T --no-deps --entrypoint tar nats -C /data -xf - < "$folder/nats.tar"
+compose exec -T postgres pg_restore -U marlaas -d marlaas --exit-on-error < "$folder/postgres.dump"
+echo "restored; next: docker compose up -d"

@@ -1,0 +1,1 @@
+"""The containers: built, started, killed, scaled, backed up. `make test-compose`."""

@@ -1,0 +1,132 @@
+"""A deployment of docker-compose.yml under a name and a port of its own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from marlaas import servers
+
+REPOSITORY = Path(__file__).parents[2]
+SERVICES = ("scheduler", "env", "trainer", "rollout")
+BUILD_TIMEOUT_S = 3000
+COMMAND_TIMEOUT_S = 300
+
+
+def compose_command() -> list[str]:
+    """`docker compose` where Docker has it, else docker-compose."""
+    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
+        return ["docker", "compose"]
+    return ["docker-compose"]
+
+
+def why_not() -> str | None:
+    """Why containers cannot be had here; None when they can."""
+    if shutil.which("docker") is None:
+        return "there is no `docker` here"
+    found = subprocess.run(["docker", "info"], capture_output=True, text=True)
+    if found.returncode != 0:
+        return f"the Docker engine does not answer: {found.stderr.strip().splitlines()[-1]}"
+    if subprocess.run([*compose_command(), "version"], capture_output=True).returncode != 0:
+        return "there is neither `docker compose` nor `docker-compose` here"
+    return None
+
+
+@dataclass
+class Deployment:
+    """Names, ports and volumes that no other deployment on this machine has."""
+
+    project: str = field(default_factory=lambda: f"marlaas-test-{uuid.uuid4().hex[:8]}")
+    nats_port: int = field(default_factory=servers.free_port)
+    command: list[str] = field(default_factory=compose_command)
+
+    @property
+    def nats_url(self) -> str:
+        return f"nats://marlaas:marlaas@127.0.0.1:{self.nats_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        chosen = {
+            "COMPOSE_PROJECT_NAME": self.project,
+            "COMPOSE": " ".join(self.command),
+            "MARLAAS_VERSION": "test",
+            "NATS_ADDRESS": f"127.0.0.1:{self.nats_port}",
+            "NATS_PASSWORD": "marlaas",
+            "POSTGRES_PASSWORD": "marlaas",
+        }
+        return {**os.environ, **chosen}
+
+    def run(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        """Standard output of a command that succeeds."""
+        done = subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def compose(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        return self.run([*self.command, *arguments], timeout_s)
+
+    def build(self) -> None:
+        self.compose("build", *SERVICES, timeout_s=BUILD_TIMEOUT_S)
+
+    def up(self, **scale: int) -> float:
+        """Seconds until every container is ready. Starts what was killed, adds what is to be added, leaves the rest alone."""
+        started = time.monotonic()
+        self.compose("up", "-d", "--no-build", "--no-recreate", *(part for name, n in scale.items() for part in ("--scale", f"{name}={n}")))
+        self.wait_until_ready(240)
+        return time.monotonic() - started
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            late = {name: health for service in SERVICES for name, health in self.health(service).items() if health != "healthy"}
+            if not late:
+                return
+            assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*SERVICES)[-5000:]}"
+            time.sleep(0.5)
+
+    def containers(self, service: str) -> list[str]:
+        """Ids of the containers of a service, stopped ones left out."""
+        labels = [f"label=com.docker.compose.project={self.project}", f"label=com.docker.compose.service={service}"]
+        return self.run(["docker", "ps", "-q", *(part for label in labels for part in ("--filter", label))]).split()
+
+    def health(self, service: str) -> dict[str, str]:
+        ids = self.containers(service)
+        return (
+            json_lines(self.run(["docker", "inspect", "--format", "{{.Id}} {{.State.Health.Status}}", *ids]))
+            if ids
+            else {service: "absent"}
+        )
+
+    def kill(self, service: str) -> None:
+        self.run(["docker", "kill", self.containers(service)[0]])
+
+    def logs(self, *services: str) -> str:
+        return self.compose("logs", "--no-color", *services)
+
+    def psql(self, query: str) -> list[list[str]]:
+        """Rows of a query, asked as an operator would: with psql, inside the container."""
+        out = self.compose("exec", "-T", "postgres", "psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query)
+        return [line.split("\t") for line in out.splitlines()]
+
+    def metric(self, container: str, name: str) -> float:
+        """The sum of a counter's samples, asked inside the container."""
+        fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
+        text = self.run(["docker", "exec", container, "python", "-c", fetch])
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+    def remove(self) -> None:
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+
+
+def json_lines(text: str) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in text.splitlines())
+
+
+def log_events(text: str) -> list[dict[str, object]]:
+    """The structured lines of a service's log."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
