@@ -1,0 +1,104 @@
+"""Tokens per second of the bare inference engine, by how many adapters share a batch. Prints JSON.
+
+    python bench/engine.py [--pool tiny] [--requests 128] [--tokens 32] [--prompt 48] [--adapters 0,1,8,16] [--cores 0]
+
+Every request has its own seed and runs to `--tokens`; a quarter of them share each prompt, as members of a group do.
+Zero adapters is the base model. The first round of each setting warms caches and is not counted.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from common.pools import read_pools
+from common.spec import LORA_TARGETS
+from rollout_svc.engine import Engine, EngineSettings, SampleRequest
+
+ROUNDS = 5
+RANK = 8
+
+
+def write_adapter(model: Path, folder: Path, seed: int) -> None:
+    """A PEFT folder with small random weights for every linear layer of `model`."""
+    generator = torch.Generator().manual_seed(seed)
+    weights: dict[str, torch.Tensor] = {}
+    for file in model.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  # not a dict
+                if name.split(".")[-2] in LORA_TARGETS:
+                    outputs, inputs = tensors.get_slice(name).get_shape()
+                    place = f"base_model.model.{name.removesuffix('.weight')}"
+                    weights[f"{place}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator) * 0.02
+                    weights[f"{place}.lora_B.weight"] = torch.randn(outputs, RANK, generator=generator) * 0.02
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 16, "bias": "none", "target_modules": LORA_TARGETS}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+async def round_s(engine: Engine, options: argparse.Namespace, adapters: list[str], number: int) -> float:
+    """Seconds that `options.requests` requests take together."""
+
+    def request(place: int) -> SampleRequest:
+        group = place // 4
+        return SampleRequest(
+            request_id=f"{len(adapters)}-{number}-{place}",
+            ids=[3 + (group * 31 + token * 7) % 500 for token in range(options.prompt)],
+            max_tokens=options.tokens,
+            temperature=1.0,
+            seed=number * options.requests + place,
+            stop_ids=[],
+            adapter=adapters[group % len(adapters)] if adapters else None,
+        )
+
+    started = time.perf_counter()
+    await asyncio.gather(*(engine.sample(request(place)) for place in range(options.requests)))
+    return time.perf_counter() - started
+
+
+async def measure(options: argparse.Namespace) -> dict[str, object]:
+    pool = read_pools(Path("pools.toml"))[options.pool]
+    started = time.perf_counter()
+    cores = tuple(int(core) for core in options.cores.split(",") if core)
+    engine = await Engine.start(EngineSettings.of(pool, device=options.device, cores=cores))
+    await engine.warm_up()
+    found: dict[str, object] = {"pool": options.pool, "start_s": round(time.perf_counter() - started, 1), "kv_tokens": engine.kv_tokens}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for count in options.adapters:
+                names = [f"bench-{count}-{number}" for number in range(count)]
+                for number, name in enumerate(names):
+                    write_adapter(Path(pool.model), Path(folder) / name, number)
+                    await engine.load(name, Path(folder) / name)
+                rounds = [await round_s(engine, options, names, number) for number in range(ROUNDS + 1)][1:]
+                tokens = options.requests * options.tokens
+                found[f"{count} adapters"] = {
+                    "tokens_per_s": round(tokens * ROUNDS / sum(rounds)),
+                    "best_tokens_per_s": round(tokens / min(rounds)),
+                }
+                for name in names:
+                    await engine.unload(name)
+    finally:
+        engine.close()
+    found |= {"requests": options.requests, "tokens": options.tokens, "prompt": options.prompt, "load_average": os.getloadavg()[0]}
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", default="tiny")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--cores", default="0")
+    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=48)
+    parser.add_argument("--adapters", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 8, 16])
+    print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=2))

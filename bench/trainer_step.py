@@ -1,0 +1,99 @@
+"""Time of one optimizer step: `python bench/trainer_step.py`. Writes one JSON object.
+
+Trajectories are made up (random tokens after a prompt that the group shares), so only lengths matter. `wall_s` is what a
+user waits, `cpu_s` what it costs; on a busy machine the second is the steadier of the two.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from trainer_svc.batch import Group
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models/tiny"))
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--size", type=int, default=8, help="members of a group")
+    parser.add_argument("--prompt", type=int, default=40, help="mean tokens of a prompt")
+    parser.add_argument("--new", type=int, default=16, help="most tokens of a reply")
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--no-sharing", action="store_true", help="compute every prompt once for each member")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    from common.spec import parse_spec
+    from trainer_svc.learner import initial_resident
+    from trainer_svc.policy import Policy, choose_device, prepare_torch
+    from trainer_svc.step import train_step
+
+    device = choose_device(args.device)
+    prepare_torch(args.threads, device)
+    policy = Policy.load(args.model, device)
+    policy.shares_prefixes = policy.shares_prefixes and not args.no_sharing
+    spec = parse_spec(
+        {"name": "bench", "tenant": "bench", "pool": "bench", "steps": 1, "environment": {"name": "none"}, "lora": {"rank": args.rank}}
+    )
+    resident = initial_resident(policy, "bench", spec)
+    walls: list[float] = []
+    cpus: list[float] = []
+    metrics: dict[str, float] = {}
+    trajectory_tokens = 0
+    for number in range(args.steps + 2):
+        groups = make_groups(args, policy.vocabulary, seed=number)
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        result = train_step(policy, resident, groups, spec, budget_tokens=args.budget)
+        walls.append(time.perf_counter() - wall_s)
+        cpus.append(time.process_time() - cpu_s)
+        resident, metrics, trajectory_tokens = result.resident, result.metrics, result.trained_tokens
+    report = {
+        "device": str(policy.device),
+        **{name: getattr(args, name) for name in ("threads", "groups", "size", "prompt", "new", "rank", "budget", "steps")},
+        "shared_prompts": policy.shares_prefixes,
+        "wall_s": summary(walls[2:]),
+        "cpu_s": summary(cpus[2:]),
+        **{name: metrics[name] for name in ("tokens", "computed_tokens", "micro_batches")},
+        "trajectory_tokens": trajectory_tokens,
+    }
+    print(json.dumps(report, indent=2))
+
+
+def make_groups(args: argparse.Namespace, vocabulary: int, seed: int) -> "list[Group]":
+    from trainer_svc.batch import Group, Trajectory
+
+    rng = np.random.default_rng(seed)
+    groups = []
+    for group in range(args.groups):
+        prompt = rng.integers(0, vocabulary, int(rng.integers(args.prompt * 0.85, args.prompt * 1.15 + 1)))
+        members = []
+        for member in range(args.size):
+            new = int(rng.integers(args.new // 3, args.new + 1))
+            ids = np.concatenate([prompt, rng.integers(0, vocabulary, new)]).astype(np.int32)
+            sampled = np.concatenate([np.zeros(len(prompt), np.uint8), np.ones(new, np.uint8)])
+            logprobs = np.where(sampled == 1, -np.log(vocabulary), 0).astype(np.float32)
+            members.append(Trajectory(member, ids, sampled, logprobs, float(member % 2), truncated=False))
+        groups.append(Group(group, 1, tuple(members)))  # made-up logprobs are no fresh sampler's
+    return groups
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    return {"median": round(statistics.median(seconds), 4), "min": round(min(seconds), 4), "max": round(max(seconds), 4)}
+
+
+if __name__ == "__main__":
+    main()
