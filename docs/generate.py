@@ -1,0 +1,81 @@
+"""Writes the pages that are made from the code: `python -m docs.generate`. A test fails when they are out of date."""
+
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from common.pools import Pool
+from common.settings import SERVICES, Settings, describe
+from common.spec import Section, TaskSpec
+from docs import schemas
+
+FOLDER = Path(__file__).parent
+
+
+def pages() -> dict[str, str]:
+    """File name → content."""
+    return {"task-file.md": task_file(), "settings.md": settings(), schemas.file_name(): schemas.submit_task()}
+
+
+def task_file() -> str:
+    lines = [
+        "# The task file",
+        "",
+        "Made from `common/spec.py` by `python -m docs.generate`. Unknown keys are errors; what is not written takes the default.",
+        "",
+        "```toml",
+        *_fields(TaskSpec, sections=False),
+    ]
+    for name, field in TaskSpec.model_fields.items():
+        if _is_section(field):
+            lines += ["", f"[{name}]", *_doc(field.annotation), *_fields(field.annotation, sections=True)]
+    lines += ["```", "", "## Pools", "", "What a deployment offers is `pools.toml`, one table a pool:", "", "```toml", "[tiny]"]
+    return "\n".join([*lines, *_fields(Pool, sections=True), "```", ""])
+
+
+def settings() -> str:
+    from importlib import import_module
+
+    lines = ["# Settings", "", "Environment variables, made from the code by `python -m docs.generate`. An unknown name stops the process."]
+    for service in SERVICES:
+        module = import_module(f"{service.lower()}_svc.settings")
+        found = next(value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Settings) and value.service)
+        lines += ["", f"## {service.lower()}_svc", "", "```", describe(found), "```"]
+    return "\n".join([*lines, ""])
+
+
+def _fields(model: type[BaseModel], *, sections: bool) -> list[str]:
+    lines = []
+    for name, field in model.model_fields.items():
+        if _is_section(field) and not sections:
+            continue
+        note = " ".join((field.description or "").split())
+        if get_origin(field.annotation) is Literal:
+            note = f"one of {', '.join(map(str, get_args(field.annotation)))}. {note}".strip()
+        unset = "# " if field.default is None else ""
+        lines.append(f"{unset}{name} = {_default(field)}" + (f"  # {note}" if note else ""))
+    return lines
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+
+
+def _doc(model: type[BaseModel]) -> list[str]:
+    return [f"# {' '.join((model.__doc__ or '').split())}"]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required() or field.default is None:
+        return "…"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(list(value)).replace("'", '"') if isinstance(value, tuple) else repr(value).replace("'", '"')
+
+
+if __name__ == "__main__":
+    for page, content in pages().items():
+        (FOLDER / page).write_text(content)

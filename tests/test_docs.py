@@ -1,0 +1,52 @@
+"""Pages that are made from the code say what the code says."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from docs.generate import FOLDER, pages
+
+REPOSITORY = FOLDER.parent
+CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc")
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_generated_page_is_current(page: str) -> None:
+    assert (FOLDER / page).read_text() == pages()[page], "run `python -m docs.generate`"
+
+
+def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> None:
+    schema = json.loads(pages()["schemas/submit-task.1.json"])
+    job = json.loads((REPOSITORY / "examples" / "job.json").read_text())
+    jobs = [job, *({"task": "a-1", "tenant": spec["tenant"], "spec": spec} for spec in example_specs())]
+    for one in jobs:
+        jsonschema.validate(one, schema)
+    with pytest.raises(jsonschema.ValidationError, match="stepps"):
+        jsonschema.validate({**job, "spec": {**job["spec"], "stepps": 1}}, schema)
+
+
+def example_specs() -> list[dict[str, object]]:
+    return [tomllib.loads(path.read_text()) for path in sorted((REPOSITORY / "examples").glob("*.toml"))]
+
+
+def written_in_code(pattern: str) -> set[str]:
+    """What `pattern` captures anywhere in the services' code."""
+    files = [path for package in CODE for path in (REPOSITORY / package).rglob("*.py")]
+    return {found for path in files for found in re.findall(pattern, path.read_text())}
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("log event", r'log\.(?:info|warning|error|exception)\(\s*"([a-z_]+)"'),
+        ("metric", r'(?:Counter|Gauge|Histogram)\(\s*"([a-z_]+)"'),
+    ],
+)
+def test_operations_explain_every(what: str, pattern: str) -> None:
+    explained = set(re.findall(r"`([a-z_]+)`", Path(FOLDER / "operations.md").read_text()))
+    missing = written_in_code(pattern) - explained
+    assert not missing, f"docs/operations.md explains no {what} {sorted(missing)}"
