@@ -61,7 +61,7 @@ async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) ->
     if reasons:
         return await _reject(connection, job, reasons)
     family = family_of(spec.environment.name, offer.families)
-    if not await tasks.add_task(connection, job.task, spec, None):
+    if not await tasks.add_task(connection, job.task, spec):
         present = await tasks.find_task(connection, job.task)
         assert present is not None
         if present.spec != spec:

@@ -59,7 +59,7 @@ def _task(row: RowMapping) -> Task:
     )
 
 
-async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, family: str | None) -> bool:
+async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec) -> bool:
     """Write a submitted task; False when the id is taken."""
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
@@ -67,7 +67,6 @@ async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, famil
         "tenant": spec.tenant,
         "name": spec.name,
         "pool": spec.pool,
-        "family": family,
         "spec": as_json(spec),
         "state": TaskState.SUBMITTED,
         "priority": spec.priority,
