@@ -430,6 +430,8 @@ class TaskStatus(Message):
     staleness: float | None = None
     """Mean of the latest trained step, in versions."""
     sampled_tokens: int = 0
+    failed_share: float | None = None
+    """Of the latest 100 groups that were scored or failed, those that failed; None before the first."""
     adapter: AdapterRef | None = None
     submitted_s: float
     updated_s: float

@@ -32,6 +32,9 @@ class Environment(Section):
     """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Passed to the environment as they are; it says which it knows."""
+    weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
+    and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
 
 
 class Sampling(Section):
@@ -52,6 +55,9 @@ class Limits(Section):
     """Longest environment message between two turns."""
     episode_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
     """From admission to the last member's score; a group that takes longer is void and refilled."""
+    max_failed_share: float = Field(default=1.0, gt=0, le=1)
+    """The task fails when more of its latest 100 groups failed (at least 8 of them): a sandbox, a server or the environment
+    itself was broken, or their time was over. 1: only when groups fail without one success between them."""
 
     def trajectory_tokens(self, sampling: Sampling) -> int:
         """Tokens of the longest trajectory that these limits allow."""

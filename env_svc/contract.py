@@ -85,7 +85,7 @@ class Finish:
 
     reward: float
     components: dict[str, float] = field(default_factory=dict[str, float])
-    """Parts or measurements worth a curve of their own. They do not change the reward."""
+    """Parts or measurements worth a curve of their own. They change the reward where a task gives them weights."""
 
 
 Turn = Continue[S] | Finish
@@ -101,6 +101,10 @@ class Environment(ABC, Generic[S]):
     cpu_bound: ClassVar[bool] = False
     """True: runs in worker processes, one call at a time in each, so it may compute, block and crash.
     False: runs on the service's event loop beside a thousand others, so it must await whatever takes long."""
+
+    components: ClassVar[Sequence[str]] = ()
+    """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
+    Empty: any weight is taken."""
 
     @classmethod
     def arguments(cls) -> Sequence[str]:

@@ -12,6 +12,7 @@ from env_svc.measures import CALL_S, RUNNING
 from env_svc.play import Call, Open, Outcome, failed, perform
 from env_svc.ready import as_ready
 from env_svc.registry import AnyEnvironment, family_of, find
+from env_svc.rewards import check_weights, weighted
 from env_svc.workers import Job, Workers
 
 Ready = list[tuple[int, Outcome]]
@@ -32,6 +33,7 @@ class Player:
         try:
             # In a thread: a module that is named for the first time is imported here.
             found = await asyncio.to_thread(find, environment.name)
+            check_weights(environment.name, found.components, environment.weights)
             built = None if found.cpu_bound else self._built.get(environment.name, environment.options)
         except WrongOptions as error:
             yield [(position, failed(str(error))) for position in range(len(calls))]
@@ -45,7 +47,7 @@ class Player:
             async with aclosing(batches):
                 with CALL_S.labels(kind, family).time():
                     async for batch in batches:
-                        yield batch
+                        yield [(position, weighted(outcome, environment.weights)) for position, outcome in batch]
 
 
 async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: Call, timeout_s: float) -> tuple[int, Outcome]:

@@ -56,6 +56,7 @@ def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> 
         _whole("version"),
         _whole("reward"),
         "staleness",
+        "failed",
         _whole("tokens"),
         _whole("age"),
     ]
@@ -66,7 +67,8 @@ def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> 
             state.append(f" ({one.reason})", style="dim")
         age = duration(now_s - one.submitted_s)
         version = f"{one.version}/{one.steps}"
-        table.add_row(one.task, one.tenant, one.pool, state, version, _f(one.reward), _f(one.staleness), _count(one.sampled_tokens), age)
+        row = [one.task, one.tenant, one.pool, state, version, _f(one.reward), _f(one.staleness), _share(one.failed_share)]
+        table.add_row(*row, _count(one.sampled_tokens), age)
     return table
 
 
@@ -118,9 +120,10 @@ def event_line(event: Event, now_s: float | None = None) -> str:
         return f"{clock} {event.task} {event.event}{f': {reason}' if reason else ''}"
     step = step_of(event)
     loss = f" loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
+    failed = f" failed {_share(step.failed_share)}" if step.failed_share else ""
     return (
         f"{clock} {event.task} step {step.version} reward {_f(step.reward)} staleness {_f(step.staleness_mean, 1)}"
-        f" tokens {step.sampled_tokens}{loss}"
+        f" tokens {step.sampled_tokens}{loss}{failed}"
     )
 
 
@@ -147,6 +150,10 @@ def _coloured(state: str) -> Text:
 
 def _f(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _count(value: float | None) -> str:

@@ -30,6 +30,7 @@ class Step:
     first_sampled_s: float | None
     batched_s: float | None
     trained_s: float | None
+    failed_share: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -121,6 +122,7 @@ def step_of(event: Event) -> Step:
         first_sampled_s=_number(times.get("first_sampled_s")),
         batched_s=_number(times.get("batched_s")),
         trained_s=_number(times.get("trained_s")),
+        failed_share=_number(data.get("failed_share")),
         metrics={name: value for name, given in metrics.items() if (value := _number(given)) is not None}
         if isinstance(metrics, dict)
         else {},

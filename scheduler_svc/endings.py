@@ -1,5 +1,5 @@
-"""How tasks and groups end: a task's live work is void with it; a void group is refunded, and too many failures in a
-row end the task with the last reason."""
+"""How tasks and groups end: a task's live work is void with it; a void group is refunded, and too many failures, in a
+row or among the latest groups, end the task with the last reason."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -50,10 +50,24 @@ async def void_and_refund(
     for task_id, count in Counter(task for task, _ in keys).items():
         task = by_id[task_id]
         await tasks.count_voided(connection, task_id, count, failures=count if failed else 0)
-        in_a_row = task.failures_in_a_row + count
-        if failed and in_a_row >= failures_to_fail(task):
+        verdict = await _verdict(connection, task, count) if failed else None
+        if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
-            await end_task(connection, task, TaskState.FAILED, reason=f"{in_a_row} groups in a row failed; the last: {last}")
+            await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
+        elif failed:
+            await publish_status(connection, task_id)
+
+
+async def _verdict(connection: AsyncConnection, task: Task, failures: int) -> str | None:
+    """Why the task cannot go on after so many more failures; None when it can."""
+    in_a_row = task.failures_in_a_row + failures
+    if in_a_row >= failures_to_fail(task):
+        return f"{in_a_row} groups in a row failed"
+    limit = task.spec.limits.max_failed_share
+    found = await groups.latest_failures(connection, task.id)
+    if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
+        return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
+    return None
 
 
 async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:

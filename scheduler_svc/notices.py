@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.messages import Event, TaskStatus
-from scheduler_svc.queries import outbox, steps
+from scheduler_svc.queries import groups, outbox, steps
 from scheduler_svc.queries.outbox import Letter
 from scheduler_svc.queries.tasks import Task, find_task
 
@@ -30,6 +30,7 @@ async def publish_status(connection: AsyncConnection, task: str) -> None:
 
 async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:
     step = await steps.latest_step(connection, task.id)
+    failures = await groups.latest_failures(connection, task.id)
     return TaskStatus(
         tenant=task.tenant,
         task=task.id,
@@ -42,6 +43,7 @@ async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:
         reward=step.reward if step else None,
         staleness=step.staleness_mean if step else None,
         sampled_tokens=await steps.sampled_tokens(connection, task.id),
+        failed_share=failures.share if failures.ended else None,
         adapter=task.adapter,
         submitted_s=task.submitted_at.timestamp(),
         updated_s=time.time(),

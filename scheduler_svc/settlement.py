@@ -25,7 +25,7 @@ from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import groups, outbox, steps, tasks
-from scheduler_svc.queries.groups import GroupKey, ScoredMember
+from scheduler_svc.queries.groups import Failures, GroupKey, ScoredMember
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import TaskState, VoidReason
@@ -130,7 +130,8 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated) ->
     step = await steps.finish_step(connection, updated)
     await steps.record_training(connection, updated)
     task = (await tasks.lock_tasks(connection, [updated.task]))[0]
-    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated))
+    failures = await groups.latest_failures(connection, task.id)
+    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, failures))
     if task.version >= task.spec.steps:
         await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": step.reward})
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
@@ -139,12 +140,13 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated) ->
     return task
 
 
-def _step_data(step: StepSummary, updated: WeightUpdated) -> dict[str, JsonValue]:
+def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) -> dict[str, JsonValue]:
     return {
         "version": updated.version,
         "reward": step.reward,
         "staleness_mean": step.staleness_mean,
         "staleness_max": step.staleness_max,
+        "failed_share": failures.share,
         "sampled_tokens": step.sampled_tokens,
         "trained_tokens": updated.trained_tokens,
         "adapter": updated.adapter.blob.name,

@@ -8,7 +8,8 @@ SELECT t.id AS task, t.tenant, t.name, t.pool, t.state, t.reason, t.version, t.s
        last.reward AS last_reward,
        live.open_groups, live.ready_groups, live.batched_groups, t.voided AS void_groups,
        spent.prompt_tokens, spent.sampled_tokens, spent.trained_tokens,
-       t.submitted_at, t.accepted_at, t.ended_at
+       t.submitted_at, t.accepted_at, t.ended_at,
+       latest.failed_groups, latest.failed_groups::float8 / nullif(latest.ended_groups, 0) AS failed_share
 FROM tasks t
 LEFT JOIN LATERAL (SELECT s.reward FROM steps s WHERE s.task = t.id AND s.state = 'trained' ORDER BY s.version DESC LIMIT 1) last ON true
 LEFT JOIN LATERAL (
@@ -21,6 +22,10 @@ LEFT JOIN LATERAL (
            coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
            coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'trained'), 0) AS trained_tokens
     FROM ledger l WHERE l.task = t.id) spent ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE g.void_reason IN ('failed', 'deadline')) AS failed_groups,
+           count(*) FILTER (WHERE g.void_reason IN ('failed', 'deadline') OR g.state IN ('ready', 'batched', 'trained')) AS ended_groups
+    FROM (SELECT state, void_reason FROM groups WHERE task = t.id ORDER BY number DESC LIMIT 100) g) latest ON true
 """
 
 TASK_STALENESS = """

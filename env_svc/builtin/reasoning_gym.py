@@ -49,6 +49,7 @@ class ReasoningGym(Environment[State]):
     """One data set with one configuration."""
 
     cpu_bound = True
+    components = ("score", "unreadable")
 
     def __init__(self, dataset: str, **options: JsonValue) -> None:
         self._dataset = dataset

@@ -4,7 +4,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ARRAY, BigInteger, Boolean, Double, Integer, Text, and_, bindparam, case, func, literal, not_, select, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Double,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,6 +35,8 @@ GroupKey = tuple[str, int]
 """(task, number)"""
 
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
+LATEST_GROUPS = 100
+"""Of a task, among which the share that failed is counted; the view `task_status` counts among as many."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +221,35 @@ async def refills_by_version(connection: AsyncConnection, ids: Collection[str]) 
         .group_by(groups.c.task, groups.c.version)
     )
     return {(task, version): count for task, version, count in (await connection.execute(statement)).all()}
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How many of a task's latest groups failed."""
+
+    failed: int
+    ended: int
+    """Those that were scored or failed: neither under way, nor void for another reason."""
+
+    @property
+    def share(self) -> float:
+        return self.failed / self.ended if self.ended else 0.0
+
+
+async def latest_failures(connection: AsyncConnection, task: str) -> Failures:
+    """Among the latest `LATEST_GROUPS` groups admitted."""
+    latest = (
+        select(groups.c.state, groups.c.void_reason)
+        .where(groups.c.task == task)
+        .order_by(groups.c.number.desc())
+        .limit(LATEST_GROUPS)
+        .subquery()
+    )
+    failed = latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
+    scored = latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
+    statement = select(func.count().filter(failed), func.count().filter(or_(failed, scored))).select_from(latest)
+    row = (await connection.execute(statement)).one()
+    return Failures(*row)
 
 
 async def void_groups(connection: AsyncConnection, keys: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:

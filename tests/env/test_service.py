@@ -229,6 +229,24 @@ async def test_members_ready_together_share_a_message_and_wait_for_nobody(desk: 
     assert (await desk.scored(group.task, 3))[-1][0].members[0].member == 1
 
 
+async def test_task_weighs_the_components_of_its_reward(desk: Desk) -> None:
+    group = group_of("Countdown", size=2)
+    group = group.model_copy(update={"environment": group.environment.model_copy(update={"weights": {"reward": 2.0, "left": -0.25}})})
+    await desk.open(group)
+    requests = await desk.requests(group, 2)
+    await desk.give(group, [sampled(requests[0], "no"), sampled(requests[1], "nine")])
+    members = [member for message, _ in await desk.scored(group.task, 2) for member in message.members]
+    assert [(member.reward, member.components) for member in members] == [(-0.75, {"reward": 0.0, "left": 3.0})] * 2
+
+
+async def test_misspelt_weight_is_an_objection(desk: Desk) -> None:
+    environment = Environment(name="reasoning_gym:gcd", weights={"scoer": 1.0})
+    check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
+    await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
+    await eventually(lambda: desk.checks)
+    assert "no reward component 'scoer'; did you mean 'score'" in (desk.checks[0].objection or "")
+
+
 async def test_out_of_turns_is_concluded(desk: Desk) -> None:
     group = group_of("Countdown", size=1, max_turns=1)
     await desk.open(group)

@@ -58,6 +58,7 @@ def test_event_with_missing_fields_is_shown_with_dashes() -> None:
     one = progress(0)
     one.take(event("step", 101.0, {"version": 1}))
     assert one.rewards == []
+    assert display.event_line(event("step", 101.0, {"version": 1, "failed_share": 0.25})).endswith("failed 25%")
     assert "step 1 reward - staleness - tokens 0" in display.event_line(event("step", 101.0, {"version": 1}))
     assert display.progress_table([one]).row_count == 1
     assert display.summary_table([one]).row_count == 1

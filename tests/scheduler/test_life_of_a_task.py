@@ -119,6 +119,24 @@ async def test_environment_that_always_fails_fails_its_task_alone(bus: Bus, data
         assert LEAST_FAILURES_TO_FAIL <= row[0] <= LEAST_FAILURES_TO_FAIL + 4
 
 
+async def test_share_of_failed_groups_is_told_and_ends_the_task_past_its_limit(bus: Bus, database_url: str) -> None:
+    stages = Stages(failure=lambda group, member: "sandbox died" if group.group % 2 else None)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("strict", spec(steps=50, limits={"max_failed_share": 0.4}))
+        await world.submit("patient", spec(steps=8, tenant="other"))
+        reason = (await world.event("strict", "failed"))["reason"]
+        assert "groups failed (limits.max_failed_share is 0.4); the last: sandbox died" in reason
+        assert 0.3 < (await world.event("patient", "step", tenant="other"))["failed_share"] < 0.7
+        await world.event("patient", "finished", tenant="other")
+        [(failed, share)] = await world.rows("SELECT failed_groups, failed_share FROM task_status WHERE task = 'patient'")
+        [(void, all_groups)] = await world.rows(
+            "SELECT count(*) FILTER (WHERE state = 'void'), count(*) FROM groups WHERE task = 'patient'"
+        )
+        assert (failed, share) == (void, void / all_groups)
+        status = await bus.get_value(streams.TASKS_BUCKET, "patient", TaskStatus)
+        assert status is not None and status.failed_share == share
+
+
 async def test_overdue_group_is_voided_and_refunded(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: group.group == 0 and member == 1)
     async with running_world(bus, database_url, stages) as world:
