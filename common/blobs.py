@@ -117,6 +117,11 @@ class Blobs:
         return found.state.subjects or {}
 
 
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 that `put_folder` would give a blob of this folder."""
+    return hashlib.sha256(_packed(folder)).hexdigest()
+
+
 def _chunk_subject(info: ObjectInfo) -> str:
     return f"$O.{BLOBS_BUCKET}.C.{info.nuid}"
 

@@ -376,6 +376,8 @@ class WeightUpdated(Message):
     """Of the new adapter."""
     adapter: AdapterRef
     checkpoint: BlobRef
+    batch: BlobRef | None = None
+    """The trajectories that were trained; None unless the task keeps them."""
     metrics: dict[str, float]
     trained_tokens: int
     """Padding not counted."""
@@ -396,6 +398,20 @@ class Event(Message):
     event: Literal["accepted", "rejected", "step", "paused", "resumed", "cancelled", "finished", "failed"]
     at_s: float
     data: dict[str, JsonValue] = {}
+
+
+class StoredStep(Value):
+    """What a step left in the blob store, as `step` events carry it in `data.stored`: while they are kept, any version is found."""
+
+    adapter: AdapterRef
+    checkpoint: BlobRef
+    batch: BlobRef | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> "StoredStep | None":
+        """None for other events, and for those of before this was told."""
+        stored = event.data.get("stored") if event.event == "step" else None
+        return from_json(cls, stored) if isinstance(stored, dict) else None
 
 
 class DeadLetter(Message):

@@ -167,6 +167,19 @@ class Optimizer(Section):
     """Of `learning_rate`, where `linear` and `cosine` end."""
 
 
+class Keep(Section):
+    """What is stored of past versions. The latest is always there, and so is every adapter that may still be asked for."""
+
+    checkpoints: int = Field(default=2, ge=1, le=1_000_000)
+    """Of the last so many versions: what training can go on from, and what a step can be taken again from."""
+    every: int = Field(default=0, ge=0, le=1_000_000)
+    """Also the checkpoint of each version that this divides; 0: none."""
+    adapters: Literal["all", "checkpoints"] = "all"
+    """Of every version, or only of those whose checkpoint is kept."""
+    batches: int = Field(default=0, ge=0, le=1_000_000)
+    """Trained trajectories of the last so many steps, for `marlaas replay`: about 5 bytes a token."""
+
+
 class TaskSpec(Section):
     """One task, as submitted. The server adds nothing to it: what is not written takes the default shown here."""
 
@@ -188,6 +201,7 @@ class TaskSpec(Section):
     overlong: Overlong = Overlong()
     lora: Lora = Lora()
     optimizer: Optimizer = Optimizer()
+    keep: Keep = Keep()
 
     @property
     def trajectory_tokens(self) -> int:

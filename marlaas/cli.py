@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -138,10 +138,7 @@ def doctor(
 
     running_stack(data)
     given = {"--deep": deep, "--strict": strict, "--json": as_json}
-    argv = [sys.executable, "-m", "scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)]
-    os.execve(
-        argv[0], argv, {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | read_plan(data).prepare_env
-    )
+    _become(["scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)], read_plan(data).prepare_env)
 
 
 @app.command()
@@ -242,6 +239,21 @@ def pull(
     _say(_asked(data, url, fetch))
 
 
+@app.command()
+def replay(
+    task: Task,
+    step: Annotated[int | None, typer.Argument(help="The version that the step made; none: every step from version 0 on.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the stack.", envvar="MARLAAS_POOLS_FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a step.")] = False,
+) -> None:
+    """Take recorded steps again and compare the digests; the task's file must have set keep.batches."""
+    pool = _asked(data, url, lambda client: client.status(task)).pool
+    argv = ["trainer_svc.replay", task, *([str(step)] if step is not None else []), *(["--json"] if as_json else [])]
+    _become_trainer(argv, data, url, pool, pools)
+
+
 # ---------------------------------------------------------------------------------------------------------- deployment
 
 
@@ -292,6 +304,24 @@ def pools_file() -> Path:
     """pools.toml of the current directory, or that of the checkout."""
     here = Path("pools.toml")
     return here if here.exists() or not (ROOT / "pools.toml").exists() else ROOT / "pools.toml"
+
+
+def _become(module: list[str], env: dict[str, str]) -> NoReturn:
+    """Go on as `python -m <module>` with these settings and no others."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    os.execve(sys.executable, [sys.executable, "-m", *module], inherited | env)
+
+
+def _become_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
+    """With the settings of the stack's own trainer of that pool, so that it rounds alike; with an address: those given here."""
+    from marlaas.state import read_plan
+
+    if url:
+        _become(
+            module, {"MARLAAS_NATS_URL": url, "MARLAAS_TRAINER_POOL": pool, "MARLAAS_POOLS_FILE": str((pools or pools_file()).resolve())}
+        )
+    services = {service.name: service for service in read_plan(data).services}
+    _become(module, services[f"trainer-{pool}"].env | ({"MARLAAS_POOLS_FILE": str(pools.resolve())} if pools else {}))
 
 
 def _asked(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:

@@ -25,7 +25,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import MarlaasError, Reject, Retry
-from common.messages import AdapterRef, ControlTask, Event, Message, ReplicaReport, SubmitTask, TaskStatus, WeightUpdated
+from common.messages import AdapterRef, ControlTask, Event, Message, ReplicaReport, StoredStep, SubmitTask, TaskStatus
 from common.spec import TaskSpec, parse_spec
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -193,20 +193,16 @@ class Client:
         return adapter
 
     async def _adapter(self, status: TaskStatus, version: int | None) -> AdapterRef:
-        """An older version's adapter, as its own message announced it."""
-        subject = streams.weight_updated(status.pool, status.task)
-        last = await self._bus.last(streams.WEIGHTS, subject)
+        """An older version's adapter, as the event of its step told it."""
         known: list[int] = []
-        if last is not None:
-            async for delivery in self._bus.follow(streams.WEIGHTS, subject):
-                update = delivery.read(WeightUpdated)
-                if update.version == version:
-                    return update.adapter
-                known.append(update.version)
-                if delivery.sequence >= last.sequence:
-                    break
-        kept = ", ".join(map(str, known)) or "none"
-        raise ClientError(f"task {status.task} has no version {version}; kept are: {kept}")
+        async for delivery in self._bus.stored(streams.EVENTS, streams.events(status.tenant, status.task)):
+            stored = StoredStep.of(delivery.read(Event))
+            if stored is not None and stored.adapter.version == version:
+                return stored.adapter
+            if stored is not None:
+                known.append(stored.adapter.version)
+        kept = f"{min(known)} to {max(known)}" if known else "none"
+        raise ClientError(f"task {status.task} has no version {version}; known are: {kept}")
 
     # ---------------------------------------------------------------------------------------------------------- private
 

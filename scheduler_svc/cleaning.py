@@ -4,15 +4,14 @@ The sweep is for what the first cannot see: messages that arrived after their ta
 computed twice, and whatever a crash kept from being cleaned. PostgreSQL says what is needed; nothing else is asked.
 
 A blob of version v of a task is needed when
-- it is the adapter of a trained step, for as long as the task is known;
-- it is the checkpoint of one of the task's last CHECKPOINTS_KEPT versions;
+- a trained step names it and the task keeps it (`retention.py`);
 - the task is live and v is the version it is about to reach: the step's announcement may be on its way.
 """
 
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -22,13 +21,14 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import MarlaasError, Retry
+from common.messages import BlobRef
 from scheduler_svc.database import Database
 from scheduler_svc.queries import steps, tasks
+from scheduler_svc.queries.steps import StepBlob
 from scheduler_svc.queries.tasks import Task
+from scheduler_svc.retention import Kept
 
-CHECKPOINTS_KEPT = 2
-"""Of each task: the one to resume from, and one more in case a step is recomputed."""
-BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|checkpoint)-[0-9a-f]+")
+BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|checkpoint|batch)-[0-9a-f]+")
 
 log = structlog.get_logger()
 
@@ -39,11 +39,11 @@ class NeededBlobs:
 
     live: bool
     version: int
-    named: Collection[str]
-    """By its steps, old checkpoints left out."""
+    kept: Mapping[str, BlobRef]
+    """By name."""
 
     def include(self, name: str, version: int) -> bool:
-        return name in self.named or (self.live and version > self.version)
+        return name in self.kept or (self.live and version > self.version)
 
 
 class Cleaner:
@@ -65,16 +65,17 @@ class Cleaner:
                 log.warning("cleaning_postponed", error=str(error))
 
     async def after_step(self, task: Task) -> None:
-        """Delete the scored messages and the checkpoint that the step has made old."""
+        """Delete the scored messages and the blobs that the step has made old."""
+        kept = Kept(task.spec, task.version)
         async with self._database.transaction() as connection:
             needed = await steps.first_needed_sequence(connection, task.id)
-            old = await steps.stale_checkpoints(connection, task.id, before=task.version - CHECKPOINTS_KEPT + 1)
+            aged = await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old()))
         if not task.is_live:
             await self.purge(task.id)
         elif needed is not None:
             await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed))
-        for name in old:
-            await _quietly(self._blobs.delete(name))
+        for blob in [blob for blob in aged if not _is_kept(blob, kept)]:
+            await _quietly(self._blobs.delete(blob.ref.name))
 
     async def purge(self, task: str) -> None:
         """Delete every message of a task that has ended."""
@@ -116,8 +117,19 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     found = await tasks.find_task(connection, task)
     if found is None:
         return None
-    named = await steps.blobs_of_steps(connection, task, checkpoints_from=found.version - CHECKPOINTS_KEPT + 1)
-    return NeededBlobs(live=found.is_live, version=found.version, named=named)
+    kept = Kept(found.spec, found.version)
+    blobs = await steps.blobs_of_steps(connection, task)
+    return NeededBlobs(found.is_live, found.version, {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)})
+
+
+def _is_kept(blob: StepBlob, kept: Kept) -> bool:
+    match blob.kind:
+        case "adapter":
+            return kept.has_adapter(blob.version)
+        case "checkpoint":
+            return kept.has_checkpoint(blob.version)
+        case "batch":
+            return kept.has_batch(blob.version)
 
 
 async def _quietly(cleaning: Awaitable[None]) -> None:

@@ -15,9 +15,11 @@ from common.messages import (
     OpenGroup,
     SampleTurns,
     Settlement,
+    StoredStep,
     TrainBatch,
     TurnsSampled,
     WeightUpdated,
+    as_json,
 )
 from common.streams import KIND_HEADER, SETTLEMENT_HEADER
 from scheduler_svc.dispatch import batch
@@ -150,6 +152,7 @@ def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) ->
         "sampled_tokens": step.sampled_tokens,
         "trained_tokens": updated.trained_tokens,
         "adapter": updated.adapter.blob.name,
+        "stored": as_json(StoredStep(adapter=updated.adapter, checkpoint=updated.checkpoint, batch=updated.batch)),
         "metrics": dict(updated.metrics),
         "times": {
             "first_admitted_s": step.first_admitted_at.timestamp(),

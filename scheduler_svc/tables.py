@@ -163,6 +163,7 @@ steps = Table(
     Column("metrics", JSONB, nullable=False, server_default=text("'{}'")),
     Column("adapter", JSONB),
     Column("checkpoint", JSONB),
+    Column("batch", JSONB),  # the trajectories that were trained, where the task keeps them
     Column("first_admitted_at", DateTime(timezone=True), nullable=False),
     Column("first_scored_at", DateTime(timezone=True), nullable=False),
     Column("last_scored_at", DateTime(timezone=True), nullable=False),

@@ -1,17 +1,19 @@
 """Checkpoints: everything that the next step needs, one immutable folder for each version.
 
     state.safetensors   params.<module>.lora_A … exp_avg.… exp_avg_sq.…   float32
-    manifest.json       task, version, spec digest, optimizer counters, digest of the state file
+    manifest.json       what the state is of, where it stands, and the digests that prove it
 
-A run that goes on from one equals a run that never stopped, bit for bit on a CPU.
+A run that goes on from one equals a run that never stopped, bit for bit on a CPU. Each manifest names the digest of the
+checkpoint before it and of the trajectories in between, so whoever has the last one can tell whether the others are true.
 """
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,15 +29,36 @@ MANIFEST_FILE = "manifest.json"
 VECTORS = ("params", "exp_avg", "exp_avg_sq")
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a version was made of."""
+
+    parent_sha256: str | None
+    """Of the checkpoint that the step went on from; None at version 0, which the spec alone makes."""
+    trained_sha256: str
+    """Of the trajectories that the step trained: `recording.trained_digest`."""
+
+
 class Manifest(BaseModel):
-    """What the state file holds, and whose it is."""
+    """Everything that defines a task at a version, the tensors by their digests.
+
+    There is no generator state: training draws no random numbers, and what sampling draws follows from the spec's seed and
+    the number of the group. Fields that are None are of checkpoints of format 1, which did not have them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: int = 1
     task: str
     version: int
+    """Also the position in the schedule of the learning rate."""
+    spec: dict[str, JsonValue] | None = None
+    """What the task says beyond the defaults, its seed among it."""
     spec_sha256: str
+    parent_sha256: str | None = None
+    trained_sha256: str | None = None
+    next_group: int | None = None
+    """The data cursor: one more than the highest group that was ever trained. Groups sampled ahead of it are the scheduler's."""
     optimizer_steps: int
     learning_rate: float
     """Of the next step."""
@@ -45,10 +68,12 @@ class Manifest(BaseModel):
     modules: list[tuple[str, int, int]]
     """(name, inputs, outputs), in the order of the vectors."""
     state_sha256: str
+    adapter_sha256: str | None = None
+    """Of the weights that engines load, in the base model's precision."""
 
 
-def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec) -> None:
-    """Write `resident` into `folder`, byte for byte the same for the same state."""
+def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path) -> None:
+    """Write `resident`, whose adapter is the file `adapter`, into `folder`; byte for byte the same for the same state and origin."""
     folder.mkdir(parents=True, exist_ok=True)
     state, layout = resident.optimizer, resident.layout
     tensors: dict[str, Tensor] = {}
@@ -58,9 +83,14 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec) -> None:
             tensors[f"{vector}.{name}.lora_B"] = pair.b.contiguous().clone()
     save_file(tensors, folder / STATE_FILE, metadata={"format": "pt"})
     manifest = Manifest(
+        format=2,
         task=resident.task,
         version=resident.version,
+        spec=_beyond_defaults(spec),
         spec_sha256=spec_digest(spec),
+        parent_sha256=origin.parent_sha256,
+        trained_sha256=origin.trained_sha256,
+        next_group=resident.next_group,
         optimizer_steps=state.steps,
         learning_rate=learning_rate(spec.optimizer, resident.version, spec.steps),
         rank=layout.rank,
@@ -68,16 +98,14 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec) -> None:
         rank_stabilized=layout.rank_stabilized,
         modules=[(module.name, module.inputs, module.outputs) for module in layout.modules],
         state_sha256=_file_digest(folder / STATE_FILE),
+        adapter_sha256=_file_digest(adapter),
     )
     (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n")
 
 
 def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, device: torch.device) -> Resident:
     """The state in `folder`. Raises: Reject when it is damaged, or of another task, version or spec."""
-    try:
-        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise Reject(f"checkpoint of task {task} version {version}: {MANIFEST_FILE} cannot be read: {error}") from None
+    manifest = read_manifest(folder)
     found = (manifest.task, manifest.version, manifest.optimizer_steps, manifest.spec_sha256)
     expected = (task, version, version * spec.algorithm.passes * spec.algorithm.minibatches, spec_digest(spec))
     if found != expected:
@@ -90,13 +118,24 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
         vectors = {vector: _vector(layout, tensors, vector).to(device) for vector in VECTORS}
     except (OSError, KeyError, SafetensorError) as error:
         raise Reject(f"checkpoint of task {task} version {version}: {STATE_FILE} cannot be read: {error!r}") from None
-    return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version)
+    return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version, manifest.next_group or 0)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises: Reject when there is none, or it is damaged."""
+    try:
+        return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise Reject(f"checkpoint: {MANIFEST_FILE} cannot be read: {error}") from None
 
 
 def spec_digest(spec: TaskSpec) -> str:
     """Of what the task says beyond the defaults, so that a new optional field changes no digest."""
-    canonical = json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_beyond_defaults(spec), sort_keys=True).encode()).hexdigest()
+
+
+def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
 
 
 def _vector(layout: Layout, tensors: dict[str, Tensor], vector: str) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from common.errors import Reject
 from common.messages import Canary
 from common.spec import TaskSpec
-from trainer_svc.adapter import initial_adapter, write_adapter
+from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, write_adapter
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import read_checkpoint, write_checkpoint
+from trainer_svc.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.optimizer import OptimizerState
 from trainer_svc.policy import Policy, choose_device, prepare_torch
 from trainer_svc.resident import Resident
@@ -88,12 +88,12 @@ class Learner:
 
         return await self._run(work)
 
-    async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: Path) -> None:
+    async def write(self, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path, checkpoint: Path) -> None:
         """The resident's two folders: what engines load, and what training goes on from."""
 
         def work() -> None:
             write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
-            write_checkpoint(checkpoint, resident, spec)
+            write_checkpoint(checkpoint, resident, spec, origin, adapter / WEIGHTS_FILE)
 
         await asyncio.to_thread(work)
 

@@ -20,6 +20,8 @@ class Resident:
     optimizer: OptimizerState
     version: int
     """Steps taken; also the position in the learning-rate schedule."""
+    next_group: int = 0
+    """One more than the highest group trained so far."""
 
 
 class Residents:

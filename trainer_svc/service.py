@@ -7,7 +7,7 @@ not is taken from the checkpoint that the batch names, and its blobs are named b
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
-from trainer_svc.batch import assemble, sequences_of
+from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.learner import Learner, Trained
+from trainer_svc.recording import Recording, origin_of, write_recording
 from trainer_svc.resident import Resident, Residents
 
 READS_AT_ONCE = 32
@@ -112,7 +113,8 @@ class Trainer:
             start = await self._start(batch)
         trained = await self._learner.train(start, groups, batch.spec)
         with _timed(spent, "publish_s"):
-            adapter, checkpoint = await self._publish(batch, trained)
+            adapter, checkpoint = await self._publish(batch, groups, trained)
+            recording = await self._record(batch, groups)
         crashpoints.reached("after_blobs")
         resident = trained.step.resident
         self._residents.keep(resident, checkpoint.sha256)
@@ -125,6 +127,7 @@ class Trainer:
             version=resident.version,
             adapter=adapter,
             checkpoint=checkpoint,
+            batch=recording,
             metrics=metrics,
             trained_tokens=trained.step.trained_tokens,
             started_s=started_s,
@@ -159,18 +162,27 @@ class Trainer:
             RESTORED.inc()
             return await self._learner.restore(fetched, batch.task, batch.version, batch.spec)
 
-    async def _publish(self, batch: TrainBatch, trained: Trained) -> tuple[AdapterRef, BlobRef]:
+    async def _publish(self, batch: TrainBatch, groups: Sequence[Group], trained: Trained) -> tuple[AdapterRef, BlobRef]:
         """Store the new version's adapter and checkpoint."""
         resident = trained.step.resident
+        origin = await asyncio.to_thread(origin_of, batch, groups)
         name = f"{batch.task}.v{resident.version}"
         with tempfile.TemporaryDirectory(prefix="marlaas-version-") as folder:
             paths = Path(folder) / "adapter", Path(folder) / "checkpoint"
-            await self._learner.write(resident, batch.spec, *paths)
+            await self._learner.write(resident, batch.spec, origin, *paths)
             adapter, checkpoint = await asyncio.gather(
                 self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.checkpoint", paths[1])
             )
         reference = AdapterRef(task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.canary)
         return reference, checkpoint
+
+    async def _record(self, batch: TrainBatch, groups: Sequence[Group]) -> BlobRef | None:
+        """Store what was trained, where the task keeps it."""
+        if not batch.spec.keep.batches:
+            return None
+        with tempfile.TemporaryDirectory(prefix="marlaas-batch-") as folder:
+            await asyncio.to_thread(write_recording, Path(folder), Recording(batch, list(groups)))
+            return await self._blobs.put_folder(f"{batch.task}.v{batch.version + 1}.batch", Path(folder))
 
     def _observe(self, trained: Trained, metrics: dict[str, float]) -> None:
         TRAINED_TOKENS.inc(trained.step.trained_tokens)

@@ -107,7 +107,8 @@ def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec
         "optimizer_s": optimizer_s,
     }
     trained_tokens = sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories)
-    return StepResult(Resident(resident.task, resident.layout, state, resident.version + 1), metrics, trained_tokens)
+    next_group = max(resident.next_group, *(group.group + 1 for group in groups))
+    return StepResult(Resident(resident.task, resident.layout, state, resident.version + 1, next_group), metrics, trained_tokens)
 
 
 def weighted_samples(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]], spec: TaskSpec) -> list[list[list[Sample]]]:

@@ -45,6 +45,6 @@ async def _look(database: Database, bus: Bus, depth: Depth) -> list[Finding]:
         await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         found = await record.examine_record(connection)
         told = await messages.read_told(connection, depth.grace_s)
-        required, needed = await stored.read_needed(connection)
+        needed = await stored.read_needed(connection)
     found += await messages.examine_messages(bus, told)
-    return found + await stored.examine_blobs(bus, required, needed, grace_s=depth.grace_s, deep=depth.deep)
+    return found + await stored.examine_blobs(bus, needed, grace_s=depth.grace_s, deep=depth.deep)

@@ -9,39 +9,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.blobs import Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import BlobRef, from_json
+from common.messages import BlobRef
 from scheduler_svc.cleaning import BLOB_NAME, NeededBlobs, needed_blobs
 from scheduler_svc.doctor.finding import Finding
-from scheduler_svc.states import StepState
-from scheduler_svc.tables import steps, tasks
+from scheduler_svc.tables import tasks
 
-MISSING = "every adapter of a trained step, and each task's latest checkpoint, is stored whole"
-ORPHANS = "every blob is named by a step of its task that needs it"
+MISSING = "every blob that a task keeps of its trained steps is stored whole"
+ORPHANS = "every blob is named by a step of its task that keeps it"
 DAMAGED = "every blob has the digest that its step names"
 RULES = (MISSING, ORPHANS, DAMAGED)
 
 
-async def read_needed(connection: AsyncConnection) -> tuple[dict[str, BlobRef], dict[str, NeededBlobs]]:
-    """What must be there, by name; and for each task what may be."""
-    trained = select(steps.c.adapter, steps.c.checkpoint, steps.c.version, tasks.c.version.label("at")).join(
-        tasks, tasks.c.id == steps.c.task
-    )
-    required: dict[str, BlobRef] = {}
-    for row in (await connection.execute(trained.where(steps.c.state == StepState.TRAINED))).all():
-        adapter = from_json(BlobRef, row.adapter["blob"])
-        required[adapter.name] = adapter
-        if row.version + 1 == row.at:
-            checkpoint = from_json(BlobRef, row.checkpoint)
-            required[checkpoint.name] = checkpoint
+async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
+    """For each task what must be there, and what may be."""
     needed = {task: await needed_blobs(connection, task) for task in (await connection.execute(select(tasks.c.id))).scalars()}
-    return required, {task: blobs for task, blobs in needed.items() if blobs is not None}
+    return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 
-async def examine_blobs(
-    bus: Bus, required: dict[str, BlobRef], needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool
-) -> list[Finding]:
+async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Finding]:
     """`grace_s`: how old a blob that nothing needs may be; `deep`: read every required blob. Raises: Retry when NATS is away."""
     blobs = Blobs(bus)
+    required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
     present = {blob.name: blob for blob in await blobs.listed()}
     missing = [name for name in required if name not in present or not present[name].is_whole]
     found = [Finding(MISSING, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in missing]

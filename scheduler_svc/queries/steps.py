@@ -1,17 +1,31 @@
 """Sentences about optimizer steps and the ledger."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
-from sqlalchemy import RowMapping, func, select, union_all, update
+from sqlalchemy import RowMapping, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import BatchGroup, BatchMember, WeightUpdated, as_json
+from common.messages import BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.groups import EndedGroup
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, steps, trajectories
+
+BlobKind = Literal["adapter", "checkpoint", "batch"]
+BLOB_KINDS: tuple[BlobKind, ...] = ("adapter", "checkpoint", "batch")
+
+
+@dataclass(frozen=True)
+class StepBlob:
+    """A blob that a trained step names."""
+
+    version: int
+    """That the step made."""
+    kind: BlobKind
+    ref: BlobRef
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,7 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
             metrics=updated.metrics,
             adapter=as_json(updated.adapter),
             checkpoint=as_json(updated.checkpoint),
+            batch=as_json(updated.batch) if updated.batch else null(),
             started_at=datetime.fromtimestamp(updated.started_s, UTC),
             finished_at=datetime.fromtimestamp(updated.finished_s, UTC),
             trained_at=func.now(),
@@ -165,21 +180,19 @@ async def record_training(connection: AsyncConnection, updated: WeightUpdated) -
     )
 
 
-async def stale_checkpoints(connection: AsyncConnection, task: str, *, before: int) -> list[str]:
-    """Blob names of the checkpoints (not adapters) of versions below `before`, which nothing will resume from."""
-    statement = select(steps.c.checkpoint["name"].astext).where(
-        steps.c.task == task, steps.c.version + 1 < before, steps.c.version + 1 >= before - 2, steps.c.checkpoint.is_not(None)
+async def blobs_of_steps(connection: AsyncConnection, task: str, *, versions: Collection[int] | None = None) -> list[StepBlob]:
+    """What the task's trained steps name, or those of them that made one of `versions`."""
+    statement = select(steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
+        steps.c.task == task, steps.c.state == StepState.TRAINED
     )
-    return list((await connection.execute(statement)).scalars())
-
-
-async def blobs_of_steps(connection: AsyncConnection, task: str, *, checkpoints_from: int) -> set[str]:
-    """Names of the adapters of every version, and of the checkpoints of versions from `checkpoints_from` on."""
-    adapters = select(steps.c.adapter["blob"]["name"].astext).where(steps.c.task == task, steps.c.state == StepState.TRAINED)
-    checkpoints = select(steps.c.checkpoint["name"].astext).where(
-        steps.c.task == task, steps.c.state == StepState.TRAINED, steps.c.version + 1 >= checkpoints_from
-    )
-    return set((await connection.execute(union_all(adapters, checkpoints))).scalars())
+    if versions is not None:
+        statement = statement.where((steps.c.version + 1).in_(versions))
+    return [
+        StepBlob(row["version"] + 1, kind, from_json(BlobRef, row[kind]))
+        for row in (await connection.execute(statement)).mappings()
+        for kind in BLOB_KINDS
+        if row[kind] is not None
+    ]
 
 
 def _summary(row: RowMapping) -> StepSummary:

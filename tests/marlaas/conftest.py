@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.messages import AdapterRef, Canary, ControlTask, Event, SubmitTask, TaskStatus, WeightUpdated
+from common.messages import AdapterRef, Canary, ControlTask, Event, StoredStep, SubmitTask, TaskStatus, WeightUpdated, as_json
 from common.spec import TaskSpec
 
 STEPS = 3
@@ -25,7 +25,7 @@ SPEC: dict[str, JsonValue] = {
 
 
 class Answering:
-    """Accepts tasks of pool 'tiny', trains STEPS steps at once, and rejects all others. Tasks named 'slow' never end."""
+    """Accepts tasks of pool 'tiny', trains all steps at once, and rejects all others. Tasks named 'slow' never end."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
         self._bus = bus
@@ -66,7 +66,8 @@ class Answering:
                 metrics={}, trained_tokens=10, started_s=0, finished_s=1,
             )  # fmt: skip
             yield Outgoing(streams.weight_updated(spec.pool, job.task), update, f"weights:{job.task}:{version}")
-            yield self._event(job.tenant, job.task, "step", step_data(version))
+            stored = as_json(StoredStep(adapter=adapter, checkpoint=adapter.blob))
+            yield self._event(job.tenant, job.task, "step", step_data(version) | {"stored": stored})
             await self._bus.put_value(
                 streams.TASKS_BUCKET, job.task, status.model_copy(update={"version": version, "adapter": adapter, "reward": version / 10})
             )

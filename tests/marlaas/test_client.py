@@ -29,10 +29,19 @@ async def test_task_is_accepted_followed_and_its_adapters_fetched(nats_url: str,
         first = await client.pull(task, tmp_path / "first", version=1)
         assert first.version == 1
         assert (tmp_path / "first" / "adapter_config.json").read_text() == '{"version": 1}'
-        with pytest.raises(ClientError, match="no version 9; kept are: 1, 2, 3"):
+        with pytest.raises(ClientError, match="no version 9; known are: 1 to 3"):
             await client.pull(task, tmp_path / "ninth", version=9)
         with pytest.raises(ClientError, match="first exists already"):
             await client.pull(task, tmp_path / "first", version=1)
+
+
+async def test_versions_of_long_ago_are_still_found(nats_url: str, scheduler: Answering, tmp_path: Path) -> None:
+    """The stream of weights keeps a few of each task; the events name all."""
+    async with Client.connect(nats_url) as client:
+        task = await client.submit({**SPEC, "steps": 12})
+        await client.wait(task)
+        assert (await client.pull(task, tmp_path / "second", version=2)).version == 2
+        assert (tmp_path / "second" / "adapter_config.json").read_text() == '{"version": 2}'
 
 
 async def test_rejection_carries_every_reason(nats_url: str, scheduler: Answering) -> None:

@@ -13,7 +13,8 @@ from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
 from trainer_svc.advantage import step_advantages
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import read_checkpoint, spec_digest, write_checkpoint
+from trainer_svc.adapter import WEIGHTS_FILE, write_adapter
+from trainer_svc.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
 from trainer_svc.learner import initial_resident
 from trainer_svc.optimizer import OptimizerState
 from trainer_svc.packing import Packed, pack
@@ -74,6 +75,12 @@ def run(policy: Policy, spec: TaskSpec, steps: int) -> Resident:
     return resident
 
 
+def write(folder: Path, resident: Resident, spec: TaskSpec) -> None:
+    """As after a step whose origin does not matter."""
+    write_adapter(folder / "adapter", resident.layout, resident.optimizer.params, torch.float32)
+    write_checkpoint(folder, resident, spec, Origin("0" * 64, "1" * 64), folder / "adapter" / WEIGHTS_FILE)
+
+
 def packed_samples(groups: list[Group], spec: TaskSpec, *, budget: int = BUDGET, shared: bool = True) -> list[Packed]:
     """All of a step at once, in whatever number of minibatches the task would take it."""
     spec = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"minibatches": 1})})
@@ -88,7 +95,7 @@ def gradient(policy: Policy, resident: Resident, packed: list[Packed], spec: Tas
 
 
 def assert_identical(found: Resident, expected: Resident) -> None:
-    assert found.version == expected.version
+    assert (found.version, found.next_group) == (expected.version, expected.next_group)
     assert found.layout == expected.layout
     for name in ("params", "exp_avg", "exp_avg_sq"):
         assert torch.equal(getattr(found.optimizer, name), getattr(expected.optimizer, name)), name
@@ -131,7 +138,7 @@ def test_gradient_is_clipped_to_the_tasks_own_norm(policy: Policy) -> None:
 def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(policy: Policy, tmp_path: Path, name: str) -> None:
     spec = DIFFERENT[name]
     expected = run(policy, spec, 4)
-    write_checkpoint(tmp_path, run(policy, spec, 2), spec)
+    write(tmp_path, run(policy, spec, 2), spec)
     resumed = read_checkpoint(tmp_path, name, 2, spec, CPU)
     for _ in range(2):
         resumed = step(policy, resumed, spec).resident
@@ -141,14 +148,14 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(policy: Policy, tmp
 def test_checkpoint_is_the_same_bytes_each_time(policy: Policy, tmp_path: Path) -> None:
     resident = run(policy, DIFFERENT["a"], 1)
     for name in ("one", "two"):
-        write_checkpoint(tmp_path / name, resident, DIFFERENT["a"])
+        write(tmp_path / name, resident, DIFFERENT["a"])
     for file in ("state.safetensors", "manifest.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
 def test_checkpoint_of_another_task_version_or_spec_is_refused(policy: Policy, tmp_path: Path) -> None:
     spec = DIFFERENT["a"]
-    write_checkpoint(tmp_path, run(policy, spec, 1), spec)
+    write(tmp_path, run(policy, spec, 1), spec)
     for task, version, other in (("b", 1, spec), ("a", 2, spec), ("a", 1, DIFFERENT["b"])):
         with pytest.raises(Reject, match="checkpoint is of"):
             read_checkpoint(tmp_path, task, version, other, CPU)
@@ -156,7 +163,7 @@ def test_checkpoint_of_another_task_version_or_spec_is_refused(policy: Policy, t
 
 def test_damaged_checkpoint_is_refused(policy: Policy, tmp_path: Path) -> None:
     spec = DIFFERENT["a"]
-    write_checkpoint(tmp_path, run(policy, spec, 1), spec)
+    write(tmp_path, run(policy, spec, 1), spec)
     state = bytearray((tmp_path / "state.safetensors").read_bytes())
     state[-1] ^= 1
     (tmp_path / "state.safetensors").write_bytes(state)

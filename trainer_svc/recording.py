@@ -1,0 +1,101 @@
+"""Trained batches, kept so that a step can be taken again: one immutable folder for each step of a task that asks for it.
+
+    batch.msgpack.z   the TrainBatch and its trajectories as they were trained, MessagePack inside zlib
+
+The scored messages themselves are deleted once a step is taken. What is kept is what they came to: everything that the
+step reads besides the state that it goes on from.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from common.errors import Reject
+from common.messages import TrainBatch
+from trainer_svc.batch import Group, Trajectory
+from trainer_svc.checkpoint import Origin
+
+BATCH_FILE = "batch.msgpack.z"
+COMPRESSION = 1
+"""Token ids shrink to a third; more effort gains little."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What one step was told to train, and on what."""
+
+    batch: TrainBatch
+    groups: list[Group]
+
+
+def origin_of(batch: TrainBatch, groups: Sequence[Group]) -> Origin:
+    """What the version after `batch` is made of."""
+    return Origin(parent_sha256=batch.checkpoint.sha256 if batch.checkpoint else None, trained_sha256=trained_digest(groups))
+
+
+def trained_digest(groups: Sequence[Group]) -> str:
+    """SHA-256 of the trajectories of a step; it does not depend on how they travelled."""
+    return hashlib.sha256(_packed([_as_dict(group) for group in groups])).hexdigest()
+
+
+def write_recording(folder: Path, recording: Recording) -> None:
+    """Write `recording` into `folder`, byte for byte the same for the same step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"batch": recording.batch.encode(), "groups": [_as_dict(group) for group in recording.groups]}
+    (folder / BATCH_FILE).write_bytes(zlib.compress(_packed(content), COMPRESSION))
+
+
+def read_recording(folder: Path) -> Recording:
+    """Raises: Reject when it is not one, or of an unknown kind."""
+    try:
+        content: dict[str, Any] = msgpack.unpackb(zlib.decompress((folder / BATCH_FILE).read_bytes()))
+        return Recording(TrainBatch.decode(content["batch"]), [_group(group) for group in content["groups"]])
+    except (OSError, zlib.error, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+        raise Reject(f"recorded batch: {BATCH_FILE} cannot be read: {error!r}") from None
+
+
+def _packed(content: object) -> bytes:
+    packed = msgpack.packb(content)
+    assert packed is not None
+    return packed
+
+
+def _as_dict(group: Group) -> dict[str, Any]:
+    return {
+        "group": group.group,
+        "staleness": group.staleness,
+        "trajectories": [
+            {
+                "member": one.member,
+                "ids": one.ids_T.astype("<i4").tobytes(),
+                "sampled": one.sampled_T.astype(np.uint8).tobytes(),
+                "logprobs": one.sampler_logprobs_T.astype("<f4").tobytes(),
+                "reward": one.reward,
+                "truncated": one.truncated,
+                "components": dict(sorted(one.components.items())),
+            }
+            for one in group.trajectories
+        ],
+    }
+
+
+def _group(kept: dict[str, Any]) -> Group:
+    return Group(kept["group"], kept["staleness"], tuple(_trajectory(one) for one in kept["trajectories"]))
+
+
+def _trajectory(kept: dict[str, Any]) -> Trajectory:
+    return Trajectory(
+        kept["member"],
+        np.frombuffer(kept["ids"], dtype="<i4"),
+        np.frombuffer(kept["sampled"], dtype=np.uint8),
+        np.frombuffer(kept["logprobs"], dtype="<f4"),
+        kept["reward"],
+        kept["truncated"],
+        kept["components"],
+    )
