@@ -6,9 +6,12 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from common.spec import TaskSpec
 from scheduler_svc.admission import Capacity, InFlight, allowance, groups_to_admit
 from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.fairness import TaskShare, TenantShare, next_task, starting_virtual_time
+from scheduler_svc.retention import Kept
+from tests.scheduler.stages import spec as task
 
 PLENTY = {"tiny": Capacity(sequences=10**9, kv_tokens=10**12)}
 
@@ -264,3 +267,27 @@ class PaceAndBatching(RuleBasedStateMachine):
 
 PaceAndBatching.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
 TestPaceAndBatching = PaceAndBatching.TestCase
+
+
+# ----------------------------------------------------------------------------------------------------------- retention
+
+
+@given(
+    st.integers(1, 6), st.integers(0, 5), st.sampled_from(["all", "checkpoints"]), st.integers(0, 6), st.integers(0, 3), st.integers(1, 40)
+)
+def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
+    checkpoints: int, every: int, adapters: str, batches: int, staleness: int, steps: int
+) -> None:
+    """Deleting after each step only what that step made old leaves nothing else, and never the latest."""
+    keep = {"checkpoints": checkpoints, "every": every, "adapters": adapters, "batches": batches}
+    spec = TaskSpec.model_validate(task(steps=40, keep=keep, algorithm={"max_staleness": staleness}))
+    kinds = ("adapter", "checkpoint", "batch")
+    stored: set[tuple[str, int]] = set()
+    for at in range(1, steps + 1):
+        stored |= {(kind, at) for kind in kinds}
+        kept = Kept(spec, at)
+        wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}
+        stored -= {(kind, version) for version in kept.grown_old() for kind in kinds if not wanted[kind](version)}
+        assert stored == {(kind, version) for kind in kinds for version in range(1, at + 1) if wanted[kind](version)}
+        assert ("adapter", at) in stored
+        assert ("checkpoint", at) in stored

@@ -5,7 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,24 @@ class StagesWithBlobs(Stages):
         batch = delivery.read(TrainBatch)
         self.batches.append(batch)
         if self.trains:
-            adapter, checkpoint = await self.store(batch.task, batch.version + 1)
+            kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
+            stored = await self.store(batch.task, batch.version + 1, kinds=kinds)
             made = updated(batch)
             message: Any = made.message
-            reference = message.adapter.model_copy(update={"blob": adapter})
-            yield replace(made, message=message.model_copy(update={"adapter": reference, "checkpoint": checkpoint}))
+            adapter = message.adapter.model_copy(update={"blob": stored["adapter"]})
+            yield replace(made, message=message.model_copy(update=stored | {"adapter": adapter}))
 
-    async def store(self, task: str, version: int, content: str = "") -> tuple[BlobRef, BlobRef]:
-        refs: list[BlobRef] = []
-        for kind in ("adapter", "checkpoint"):
+    async def store(
+        self, task: str, version: int, content: str = "", kinds: Sequence[str] = ("adapter", "checkpoint")
+    ) -> dict[str, BlobRef]:
+        refs: dict[str, BlobRef] = {}
+        for kind in kinds:
             folder = self.folder / hashlib.sha256(f"{task} {version} {kind} {content}".encode()).hexdigest()
             folder.mkdir(exist_ok=True)
             (folder / "content").write_text(f"{task} {version} {kind} {content}")
             assert self.blobs is not None
-            refs.append(await self.blobs.put_folder(f"{task}.v{version}.{kind}", folder))
-        return refs[0], refs[1]
+            refs[kind] = await self.blobs.put_folder(f"{task}.v{version}.{kind}", folder)
+        return refs
 
 
 def stages(bus: Bus, folder: Path, **hooks: Any) -> StagesWithBlobs:
@@ -312,6 +315,25 @@ async def test_sweep_deletes_what_nothing_needs_and_nothing_else(bus: Bus, datab
         assert sorted(name for name in await Blobs(bus).names() if ".v99." not in name) == before
         assert len([name for name in await Blobs(bus).names() if ".v99." in name]) == 2
         assert set(await bus.subjects(streams.SCORED)) >= WAITING
+
+
+async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    """After each step, not only by the sweep; and the doctor asks for exactly these."""
+    keep = {"checkpoints": 1, "every": 3, "adapters": "checkpoints", "batches": 2}
+    async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
+        await world.submit("a", spec(steps=8, keep=keep))
+        await world.event("a", "finished")
+        expected = {f"a.v{v}.{kind}" for v in (3, 6, 8) for kind in ("adapter", "checkpoint")} | {"a.v7.batch", "a.v8.batch"}
+        # Engines may still be asked for the last max_staleness + 2 versions.
+        expected |= {"a.v7.adapter"}
+
+        async def cleaned() -> bool:
+            return {name.rpartition("-")[0] for name in await Blobs(bus).names()} == expected
+
+        await eventually(cleaned)
+        assert await sentences(world) == []
+        await Blobs(bus).delete(next(name for name in await Blobs(bus).names() if name.startswith("a.v3.checkpoint")))
+        assert await sentences(world) == [stored.MISSING]
 
 
 async def test_process_says_what_is_wrong_and_how_it_ended(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:

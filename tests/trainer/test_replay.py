@@ -115,7 +115,7 @@ async def test_what_cannot_be_taken_again_is_said(bus: Bus, learner: Learner) ->
 async def test_tasks_that_keep_no_batches_record_none(bus: Bus, learner: Learner) -> None:
     updates = await train(bus, learner, make_spec("a", seed=1))
     assert [update.batch for update in updates] == [None] * STEPS
-    with pytest.raises(Reject, match="step 2 of task a was not recorded; set keep.batches"):
+    with pytest.raises(Reject, match=r"step 2 of task a was not recorded; set keep\.batches"):
         await replay_step(bus, learner, "a", 2)
 
 

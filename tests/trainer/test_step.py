@@ -11,9 +11,9 @@ import torch
 from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
+from trainer_svc.adapter import WEIGHTS_FILE, write_adapter
 from trainer_svc.advantage import step_advantages
 from trainer_svc.batch import Group
-from trainer_svc.adapter import WEIGHTS_FILE, write_adapter
 from trainer_svc.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
 from trainer_svc.learner import initial_resident
 from trainer_svc.optimizer import OptimizerState
