@@ -8,7 +8,7 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     jobs.py        submit, cancel, pause, resume
     settlement.py  what came back: checks, scores, weights, dead letters
     dispatch.py    what goes out: admission and batches
-    admission.py fairness.py batching.py     the decisions, pure
+    policy.py admission.py fairness.py batching.py     the decisions, pure
     queries/       every SQL statement, a function per sentence of the domain
     tables.py views.py states.py             the schema
 """

@@ -16,6 +16,7 @@ from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
 from scheduler_svc.fairness import TaskShare
 from scheduler_svc.notices import publish_status
+from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
 from scheduler_svc.queries import groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
 from scheduler_svc.queries.outbox import Letter
@@ -23,12 +24,16 @@ from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import TaskState, VoidReason
 
 
-async def admit(connection: AsyncConnection, capacities: dict[str, Capacity]) -> int:
-    """Open as many groups as may go now; returns how many."""
+async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy) -> int:
+    """Open as many groups as may go now; returns how many messages there are to publish."""
     if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
         return 0  # another replica is admitting, and will see what this one saw
     running = {task.id: task for task in await tasks.lock_running_tasks(connection)}
-    shares = await _shares(connection, [task for task in running.values() if _allowance(task) > 0])
+    standings = await _standings(connection, list(running.values()), policy)
+    if policy is Policy.SYNCHRONOUS and (together := steps_to_send_together(standings)):
+        return sum([await _send_step(connection, running[task]) for task in together])
+    allowed = allowances(policy, standings)
+    shares = await _shares(connection, [task for task in running.values() if allowed.get(task.id)], allowed)
     if not shares:
         return 0
     tenants = await tasks.lock_tenants(connection, {share.tenant for share in shares})
@@ -48,8 +53,15 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity]) ->
     return len(new)
 
 
-async def batch(connection: AsyncConnection, task: Task) -> bool:
-    """Send the task's next step to the trainer if its groups are there; the task is locked."""
+async def batch(connection: AsyncConnection, task: Task, policy: Policy) -> bool:
+    """Send the task's next step to the trainer if its groups are there; the task is locked.
+
+    In lockstep steps leave all together, when `admit` sees that all are there.
+    """
+    return policy is not Policy.SYNCHRONOUS and await _send_step(connection, task)
+
+
+async def _send_step(connection: AsyncConnection, task: Task) -> bool:
     if task.state != TaskState.RUNNING or task.version >= task.spec.steps:
         return False
     if await steps.step_exists(connection, task.id, task.version):
@@ -106,7 +118,24 @@ def family_of(name: str, families: set[str]) -> str | None:
     return "module" if ":" in name and "module" in families else None
 
 
-async def _shares(connection: AsyncConnection, candidates: list[Task]) -> list[TaskShare]:
+async def _standings(connection: AsyncConnection, running: list[Task], policy: Policy) -> list[Standing]:
+    in_lockstep = policy is Policy.SYNCHRONOUS
+    ready = await groups.ready_groups(connection) if in_lockstep else {}
+    training = await steps.tasks_in_training(connection) if in_lockstep else set[str]()
+    return [
+        Standing(
+            task=task.id,
+            accepted_at=task.accepted_at or task.submitted_at,
+            allowance=_allowance(task, task.spec.algorithm.max_staleness),
+            lockstep_allowance=_allowance(task, 0),
+            has_step_ready=ready.get(task.id, 0) >= task.spec.algorithm.groups_per_step,
+            is_training=task.id in training,
+        )
+        for task in running
+    ]
+
+
+async def _shares(connection: AsyncConnection, candidates: list[Task], allowed: dict[str, int]) -> list[TaskShare]:
     expected = await groups.expected_group_tokens(connection, [task.id for task in candidates]) if candidates else {}
     return [
         TaskShare(
@@ -115,7 +144,7 @@ async def _shares(connection: AsyncConnection, candidates: list[Task]) -> list[T
             pool=task.spec.pool,
             priority=task.spec.priority,
             virtual_time=task.virtual_time,
-            allowance=_allowance(task),
+            allowance=allowed[task.id],
             group_size=task.spec.algorithm.group_size,
             group_tokens=expected.get(task.id, float(task.spec.algorithm.group_size * task.spec.trajectory_tokens)),
             reserved_tokens=float(task.spec.algorithm.group_size * task.spec.trajectory_tokens),
@@ -124,10 +153,10 @@ async def _shares(connection: AsyncConnection, candidates: list[Task]) -> list[T
     ]
 
 
-def _allowance(task: Task) -> int:
+def _allowance(task: Task, max_staleness: int) -> int:
     return allowance(
         version=task.version,
-        max_staleness=task.spec.algorithm.max_staleness,
+        max_staleness=max_staleness,
         steps=task.spec.steps,
         groups_per_step=task.spec.algorithm.groups_per_step,
         admitted=task.admitted,

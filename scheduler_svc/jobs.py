@@ -13,6 +13,7 @@ from common.spec import TaskSpec, parse_spec
 from scheduler_svc.dispatch import batch, check_environment, family_of
 from scheduler_svc.endings import end_task
 from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.policy import Policy
 from scheduler_svc.queries import tasks
 from scheduler_svc.states import TaskState
 
@@ -35,7 +36,7 @@ class Offer:
         return found
 
 
-async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer) -> None:
+async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer, policy: Policy) -> None:
     """Handle one message of `jobs.<verb>.<tenant>`. Raises: Reject when it is not one."""
     _, verb, tenant = delivery.subject.split(".", 2)
     if verb == "submit":
@@ -45,7 +46,7 @@ async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer
     elif verb in ("cancel", "pause", "resume"):
         control = delivery.read(ControlTask)
         _same_tenant(tenant, control.tenant)
-        await _control(connection, verb, control)
+        await _control(connection, verb, control, policy)
     else:
         raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause and resume")
 
@@ -79,7 +80,7 @@ async def _reject(connection: AsyncConnection, job: SubmitTask, reasons: list[st
     await announce(connection, job.tenant, job.task, "rejected", {"reasons": list(reasons)})
 
 
-async def _control(connection: AsyncConnection, verb: str, job: ControlTask) -> None:
+async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: Policy) -> None:
     found = next(iter(await tasks.lock_tasks(connection, [job.task])), None)
     if found is None or found.tenant != job.tenant:
         log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
@@ -93,7 +94,7 @@ async def _control(connection: AsyncConnection, verb: str, job: ControlTask) -> 
     elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
         await announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
-        await batch(connection, (await tasks.lock_tasks(connection, [job.task]))[0])
+        await batch(connection, (await tasks.lock_tasks(connection, [job.task]))[0], policy)
 
 
 def _same_tenant(subject: str, body: str) -> None:

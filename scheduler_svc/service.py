@@ -31,6 +31,7 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools) -> None:
         self._settings = settings
+        self._policy = settings.policy
         self._bus = bus
         self._database = database
         self._pools = pools
@@ -63,7 +64,7 @@ class Scheduler:
         ended: list[str] = []
         async with self._changing() as connection:
             for delivery in deliveries:
-                await jobs.take_job(connection, delivery, offer)
+                await jobs.take_job(connection, delivery, offer, self._policy)
                 if ".cancel." in delivery.subject:
                     ended.append(delivery.read(jobs.ControlTask).task)
         for task in ended:
@@ -76,13 +77,13 @@ class Scheduler:
 
     async def take_scores(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
-            await settlement.trajectories_scored(connection, deliveries)
+            await settlement.trajectories_scored(connection, deliveries, self._policy)
 
     async def take_weights(self, deliveries: Sequence[Delivery]) -> None:
         advanced: list[Task] = []
         async with self._changing() as connection:
             for delivery in sorted(deliveries, key=lambda delivery: delivery.subject):  # tasks are locked in one order
-                task = await settlement.weight_updated(connection, delivery.read(WeightUpdated))
+                task = await settlement.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
                 if task is not None:
                     advanced.append(task)
         for task in advanced:
@@ -111,8 +112,9 @@ class Scheduler:
             self._admission_wanted.clear()
             try:
                 async with self._database.transaction() as connection:
-                    admitted = await dispatch.admit(connection, self._replicas.capacities(self._settings.oversubscription))
-                if admitted:
+                    capacities = self._replicas.capacities(self._settings.oversubscription)
+                    dispatched = await dispatch.admit(connection, capacities, self._policy)
+                if dispatched:
                     self._relay.wake()
             except Retry as error:
                 log.warning("admission_postponed", error=str(error))
@@ -138,7 +140,7 @@ class Scheduler:
                 details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
                 await endings.void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details)
                 for task in await tasks.lock_tasks(connection, set(by_id)):
-                    await dispatch.batch(connection, task)
+                    await dispatch.batch(connection, task, self._policy)
             if self._replicas.families:
                 await dispatch.resolve_environments(connection, self._replicas.families)
             await outbox.record_replicas(connection, self._replicas.reports)

@@ -5,12 +5,15 @@ from typing import ClassVar
 from pydantic import Field
 
 from common.settings import Settings
+from scheduler_svc.policy import Policy
 
 
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
 
     database_url: str = "postgresql+psycopg://marlaas@127.0.0.1:5432/marlaas"
+    policy: Policy = Policy.ASYNCHRONOUS
+    """`sequential` (one task at a time) and `synchronous` (all tasks in lockstep) are baselines for measurements."""
     tick_s: float = Field(default=1.0, gt=0)
     """How often deadlines are looked at; everything else is driven by events."""
     oversubscription: float = Field(default=1.5, ge=1)

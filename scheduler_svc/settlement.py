@@ -26,6 +26,7 @@ from scheduler_svc.dispatch import batch
 from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import Failures, GroupKey, ScoredMember
 from scheduler_svc.queries.steps import StepSummary
@@ -60,7 +61,7 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
     await publish_status(connection, task.id)
 
 
-async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[Delivery]) -> list[Task]:
+async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[Delivery], policy: Policy) -> list[Task]:
     """Settle members, then their groups, then send what is complete to the trainer. Returns the tasks touched.
 
     Raises: Reject when a message has no settlement header, or a malformed one.
@@ -85,7 +86,7 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
         await settle_accounts(connection, by_id, ready)
         await tasks.forget_failures(connection, {group.task for group in ready})
         for task in await tasks.lock_tasks(connection, {group.task for group in ready}):
-            await batch(connection, task)
+            await batch(connection, task, policy)
     return list(by_id.values())
 
 
@@ -117,7 +118,7 @@ def _outcomes(delivery: Delivery) -> list[ScoredMember]:
     return [ScoredMember(settlement.task, settlement.group, delivery.sequence, member) for member in settlement.members]
 
 
-async def weight_updated(connection: AsyncConnection, updated: WeightUpdated) -> Task | None:
+async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, policy: Policy) -> Task | None:
     """Advance the version by compare-and-set; the first message about a version counts, and only that.
 
     Returns the task as the step leaves it; None when the message changed nothing.
@@ -138,7 +139,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated) ->
         await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": step.reward})
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
     await publish_status(connection, task.id)
-    await batch(connection, task)
+    await batch(connection, task, policy)
     return task
 
 

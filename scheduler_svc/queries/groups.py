@@ -305,6 +305,12 @@ async def unbatched_groups(connection: AsyncConnection, task: str) -> list[LiveG
     return [LiveGroup(row.number, row.version, row.state == GroupState.READY) for row in (await connection.execute(statement)).all()]
 
 
+async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
+    """How many groups of each task wait to be trained; tasks without any are absent."""
+    statement = select(groups.c.task, func.count().label("ready")).where(groups.c.state == GroupState.READY).group_by(groups.c.task)
+    return {row.task: row.ready for row in (await connection.execute(statement)).all()}
+
+
 async def overdue_groups(connection: AsyncConnection) -> list[GroupKey]:
     statement = select(groups.c.task, groups.c.number).where(groups.c.state == GroupState.OPEN, groups.c.deadline_at < func.now())
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]

@@ -99,6 +99,11 @@ async def step_exists(connection: AsyncConnection, task: str, version: int) -> b
     return (await connection.execute(statement)).first() is not None
 
 
+async def tasks_in_training(connection: AsyncConnection) -> set[str]:
+    """Tasks of which a step is with the trainer."""
+    return set((await connection.execute(select(steps.c.task).where(steps.c.state == StepState.BATCHED))).scalars())
+
+
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
     """The step, its groups and their members become trained."""
     version = updated.version - 1

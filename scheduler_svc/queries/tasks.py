@@ -34,6 +34,8 @@ class Task:
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime
+    accepted_at: datetime | None
+    """None until the task first runs."""
 
     @property
     def is_live(self) -> bool:
@@ -56,6 +58,7 @@ def _task(row: RowMapping) -> Task:
         adapter=from_json(AdapterRef, row["adapter"]) if row["adapter"] else None,
         checkpoint=from_json(BlobRef, row["checkpoint"]) if row["checkpoint"] else None,
         submitted_at=row["submitted_at"],
+        accepted_at=row["accepted_at"],
     )
 
 

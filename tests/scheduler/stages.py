@@ -31,6 +31,7 @@ from common.messages import (
 from common.pools import Pool
 from common.service import report_replica
 from scheduler_svc.database import Database
+from scheduler_svc.policy import Policy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 
@@ -144,10 +145,12 @@ class World:
 
 
 @asynccontextmanager
-async def running_world(bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64) -> AsyncIterator[World]:
+async def running_world(
+    bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: Policy = Policy.ASYNCHRONOUS
+) -> AsyncIterator[World]:
     """The scheduler, an env and a trainer at work until the block ends."""
     database = await Database.connect(database_url)
-    scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1), bus, database, POOLS)
+    scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, POOLS)
     env = ReplicaReport(replica="one", service="env", families=["toy"])
     rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6)
     runners = [
