@@ -12,6 +12,7 @@ from common.errors import Reject
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
 ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -25,6 +26,20 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class Tool(Section):
+    """A tool of a task: a name, or a table with options."""
+
+    name: str = Field(pattern=TOOL_PATTERN)
+    """A tool that is built in (`calculator`, …) or installed, or `module:attribute`."""
+    options: dict[str, JsonValue] = {}
+    """Passed to the tool as they are; it says which it knows."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class Environment(Section):
     """Where prompts and rewards come from."""
 
@@ -35,6 +50,10 @@ class Environment(Section):
     weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
     and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
+    tools: tuple[Tool, ...] = ()
+    """What the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
+    list_tools: bool = True
+    """Put the tools' schemas into the first prompt, as the chat template does. False where the model knows them already."""
 
 
 class Sampling(Section):
@@ -46,22 +65,39 @@ class Sampling(Section):
 
 
 class Limits(Section):
-    """What ends an episode early."""
+    """What an episode may use."""
 
     max_prompt_tokens: int = Field(default=256, ge=1, le=131_072)
     """Longest first prompt; a longer one voids its group, with that reason."""
     max_turns: int = Field(default=1, ge=1, le=256)
+    """Replies of the policy, tool calls included."""
     max_reply_tokens: int = Field(default=128, ge=1, le=131_072)
-    """Longest environment message between two turns."""
+    """Longest messages between two turns. An environment's longer ones void the attempt; a tool's longer answer is cut."""
+    max_episode_tokens: int | None = Field(default=None, ge=2, le=1_048_576)
+    """Of all turns, prompt and answers included: an episode gets no further turn that could exceed it."""
+    max_episode_s: float | None = Field(default=None, gt=0, le=86_400)
+    """From admission: an episode gets no further turn after it."""
+    max_turn_s: float | None = Field(default=None, gt=0, le=3600)
+    """For the environment's and the tools' part of one turn. Unless it is given, slower than the deployment allows is void."""
+    at_limit: Literal["score", "zero", "void"] = "score"
+    """How an episode ends that has used up its turns, tokens or seconds. `score`: as its environment scores what there is;
+    `zero`: with reward 0; `void`: it is not trained on, and its group is refilled."""
     episode_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
     """From admission to the last member's score; a group that takes longer is void and refilled."""
     max_failed_share: float = Field(default=1.0, gt=0, le=1)
     """The task fails when more of its latest 100 groups failed (at least 8 of them): a sandbox, a server or the environment
     itself was broken, or their time was over. 1: only when groups fail without one success between them."""
+    max_calls: int = Field(default=4, ge=1, le=64)
+    """Tool calls made for one reply; what is beyond is answered with that."""
+    tool_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """For one tool call. A tool that takes longer is broken: the attempt is void."""
+    max_answer_chars: int = Field(default=4000, ge=16, le=262_144)
+    """Longest answer of a tool; a longer one is cut."""
 
     def trajectory_tokens(self, sampling: Sampling) -> int:
         """Tokens of the longest trajectory that these limits allow."""
-        return self.max_prompt_tokens + self.max_turns * sampling.max_tokens + (self.max_turns - 1) * self.max_reply_tokens
+        longest = self.max_prompt_tokens + self.max_turns * sampling.max_tokens + (self.max_turns - 1) * self.max_reply_tokens
+        return min(longest, max(self.max_episode_tokens or longest, self.max_prompt_tokens + sampling.max_tokens))
 
 
 class Algorithm(Section):

@@ -18,6 +18,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     from env_svc import measures, registry
     from env_svc.player import Player
     from env_svc.service import EnvService
+    from env_svc.tools.layer import ToolPlayer
+    from env_svc.tools.toolbox import Toolbox
     from env_svc.workers import Workers
 
     settings, bus = running.settings, running.bus
@@ -26,7 +28,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     measures.WORKERS_BUSY.set_function(lambda: workers.busy)
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    service = EnvService(Player(workers, settings.call_timeout_s))
+    toolbox = Toolbox()
+    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s), toolbox))
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
@@ -42,7 +45,7 @@ async def serve(running: Running[EnvSettings]) -> None:
             runners.create_task(report_replica(bus, report))
             running.health.set_ready(f"serving {', '.join(families)}")
     finally:
-        await asyncio.shield(workers.stop())
+        await asyncio.shield(asyncio.gather(workers.stop(), toolbox.close()))
 
 
 def main() -> None:

@@ -11,16 +11,21 @@
 The rules: `open` gives the same prompt for the same index, seed and options, on every replica. One object serves many
 episodes at once, so what belongs to an episode lives in `state`, which travels with the episode through MessagePack
 (tuples come back as lists) and is at most MAX_STATE_BYTES. An environment knows nothing of tokens, tasks or NATS.
+
+Tools (`env_svc/tools/`) are called and answered between an environment's steps, without its doing.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
+
+if TYPE_CHECKING:
+    from env_svc.tools.tool import Tool
 
 __all__ = [
     "MAX_STATE_BYTES",
@@ -31,6 +36,8 @@ __all__ = [
     "Finish",
     "Opening",
     "Reply",
+    "ToolCall",
+    "ToolUsage",
     "Turn",
     "WrongOptions",
 ]
@@ -53,12 +60,34 @@ class WrongOptions(ValueError):
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A tool that the policy wants called."""
+
+    name: str
+    arguments: dict[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class ToolUsage:
+    """What the policy did with its tools in the episode so far."""
+
+    calls: int = 0
+    """Calls that a tool answered."""
+    errors: int = 0
+    """Calls that were malformed, unknown, or refused by the tool."""
+
+
+@dataclass(frozen=True)
 class Reply:
     """What the policy said."""
 
     text: str
     truncated: bool = False
     """The token limit ended it, not the policy."""
+    calls: tuple[ToolCall, ...] = ()
+    """Of the environment's own tools: those whose schemas its opening listed."""
+    usage: ToolUsage | None = None
+    """None where the episode has no tools."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +96,9 @@ class Opening(Generic[S]):
 
     messages: Sequence[ChatMessage]
     state: S
-    tools: Sequence[dict[str, JsonValue]] = ()
-    """JSON schemas for the chat template."""
+    tools: Sequence[str | dict[str, JsonValue]] = ()
+    """Beside those that the task and the class name: names of tools, which are called and answered for the environment; or
+    JSON schemas, as chat templates take them, of tools that `step` plays itself and finds in `reply.calls`."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +136,9 @@ class Environment(ABC, Generic[S]):
     """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
     Empty: any weight is taken."""
 
+    tools: "ClassVar[Sequence[str | Tool]]" = ()
+    """Tools that every episode has: names, or objects. One that runs on the event loop may set it in its constructor."""
+
     @classmethod
     def arguments(cls) -> Sequence[str]:
         """Names that may follow the environment's own, as in `reasoning_gym:gcd`; empty when it takes none.
@@ -123,6 +156,6 @@ class Environment(ABC, Generic[S]):
         """What follows from the policy's reply."""
 
     async def conclude(self, state: S) -> Finish:
-        """The end of an episode whose turns are used up while `step` would go on."""
+        """The end of an episode that has used up its turns, tokens or seconds while `step`, or a tool call, would go on."""
         del state
-        return Finish(0.0, {"out_of_turns": 1.0})
+        return Finish(0.0)

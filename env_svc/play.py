@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import cast
+from typing import Literal, cast
 
 import msgpack
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
-from env_svc.contract import MAX_STATE_BYTES, Continue, EnvironmentUnavailable, Finish, Opening, Reply
+from env_svc.contract import MAX_STATE_BYTES, Continue, EnvironmentUnavailable, Finish, Opening, Reply, Turn
 from env_svc.registry import AnyEnvironment
 
 MAX_FAILURE_CHARS = 500
@@ -30,6 +30,16 @@ class Open:
 
 
 @dataclass(frozen=True)
+class Last:
+    """No turn is left after this one."""
+
+    limit: Literal["turns", "tokens", "seconds"]
+    """Which the episode has used up."""
+    rule: Literal["score", "zero", "void"] = "score"
+    """`limits.at_limit` of the task."""
+
+
+@dataclass(frozen=True)
 class Step:
     """Wanted: what follows from a reply."""
 
@@ -37,15 +47,19 @@ class Step:
     """For messages about failures."""
     state: bytes
     reply: Reply
-    is_last: bool
-    """No turn is left after this one."""
+    last: Last | None = None
+    is_over: bool = False
+    """Nothing may follow from the reply: the episode is at its end as it is. Needs `last`."""
 
 
 @dataclass(frozen=True)
 class Opened:
     messages: list[ChatMessage]
     tools: list[dict[str, JsonValue]]
+    """Schemas for the chat template."""
     state: bytes
+    tool_names: tuple[str, ...] = ()
+    """Of tools that the opening asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,8 @@ class Failed:
     reason: str
     is_infrastructure: bool = False
     """Not the environment's own doing, as far as can be told: trying again may help."""
+    is_late: bool = False
+    """Its time was over."""
 
 
 Call = Open | Step
@@ -98,28 +114,42 @@ async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome
         return failed(f"environment '{name}' failed on row {call.row}: {type(error).__name__}: {error}")
 
 
-def failed(reason: str, *, is_infrastructure: bool = False) -> Failed:
+def failed(reason: str, *, is_infrastructure: bool = False, is_late: bool = False) -> Failed:
     """A failure with a reason of bounded length: it travels in a header."""
-    return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure)
+    return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure, is_late)
 
 
 async def _step(environment: AnyEnvironment, call: Step) -> Outcome:
-    turn = await environment.step(msgpack.unpackb(call.state, strict_map_key=False), call.reply)
-    if isinstance(turn, Continue) and call.is_last:
-        turn = await environment.conclude(turn.state)
+    state: object = msgpack.unpackb(call.state, strict_map_key=False)
+    turn: Turn[object] = Continue((), state) if call.is_over else await environment.step(state, call.reply)
+    if isinstance(turn, Continue) and call.last is not None:
+        return await _at_limit(environment, turn.state, call, call.last)
     if isinstance(turn, Continue):
         return Asked(_messages("Continue", turn.messages), _packed(turn.state))
-    if isinstance(cast("object", turn), Finish):
-        return Scored(
-            _number("reward", turn.reward), {str(name): _number(f"component '{name}'", value) for name, value in turn.components.items()}
-        )
-    raise _BrokenContract(f"step returned {type(turn).__name__}, expected Continue or Finish")
+    return _scored("step", turn, call.reply)
+
+
+async def _at_limit(environment: AnyEnvironment, state: object, call: Step, last: Last) -> Outcome:
+    if last.rule == "void":
+        return failed(f"the episode used up its {last.limit}, and limits.at_limit is 'void'")
+    finish = await environment.conclude(state) if last.rule == "score" else Finish(0.0)
+    return _scored("conclude", finish, call.reply, {f"out_of_{last.limit}": 1.0})
+
+
+def _scored(where: str, finish: object, reply: Reply, more: dict[str, float] | None = None) -> Scored:
+    if not isinstance(finish, Finish):
+        raise _BrokenContract(f"{where} returned {type(finish).__name__}, expected {'Continue or ' * (where == 'step')}Finish")
+    components = {str(name): _number(f"component '{name}'", value) for name, value in finish.components.items()}
+    usage = {} if reply.usage is None else {"tool_calls": float(reply.usage.calls), "tool_errors": float(reply.usage.errors)}
+    return Scored(_number("reward", finish.reward), {**usage, **(more or {}), **components})
 
 
 def _opened(opening: object) -> Opened:
     if not isinstance(opening, Opening):
         raise _BrokenContract(f"open returned {type(opening).__name__}, expected Opening")
-    return Opened(_messages("Opening", opening.messages), [dict(tool) for tool in opening.tools], _packed(cast("object", opening.state)))
+    tools = [dict(tool) for tool in opening.tools if not isinstance(tool, str)]
+    names = tuple(tool for tool in opening.tools if isinstance(tool, str))
+    return Opened(_messages("Opening", opening.messages), tools, _packed(cast("object", opening.state)), names)
 
 
 def _messages(where: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -13,10 +13,12 @@ from env_svc.play import Call, Open, Outcome, failed, perform
 from env_svc.ready import as_ready
 from env_svc.registry import AnyEnvironment, family_of, find
 from env_svc.rewards import check_weights, weighted
+from env_svc.tools.tool import Tool
 from env_svc.workers import Job, Workers
 
 Ready = list[tuple[int, Outcome]]
 """(position among the calls, outcome), of calls that were ready at the same moment."""
+NO_LIMITS = spec.Limits()
 
 
 class Player:
@@ -27,9 +29,16 @@ class Player:
         self._call_timeout_s = call_timeout_s
         self._built = Built()
 
-    async def play(self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float) -> AsyncGenerator[Ready, None]:
+    async def tools_of(self, environment: spec.Environment) -> Sequence[str | Tool]:
+        """The tools that the environment itself wants for every episode. Raises: WrongOptions."""
+        found = await asyncio.to_thread(find, environment.name)
+        return found.tools if found.cpu_bound else self._built.get(environment.name, environment.options).tools
+
+    async def play(
+        self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
+    ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
-        timeout_s = max(0.1, min(self._call_timeout_s, longest_s))
+        timeout_s = max(0.1, min(self._call_timeout_s, longest_s, limits.max_turn_s or longest_s))
         try:
             # In a thread: a module that is named for the first time is imported here.
             found = await asyncio.to_thread(find, environment.name)
@@ -56,4 +65,4 @@ async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: 
             return position, await perform(environment, name, call)
     except TimeoutError:
         reason = f"environment '{name}' did not answer within {timeout_s:g} s (row {call.row})"
-        return position, failed(reason, is_infrastructure=True)
+        return position, failed(reason, is_infrastructure=True, is_late=True)

@@ -1,7 +1,7 @@
 """Results as they become ready, those of the same moment together."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,3 +22,25 @@ async def as_ready(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[lis
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
+
+
+async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """What the sources yield, as it comes. They are closed when the caller stops listening: close it with `aclosing`."""
+    waiting = {asyncio.ensure_future(anext(source)): source for source in sources}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                source = waiting.pop(one)
+                try:
+                    item = one.result()
+                except StopAsyncIteration:
+                    continue
+                waiting[asyncio.ensure_future(anext(source))] = source
+                yield item
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for source in sources:
+            await source.aclose()

@@ -13,8 +13,8 @@ from env_svc.options import near
 from env_svc.play import Failed, Outcome, Scored, failed
 
 OWN = "reward"
-ALWAYS = (OWN, "out_of_turns")
-"""What every environment may give."""
+ALWAYS = (OWN, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
+"""What every episode may have, those with tools the last two."""
 
 
 def weighted(outcome: Outcome, weights: Mapping[str, float]) -> Outcome:

@@ -18,8 +18,8 @@ from env_svc import outgoing
 from env_svc.contract import Reply
 from env_svc.measures import ENDED
 from env_svc.outgoing import Ended
-from env_svc.play import Asked, Failed, Open, Opened, Outcome, Scored, Step
-from env_svc.player import Player
+from env_svc.play import Asked, Failed, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.tools.layer import ToolPlayer
 
 CHECK_TIMEOUT_S = 120.0
 
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: ToolPlayer) -> None:
         self._player = player
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -80,7 +80,7 @@ class EnvService:
         if not turns:
             return
         calls = [_step(group, turn) for turn in turns]
-        async with aclosing(self._player.play(group.task, group.environment, calls, _left_s(group))) as batches:
+        async with aclosing(self._player.play(group.task, group.environment, calls, _left_s(group), group.limits)) as batches:
             async for batch in batches:
                 for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
                     yield out
@@ -102,7 +102,21 @@ class EnvService:
 
 def _step(group: GroupContext, turn: SampledTurn) -> Step:
     reply = Reply(turn.reply, truncated=turn.finish == "length")
-    return Step(group.row, turn.state, reply, is_last=turn.turn + 1 >= group.limits.max_turns)
+    return Step(group.row, turn.state, reply, last=_last(group, turn))
+
+
+def _last(group: GroupContext, turn: SampledTurn) -> Last | None:
+    """Why this was the last turn, if it was."""
+    limits = group.limits
+    if turn.turn + 1 >= limits.max_turns:
+        return Last("turns", limits.at_limit)
+    most = limits.max_episode_tokens
+    if most is not None and len(turn.transcript) + limits.max_reply_tokens + group.sampling.max_tokens > most:
+        return Last("tokens", limits.at_limit)
+    played_s = limits.episode_timeout_s - _left_s(group)
+    if limits.max_episode_s is not None and played_s > limits.max_episode_s:
+        return Last("seconds", limits.at_limit)
+    return None
 
 
 def _left_s(group: GroupContext) -> float:

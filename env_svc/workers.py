@@ -118,13 +118,14 @@ class Workers:
                 failed(f"environment '{job.name}' had no free worker process before the deadline", is_infrastructure=True) for _ in calls
             ]
         except TimeoutError:
-            reason = f"did not answer within {job.timeout_s:g} s"
+            reason, is_late = f"did not answer within {job.timeout_s:g} s", True
         except _Died as error:
-            reason = str(error)
+            reason, is_late = str(error), False
         log.warning("worker_lost", environment=job.name, reason=reason, calls=len(calls))
         if len(calls) > 1:
             return []
-        return [failed(f"environment '{job.name}' {reason} (row {calls[0].row}); its worker process was replaced", is_infrastructure=True)]
+        reason = f"environment '{job.name}' {reason} (row {calls[0].row}); its worker process was replaced"
+        return [failed(reason, is_infrastructure=True, is_late=is_late)]
 
     async def _run_one(self, job: Job, position: int) -> tuple[int, Outcome]:
         outcomes = await self._run_slice(job, [job.calls[position]])

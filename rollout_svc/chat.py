@@ -7,6 +7,7 @@ their text again could give others, and the trainer would then train tokens that
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,8 @@ from common.spec import Limits
 CACHED_PROMPTS = 512
 """The members of a group share their first prompt, and come in one message or in several."""
 DUMMY_REPLY = "a-reply-that-nobody-gave"
+CUT = "..."
+"""After as much of a tool's answer as fits."""
 
 
 class UnusablePrompt(Exception):
@@ -65,6 +68,8 @@ class Chat:
             return request.transcript.with_context(list(ids))
         new = self._encode_later(request.transcript, request.messages)
         if len(new) > limits.max_reply_tokens:
+            new = self._encode_cut(request, limits.max_reply_tokens) or new
+        if len(new) > limits.max_reply_tokens:
             raise UnusablePrompt(f"the environment's reply has {len(new)} tokens, but limits.max_reply_tokens is {limits.max_reply_tokens}")
         return request.transcript.with_context(new)
 
@@ -85,6 +90,29 @@ class Chat:
         ids = self._encode(after)
         # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
         return ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids
+
+    def _encode_cut(self, request: TurnRequest, most: int) -> list[int] | None:
+        """The new messages with the answers of tools cut so that all have at most `most` tokens; None where that is too few.
+
+        The policy chose to ask for so much, so the attempt is not void because of it.
+        """
+
+        def cut(kept: int) -> list[int]:
+            shorter = [
+                message.model_copy(update={"content": message.content[:kept] + CUT})
+                if message.role == "tool" and len(message.content) > kept
+                else message
+                for message in request.messages
+            ]
+            return self._encode_later(request.transcript, shorter)
+
+        longest = max((len(message.content) for message in request.messages if message.role == "tool"), default=0)
+        if not longest:
+            return None
+        # Tokens grow with characters but for one here and there, where two texts join: the cut may be that much too early.
+        fits = bisect_left(range(1, longest), True, key=lambda kept: len(cut(kept)) > most)
+        found = cut(fits)
+        return found if len(found) <= most else None
 
     def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         from jinja2 import TemplateError

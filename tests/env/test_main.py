@@ -11,7 +11,17 @@ from pathlib import Path
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, ReplicaReport, SampleTurns
+from common.messages import (
+    CheckEnvironment,
+    EnvironmentChecked,
+    GroupContext,
+    OpenGroup,
+    ReplicaReport,
+    SampledTurn,
+    SampleTurns,
+    TrajectoriesScored,
+    TurnsSampled,
+)
 from common.spec import Environment, Limits, Sampling
 from tests.conftest import eventually
 
@@ -118,6 +128,69 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
         process.kill()
         process.wait()
         await eventually(lambda: not any(map(lives, below)))
+
+
+async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    environment = Environment.model_validate({"name": "tests.env.tools:Talk", "tools": ["tests.env.tools:Parrot"]})
+    group = GroupContext(
+        tenant="acme",
+        task="t",
+        pool="tiny",
+        group=0,
+        size=1,
+        version=0,
+        adapter=None,
+        family="module",
+        environment=environment,
+        sampling=Sampling(),
+        limits=Limits(max_turns=8),
+        row=0,
+        seed=1,
+        deadline_s=time.time() + 110,
+    )
+    gate, asked = tmp_path / "gate", streams.sample("tiny", "t", "0-0")
+
+    async def say(turn: int, reply: str) -> None:
+        """Answer the request for this turn, as the rollout service does."""
+
+        async def wanted() -> bool:
+            message = await bus.last(streams.PROMPTS, asked)
+            return message is not None and message.read(SampleTurns).members[0].turn == turn
+
+        await eventually(wanted, 90)
+        message = await bus.last(streams.PROMPTS, asked)
+        assert message is not None
+        request = message.read(SampleTurns).members[0]
+        transcript = request.transcript.with_context([1]).with_sampled([2, 3], [-0.5, -0.5])
+        sampled = SampledTurn(member=0, turn=turn, transcript=transcript, reply=reply, finish="stop", state=request.state)
+        await bus.publish(Outgoing(streams.turn("module", "t", "0-0"), TurnsSampled(group=group, members=[sampled]), f"turn:{turn}"))
+
+    with replica(nats_url, tmp_path / "first", workers="1", families="module") as first:
+        await ready(bus)
+        await bus.publish(Outgoing(streams.open_group("module", "t", 0), OpenGroup(group=group), "open:t:0"))
+        await say(0, "<parrot>one</parrot>")
+        await say(1, f"<parrot>await-file {gate}</parrot>")
+
+        async def playing() -> bool:
+            consumer = streams.env_turns("module")
+            return (await bus.blobs_context().consumer_info(consumer.stream, consumer.name)).num_ack_pending == 1
+
+        await eventually(playing)
+        first.kill()
+        first.wait()
+    gate.touch()
+    with replica(nats_url, tmp_path / "second", workers="1", families="module"):
+        await say(2, "done")
+
+        async def over() -> bool:
+            return await bus.last(streams.SCORED, streams.scored("t", "0-0")) is not None
+
+        await eventually(over, 30)
+    message = await bus.last(streams.SCORED, streams.scored("t", "0-0"))
+    assert message is not None
+    (member,) = message.read(TrajectoriesScored).members
+    assert (member.reward, member.turns, member.components) == (1.0, 3, {"tool_calls": 2.0, "tool_errors": 0.0, "steps": 1.0})
+    assert member.transcript.sampled_T().tolist() == [0, 1, 1] * 3
 
 
 def test_wrong_setting_is_one_line() -> None:

@@ -6,15 +6,16 @@ import msgpack
 import pytest
 
 from env_svc.contract import MAX_STATE_BYTES, Reply
-from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step, perform
+from env_svc.play import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step, perform
 from env_svc.registry import build
 
 OBEDIENT = "tests.env.toys:Obedient"
+OUT_OF_TURNS = Last("turns")
 STATE = msgpack.packb({"row": 2})
 
 
-async def play(reply: str, *, name: str = OBEDIENT, is_last: bool = False, state: bytes = STATE) -> Outcome:
-    return await call(Step(2, state, Reply(reply), is_last), name)
+async def play(reply: str, *, name: str = OBEDIENT, last: Last | None = None, state: bytes = STATE) -> Outcome:
+    return await call(Step(2, state, Reply(reply), last), name)
 
 
 async def call(what: Call, name: str = OBEDIENT) -> Outcome:
@@ -83,5 +84,5 @@ async def test_last_turn_is_concluded_by_the_environment() -> None:
     going_on = await play("3", name="tests.env.toys:Countdown", state=state)
     assert isinstance(going_on, Asked)
     assert msgpack.unpackb(going_on.state) == {"next": 2}
-    assert await play("3", name="tests.env.toys:Countdown", state=state, is_last=True) == Scored(0.0, {"out_of_turns": 1.0})
-    assert await play("3", name="tests.env.toys:Lenient", state=state, is_last=True) == Scored(0.5, {"left": 2.0})
+    assert await play("3", name="tests.env.toys:Countdown", state=state, last=OUT_OF_TURNS) == Scored(0.0, {"out_of_turns": 1.0})
+    assert await play("3", name="tests.env.toys:Lenient", state=state, last=OUT_OF_TURNS) == Scored(0.5, {"out_of_turns": 1.0, "left": 2.0})

@@ -28,6 +28,8 @@ from common.messages import (
 from common.spec import Environment, Limits, Sampling
 from env_svc.player import Player
 from env_svc.service import EnvService
+from env_svc.tools.layer import ToolPlayer
+from env_svc.tools.toolbox import Toolbox
 from env_svc.workers import Workers
 from tests.conftest import eventually
 
@@ -54,6 +56,10 @@ def group_of(
         seed=0,
         deadline_s=time.time() + left_s,
     )
+
+
+def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
+    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()))
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:
@@ -165,7 +171,7 @@ async def consuming(bus: Bus, *handlers: tuple[streams.Consumer, Handler]) -> As
 
 @pytest.fixture
 async def desk(bus: Bus, workers: Workers) -> AsyncIterator[Desk]:
-    service = EnvService(Player(workers, call_timeout_s=1.0))
+    service = service_of(workers, call_timeout_s=1.0)
     async with serving(bus, service), at_desk(bus) as desk:
         yield desk
 
@@ -256,6 +262,65 @@ async def test_out_of_turns_is_concluded(desk: Desk) -> None:
     assert (message.members[0].reward, message.members[0].components, message.members[0].failure) == (0.0, {"out_of_turns": 1.0}, None)
 
 
+# --------------------------------------------------------------------------------------------------- tools and limits
+
+
+def talk(size: int = 1, *tools: str, left_s: float = 60.0, **limits: object) -> GroupContext:
+    """A group whose policy talks, with tools, until it is done."""
+    environment = Environment.model_validate({"name": "tests.env.tools:Talk", "tools": tools})
+    allowed = Limits.model_validate({"max_turns": 8, **limits})
+    return group_of("Talk", size=size, left_s=left_s).model_copy(update={"environment": environment, "limits": allowed})
+
+
+async def test_calls_are_answered_between_the_environments_steps(desk: Desk) -> None:
+    group = talk(2, "calculator", "tests.env.tools:Parrot")
+    await desk.open(group)
+    first, second = await desk.requests(group, 2)
+    assert [tool["function"]["name"] for tool in first.tools] == ["calculator", "parrot"]  # pyright: ignore
+    await desk.give(group, [sampled(first, "<calculator>12*7</calculator><parrot>hello</parrot>"), sampled(second, "done")])
+    ((message, _),) = await desk.scored(group.task, 1)
+    assert (message.members[0].member, message.members[0].components) == (1, {"tool_calls": 0.0, "tool_errors": 0.0, "steps": 1.0})
+    asked = (await desk.requests(group, 3))[-1]
+    assert [(one.role, one.content) for one in asked.messages] == [("tool", "84"), ("tool", "hello")]
+    assert (asked.member, asked.turn, asked.tools) == (0, 1, [])
+    await desk.give(group, [sampled(asked, "done")])
+    last = (await desk.scored(group.task, 2))[-1][0].members[0]
+    assert (last.reward, last.turns, last.components) == (1.0, 2, {"tool_calls": 2.0, "tool_errors": 0.0, "steps": 1.0})
+    reply = "<calculator>12*7</calculator><parrot>hello</parrot>"
+    assert last.transcript.ids.startswith(asked.transcript.ids)
+    assert last.transcript.sampled_T().tolist() == [0, 0] + [1] * len(reply) + [0, 0] + [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "component"),
+    [({"max_turns": 1}, "out_of_turns"), ({"max_episode_tokens": 231}, "out_of_tokens"), ({"max_episode_s": 240}, "out_of_seconds")],
+)
+@pytest.mark.parametrize(("rule", "reward"), [("score", 0.25), ("zero", 0.0), ("void", None)])
+async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
+    desk: Desk, limits: dict[str, object], component: str, rule: str, reward: float | None
+) -> None:
+    # Admitted 241 s ago; a turn may bring 128 tokens and sample 64 more.
+    group = talk(1, "tests.env.tools:Parrot", left_s=59.0, at_limit=rule, **limits)
+    await desk.open(group)
+    (request,) = await desk.requests(group, 1)
+    await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
+    ((message, _),) = await desk.scored(group.task, 1)
+    (member,) = message.members
+    if reward is None:
+        used = component.removeprefix("out_of_")
+        assert member.failure == f"the episode used up its {used}, and limits.at_limit is 'void'"
+    else:
+        assert (member.failure, member.reward, member.components[component]) == (None, reward, 1.0)
+
+
+async def test_episode_within_its_limits_goes_on(desk: Desk) -> None:
+    group = talk(1, "tests.env.tools:Parrot", left_s=299.0, max_turns=2, max_episode_tokens=232, max_episode_s=240)
+    await desk.open(group)
+    (request,) = await desk.requests(group, 1)
+    await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
+    assert [message.content for message in (await desk.requests(group, 2))[-1].messages] == ["one more turn, please"]
+
+
 # ------------------------------------------------------------------------------------------------------------ failures
 
 
@@ -322,7 +387,7 @@ async def test_message_that_is_handled_twice_changes_nothing(desk: Desk) -> None
 
 async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers: Workers, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    service = EnvService(Player(workers, call_timeout_s=20.0))
+    service = service_of(workers, call_timeout_s=20.0)
     group = group_of("ComputingObedient", size=1)
     async with at_desk(bus) as desk:
         async with serving(bus, service):
@@ -331,7 +396,7 @@ async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers:
             await desk.give(group, [sampled(request, f"await-file {gate}")])
             await eventually(lambda: workers.busy == 1)
         gate.touch()
-        async with serving(bus, EnvService(Player(workers, call_timeout_s=20.0))):
+        async with serving(bus, service_of(workers, call_timeout_s=20.0)):
             ((message, _),) = await desk.scored(group.task, 1)
             assert message.members[0].reward == 1.0
 
@@ -395,7 +460,7 @@ async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, o
 
 
 async def test_large_states_are_spread_over_messages(workers: Workers) -> None:
-    service = EnvService(Player(workers, call_timeout_s=5.0))
+    service = service_of(workers, call_timeout_s=5.0)
     group = group_of("Obedient", size=64)
     turns = [
         SampledTurn(member=member, turn=0, transcript=TokenRecord(), reply="big 200000", finish="stop", state=b"\x80")

@@ -19,7 +19,7 @@ STATE = msgpack.packb({"row": 0})
 
 
 def steps(*replies: str) -> list[Call]:
-    return [Step(0, STATE, Reply(reply), is_last=False) for reply in replies]
+    return [Step(0, STATE, Reply(reply)) for reply in replies]
 
 
 def job_of(calls: Sequence[Call]) -> Job:
@@ -152,7 +152,7 @@ async def test_multi_turn_state_goes_through_workers(workers: Workers) -> None:
     assert isinstance(opened, Opened)
     state = opened.state
     for number in (3, 2):
-        (asked,) = await run(workers, [Step(0, state, Reply(str(number)), is_last=False)], name=name)
+        (asked,) = await run(workers, [Step(0, state, Reply(str(number)))], name=name)
         assert isinstance(asked, Asked)
         state = asked.state
-    assert await run(workers, [Step(0, state, Reply("1"), is_last=False)], name=name) == [Scored(1.0, {"left": 0.0})]
+    assert await run(workers, [Step(0, state, Reply("1"))], name=name) == [Scored(1.0, {"left": 0.0})]

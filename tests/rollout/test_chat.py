@@ -88,6 +88,24 @@ def test_too_long_environment_reply_names_both_numbers(chat: Chat) -> None:
         chat.with_messages(request(answered, said("user", "no " * 60), turn=1), LIMITS)
 
 
+@pytest.mark.parametrize("answers", [["12 " * 200], ["ok", "7 " * 300, "twelve " * 100]])
+def test_too_long_answers_of_tools_are_cut_to_what_fits(chat: Chat, answers: list[str]) -> None:
+    answered = chat.with_messages(request(TokenRecord(), said("user", "Go.")), LIMITS).with_sampled([END], [-0.1])
+    asking = request(answered, *(said("tool", answer) for answer in answers), turn=1)
+    record = chat.with_messages(asking, LIMITS)
+    assert record.ids.startswith(answered.ids)
+    assert LIMITS.max_reply_tokens - 4 <= len(record) - len(answered) <= LIMITS.max_reply_tokens
+    text = chat._tokenizer.decode(record.ids_T().tolist())
+    assert text.count("...<|im_end|>") == sum(len(answer) > 10 for answer in answers)
+    assert text.endswith("<|im_start|>assistant\n")
+
+
+def test_limit_that_leaves_no_room_for_any_answer_is_an_unusable_prompt(chat: Chat) -> None:
+    answered = chat.with_messages(request(TokenRecord(), said("user", "Go.")), LIMITS).with_sampled([END], [-0.1])
+    with pytest.raises(UnusablePrompt, match=r"limits.max_reply_tokens is 3"):
+        chat.with_messages(request(answered, said("tool", "no " * 60), turn=1), Limits(max_reply_tokens=3))
+
+
 def test_members_of_a_group_share_the_encoding_of_their_prompt(chat: Chat) -> None:
     messages = [said("user", "What is 5 + 6?")]
     before = chat._first.cache_info()  # pyright: ignore

@@ -1,0 +1,104 @@
+"""The door to pydantic-monty: an interpreter of a large part of Python, written in Rust, that can reach nothing outside.
+
+It runs in worker processes of its own, so that what crashes it crashes a worker. Half a millisecond for a run; no
+generators, few modules, no packages: for calculators and short programs, not for any program.
+"""
+
+import pydantic_monty as monty
+
+from common.errors import Fatal
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
+
+GRACE_S = 1.0
+"""After its time a run is ended from inside; after this, its worker is."""
+LONGEST_ERROR = 2_000
+"""Characters."""
+
+
+class MontySandbox(Sandbox):
+    """A pool of interpreters, at most `processes` of them."""
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._new_pool = lambda: monty.AsyncMonty(
+            max_processes=processes, feed_duration_limit_grace=GRACE_S, turn_duration_limit_grace=GRACE_S
+        )
+        self._pool: monty.AsyncMonty | None = None
+
+    async def start(self) -> None:
+        try:
+            await self._started()
+        except (OSError, monty.MontyError, RuntimeError) as error:
+            raise Fatal(f"the sandbox 'monty' does not start: {error}") from None
+
+    async def run(self, source: str, bounds: Bounds) -> Ran:
+        printed = _Printed(bounds.output_bytes)
+        try:
+            pool = await self._started()
+            async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": bounds.time_s}) as session:
+                # Only what it prints counts: a value would have to be converted, however large.
+                await session.feed_run(f"{source}\nNone", print_callback=printed)
+        except monty.MontyCrashedError as error:
+            return Ran(printed.text, "TimeoutError", "time") if error.timed_out else Ran(printed.text, "the interpreter crashed", "memory")
+        except monty.MontySyntaxError as error:
+            return Ran("", error.display("type-msg")[:LONGEST_ERROR])
+        except monty.MontyRuntimeError as error:
+            return _ended(error, printed)
+        except (OSError, monty.MontyError, RuntimeError) as error:
+            raise SandboxUnavailable(f"monty: {type(error).__name__}: {error}") from error
+        return Ran(printed.text)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.__aexit__(None, None, None)
+            self._pool = None
+
+    async def _started(self) -> monty.AsyncMonty:
+        if self._pool is None:
+            self._pool = await self._new_pool().__aenter__()
+        return self._pool
+
+
+class _Full(Exception):
+    """The code printed more than it may."""
+
+
+class _Printed:
+    """What the code prints, up to a limit."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self._parts: list[str] = []
+        self.is_full = False
+
+    def __call__(self, stream: str, text: str) -> None:
+        del stream
+        kept = text.encode()[: self._left].decode(errors="ignore")
+        self._parts.append(kept)
+        self._left -= len(text.encode())
+        if self._left < 0:
+            self.is_full, self._left = True, 0
+            raise _Full
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+
+def _limits(bounds: Bounds) -> monty.ResourceLimits:
+    return {
+        "max_feed_duration_secs": bounds.time_s,
+        "max_total_sleep_secs": bounds.time_s,
+        "max_memory": bounds.memory_bytes,
+    }
+
+
+def _ended(error: monty.MontyRuntimeError, printed: _Printed) -> Ran:
+    text = error.display("type-msg")
+    if printed.is_full:
+        return Ran(printed.text, "it printed too much", "output")
+    stopped: Stopped | None = None
+    if text.startswith("TimeoutError") and "limit exceeded" in text:
+        stopped = "time"
+    elif text.startswith("MemoryError") and "limit exceeded" in text:
+        stopped = "memory"
+    return Ran(printed.text, error.display("traceback")[-LONGEST_ERROR:], stopped)

@@ -1,0 +1,65 @@
+"""What a sandbox is: runs Python source that nobody trusts, within limits, and tells what it printed.
+
+The implementations (`monty.py`, `bubblewrap.py`, `docker.py`) pass the same tests, escape attempts included. Each run
+starts from nothing: no network, no files of the host, none of its environment variables, no memory of an earlier run.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from env_svc.tools.tool import ToolUnavailable
+
+MIB = 2**20
+
+Stopped = Literal["time", "memory", "output"]
+
+
+class SandboxUnavailable(ToolUnavailable):
+    """The sandbox itself failed, not the code in it: the attempt is void."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one run may use."""
+
+    time_s: float = 5.0
+    """On the clock, the start of the interpreter not counted."""
+    memory_bytes: int = 256 * MIB
+    output_bytes: int = 16 * 1024
+    """Printed; a run that prints more is ended."""
+    processes: int = 8
+    """Processes and threads at once. In bubblewrap each of them has `memory_bytes`."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run ended."""
+
+    output: str
+    """What it printed on standard output, at most `output_bytes` of it."""
+    error: str = ""
+    """What ended it: the last lines of a traceback, or the signal; empty when it came to its end."""
+    stopped: Stopped | None = None
+    """The limit that ended it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """It came to its end by itself and without an error."""
+        return not self.error and self.stopped is None
+
+
+class Sandbox(ABC):
+    """Runs source code, many at once."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Raises: Fatal when this machine cannot run it, with one line that says why."""
+
+    @abstractmethod
+    async def run(self, source: str, bounds: Bounds) -> Ran:
+        """Raises: SandboxUnavailable when the sandbox failed. Whatever the code does is a value."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End what runs and remove what is left of it."""

@@ -1,0 +1,118 @@
+"""Tool calls in a reply's text. Pure.
+
+Three ways to write one are read, whatever the model:
+
+    <tool_call>{"name": "search", "arguments": {"query": "dams"}}</tool_call>                       Hermes, Qwen 2.5 and 3
+    <tool_call><function=search><parameter=query>dams</parameter></function></tool_call>            Qwen 3 Coder and later
+    <search>dams</search>                                        a tool that needs one text, for models that are too small
+
+What a model writes inside `<think>…</think>` is not a call. A call that is not well formed is found too, with a complaint
+that the policy can learn from.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import JsonValue
+
+from env_svc.contract import ToolCall
+
+Schema = dict[str, JsonValue]
+"""JSON schema of a tool's parameters."""
+
+HOW = 'write <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
+PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+LONGEST_QUOTE = 40
+"""Characters of what the policy wrote that a complaint repeats."""
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Something that was meant as a call."""
+
+    complaint: str
+
+
+def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malformed]:
+    """The calls in `text`, in their order. `tools`: every tool of the episode, by name."""
+    tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
+    spoken = _without_thoughts(text)
+    return [_call(found, tools, tags) for found in _pattern(tuple(tags)).finditer(spoken)]
+
+
+def text_parameter(schema: Schema) -> str | None:
+    """The parameter that a plain tag fills: the only required one, or the only one, where it is a string."""
+    properties = cast("dict[str, Schema]", schema.get("properties", {}))
+    names = cast("list[str]", schema.get("required", [])) or list(properties)
+    if len(names) != 1 or properties.get(names[0], {}).get("type") != "string":
+        return None
+    return names[0]
+
+
+def _without_thoughts(text: str) -> str:
+    thought, closed, spoken = text.rpartition("</think>")
+    kept = spoken if closed else thought + spoken
+    return kept.partition("<think>")[0]
+
+
+def _pattern(tags: tuple[str, ...]) -> "re.Pattern[str]":
+    names = "|".join(map(re.escape, tags))
+    plain = rf"|<(?P<tag>{names})>(?P<text>.*?)(?P<tag_end></(?P=tag)>|\Z)" if tags else ""
+    return re.compile(rf"<tool_call>(?P<body>.*?)(?P<end></tool_call>|\Z){plain}", re.DOTALL)
+
+
+def _call(found: "re.Match[str]", tools: Mapping[str, Schema], tags: Mapping[str, str]) -> ToolCall | Malformed:
+    parts = found.groupdict()
+    tag = parts.get("tag")
+    if tag is not None:
+        if not parts["tag_end"]:
+            return Malformed(f"<{tag}> is not closed: write <{tag}>...</{tag}>")
+        return ToolCall(tag, {tags[tag]: parts["text"].strip()})
+    if not parts["end"]:
+        return Malformed(f"<tool_call> is not closed: {HOW}")
+    body = parts["body"]
+    if function := FUNCTION.fullmatch(body):
+        return _from_function(function[1], function[2], tools)
+    return _from_json(body)
+
+
+def _from_json(body: str) -> ToolCall | Malformed:
+    try:
+        call: object = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        detail = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
+        return Malformed(f"the tool call {_quoted(body)} is not JSON ({detail}): {HOW}")
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return Malformed(f"the tool call {_quoted(body)} has no name: {HOW}")
+    arguments = call.get("arguments", {})
+    if isinstance(arguments, str):  # as OpenAI's messages have them
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            pass
+    if not isinstance(arguments, dict):
+        return Malformed(f"the arguments of the tool call {_quoted(body)} are not an object: {HOW}")
+    return ToolCall(call["name"], arguments)
+
+
+def _from_function(name: str, body: str, tools: Mapping[str, Schema]) -> ToolCall:
+    properties = cast("dict[str, Schema]", tools.get(name, {}).get("properties", {}))
+    return ToolCall(name, {key: _value(value, properties.get(key, {})) for key, value in PARAMETER.findall(body)})
+
+
+def _value(text: str, schema: Schema) -> JsonValue:
+    if schema.get("type", "string") == "string":
+        return text
+    try:
+        return cast("JsonValue", json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _quoted(text: str) -> str:
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= LONGEST_QUOTE else flat[: LONGEST_QUOTE - 3] + "...")

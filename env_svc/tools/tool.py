@@ -1,0 +1,75 @@
+"""What an author of tools needs, and all of it.
+
+    class Dice(Tool):
+        name = "dice"
+        description = "Throw dice and see the sum."
+        parameters = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
+
+        def __init__(self, sides: int = 6) -> None:
+            self.sides = sides
+
+        async def call(self, arguments: Arguments) -> str:
+            count = cast("int", arguments["count"])
+            return str(sum(random.randint(1, self.sides) for _ in range(count)))
+
+The rules: one object serves many episodes at once and runs on the service's event loop, so it awaits whatever takes long
+and keeps nothing of an episode. Arguments have been checked against `parameters`. A call may be made twice when a replica
+dies in between. The answer is for the policy to read: whatever the policy did wrong is said in it (or in CallError).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from env_svc.contract import EnvironmentUnavailable, WrongOptions
+
+__all__ = ["Arguments", "CallError", "Tool", "ToolSource", "ToolUnavailable", "WrongOptions"]
+
+Arguments = dict[str, JsonValue]
+"""By parameter."""
+
+
+class ToolUnavailable(EnvironmentUnavailable):
+    """Raised by a tool when something that it needs is away: a sandbox, a server. The attempt is void, never reward 0."""
+
+
+class CallError(Exception):
+    """Raised by a tool that cannot do what the policy asked for; its text is the answer, and the call counts as an error."""
+
+
+class Tool(ABC):
+    """One function that a policy may call. Options of a task are the keyword arguments of the constructor."""
+
+    name: str
+    """Letters, digits, `_` and `-`."""
+    description: str
+    """One or two sentences, read by the policy."""
+    parameters: dict[str, JsonValue]
+    """JSON schema of an object."""
+
+    @abstractmethod
+    async def call(self, arguments: Arguments) -> str:
+        """The answer. Raises: CallError, ToolUnavailable; anything else is a bug of the tool and voids the attempt."""
+
+    async def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of what it holds; it is not called afterwards."""
+
+    @property
+    def schema(self) -> dict[str, JsonValue]:
+        """As chat templates take it."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
+        }
+
+
+class ToolSource(ABC):
+    """Something that has several tools."""
+
+    @abstractmethod
+    async def tools(self) -> Sequence[Tool]:
+        """Raises: ToolUnavailable."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Let go of what it holds."""
