@@ -169,8 +169,11 @@ class GroupContext(Value):
     row: int = Field(ge=0)
     """Which prompt; the environment turns it into one."""
     seed: int = Field(ge=0)
+    """The group's own: its members are sampled with seeds derived from it."""
     deadline_s: float
     """Unix time at which the group is given up."""
+    task_seed: int | None = Field(default=None, ge=0)
+    """The same for all groups of the task: prompts are made of it and the row. None from a scheduler that did not say: `seed`."""
 
     def trajectory(self, member: int) -> str:
         """The id of one attempt, unique within its task."""

@@ -155,6 +155,14 @@ class Environment(ABC, Generic[S]):
     async def step(self, state: S, reply: Reply) -> Turn[S]:
         """What follows from the policy's reply."""
 
+    async def gold(self, state: S) -> str | None:
+        """A reply that earns the full reward from `state` on, turn by turn; None where nobody knows one.
+
+        Asked by `marlaas envs check` alone, never while a policy plays.
+        """
+        del state
+        return None
+
     async def conclude(self, state: S) -> Finish:
         """The end of an episode that has used up its turns, tokens or seconds while `step`, or a tool call, would go on."""
         del state

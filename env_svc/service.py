@@ -52,7 +52,7 @@ class EnvService:
         group = delivery.read(OpenGroup).group
         if _is_expired(group):
             return
-        async with aclosing(self._player.play(group.task, group.environment, [Open(group.row, group.seed)], _left_s(group))) as batches:
+        async with aclosing(self._player.play(group.task, group.environment, [_opening(group)], _left_s(group))) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
         opened = outcomes[0]
         if isinstance(opened, Opened):
@@ -98,6 +98,10 @@ class EnvService:
                 )
             ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
         return list(outgoing.scores(group, ended))
+
+
+def _opening(group: GroupContext) -> Open:
+    return Open(group.row, group.seed if group.task_seed is None else group.task_seed)
 
 
 def _step(group: GroupContext, turn: SampledTurn) -> Step:

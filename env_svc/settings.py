@@ -1,6 +1,7 @@
 """Settings of the environment service: `MARLAAS_ENV_…`."""
 
 import os
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -19,6 +20,8 @@ class EnvSettings(Settings):
     """Address space of one worker process; more is an error of the environment that asks for it."""
     call_timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for opening an episode or playing one turn."""
+    data: Path = Path("data")
+    """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     opens: int = Field(default=256, ge=1)
     """Groups opened at once, per family."""
     turns: int = Field(default=2048, ge=1)

@@ -195,5 +195,6 @@ def _open(task: Task, group: NewGroup) -> Letter:
         row=group.row,
         seed=group.seed,
         deadline_s=group.deadline_at.timestamp(),
+        task_seed=task.spec.seed,
     )
     return Letter(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")

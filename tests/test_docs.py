@@ -30,7 +30,7 @@ def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> N
 
 
 def example_specs() -> list[dict[str, object]]:
-    return [tomllib.loads(path.read_text()) for path in sorted((REPOSITORY / "examples").glob("*.toml"))]
+    return [tomllib.loads(path.read_text()) for path in sorted((REPOSITORY / "examples").rglob("*.toml"))]
 
 
 def written_in_code(pattern: str) -> set[str]:

@@ -19,7 +19,8 @@ def test_installed_environments_are_listed_with_their_arguments() -> None:
 def test_family_is_the_entry_point_or_module() -> None:
     assert family_of("reasoning_gym:gcd") == "reasoning_gym"
     assert family_of("tests.env.toys:Countdown") == "module"
-    assert registry.families() == ["reasoning_gym", "module"]
+    assert registry.families()[-1] == "module"
+    assert {"math", "reasoning_gym", "synthetic"} < set(registry.families())
 
 
 def test_replica_refuses_to_serve_what_is_not_installed() -> None:
@@ -39,7 +40,7 @@ def test_module_and_attribute_lead_to_a_class() -> None:
         ("reasoning_gym:gdc", "no environment 'reasoning_gym:gdc'; did you mean 'reasoning_gym:gcd'"),
         ("reasoning_gym", "no environment 'reasoning_gym'; did you mean 'reasoning_gym:"),
         ("reasoning_gim:gcd", "no module 'reasoning_gim' on this replica; did you mean 'reasoning_gym:gcd'"),
-        ("nothing_like_it", "no environment 'nothing_like_it'; known: reasoning_gym"),
+        ("nothing_like_it", "no environment 'nothing_like_it'; known: "),
         ("tests.env.toys:Countup", "module 'tests.env.toys' has no 'Countup'"),
         ("tests.env.toys:not_an_environment", "is not an environment: expected a subclass"),
         ("subprocess:Popen", "is not an environment"),

@@ -189,6 +189,13 @@ async def test_opened_group_asks_for_every_members_first_turn_in_one_message(des
     assert {one.messages[0].content for one in message.members} == {"Count down from 3."}
 
 
+async def test_prompt_is_made_of_the_tasks_seed_not_the_groups(desk: Desk) -> None:
+    for number, seed in enumerate((7, 8)):
+        group = group_of("Countdown", size=1, task=f"task-{number}").model_copy(update={"seed": seed, "task_seed": 1})
+        await desk.open(group)
+        assert (await desk.requests(group, 1))[0].messages[0].content == "Count down from 4."
+
+
 async def test_episode_of_many_turns_is_played_and_scored(desk: Desk) -> None:
     group = group_of("Countdown", size=2)
     await desk.open(group)

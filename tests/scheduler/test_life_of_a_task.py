@@ -98,6 +98,15 @@ async def test_environment_that_refuses_its_options_rejects_the_task(bus: Bus, d
         assert await world.rows("SELECT state, reason FROM tasks") == [("rejected", "toy has no option 'size'")]
 
 
+async def test_groups_of_a_task_differ_in_their_own_seed_and_share_that_of_their_prompts(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(seed=5))
+        await world.event("a", "finished")
+        assert {group.task_seed for group in world.stages.opened} == {5}
+        assert len({group.seed for group in world.stages.opened}) == len(world.stages.opened)
+        assert [group.row for group in world.stages.opened] == list(range(len(world.stages.opened)))
+
+
 async def test_failed_member_voids_its_group_which_is_refilled(bus: Bus, database_url: str) -> None:
     stages = Stages(failure=lambda group, member: "sandbox died" if group.group == 1 and member == 0 else None)
     async with running_world(bus, database_url, stages) as world:

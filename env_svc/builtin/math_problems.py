@@ -1,0 +1,76 @@
+"""Math problems with a short answer, graded by math-verify: `math`. The door to that library.
+
+Rows are JSON objects with a question and an answer, as in GSM8K:
+
+    {"question": "Natalia sold 48 clips in April and half as many in May. How many?", "answer": "48 + 24 = <<48+24=72>>72 …\\n#### 72"}
+
+What follows the last `####` of an answer is the answer; without one it is the whole text, which may be LaTeX. A reply is
+searched for its final answer: a boxed one, then "the answer is …", then the last number.
+"""
+
+from typing import Any
+
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
+from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
+
+PARSE_TIMEOUT_S = 5
+"""math-verify's alarm, so this environment runs in the main thread of a worker process."""
+MAX_REPLY_CHARS = 20_000
+"""Of the end of a reply, where the answer is; parsing is slower than linear."""
+
+
+class MathProblems(Environment[str]):
+    """One question, one reply; reward 1 where the answers are equal. The state is the answer."""
+
+    cpu_bound = True
+    components = ("correct", "answered")
+
+    def __init__(
+        self,
+        *,
+        file: str | None = None,
+        dataset: str | None = None,
+        configuration: str | None = None,
+        split: str = "train",
+        question_field: str = "question",
+        answer_field: str = "answer",
+        system: str = "",
+        instruction: str = "",
+    ) -> None:
+        if (file is None) == (dataset is None):
+            raise WrongOptions("environment 'math' needs one of the options 'file' and 'dataset'")
+        self._rows: list[Row] = rows_of_file(file) if file is not None else rows_of_dataset(dataset or "", configuration, split)
+        self._question, self._answer, self._system, self._instruction = question_field, answer_field, system, instruction
+        if not self._rows:
+            raise WrongOptions(f"environment 'math': no rows in {file or dataset}")
+        for number, row in enumerate(self._rows):
+            missing = [field for field in (question_field, answer_field) if not isinstance(row.get(field), str)]
+            if missing:
+                raise WrongOptions(f"environment 'math': row {number} of {file or dataset} has no text '{missing[0]}'")
+
+    async def open(self, index: int, seed: int) -> Opening[str]:
+        row = row_at(self._rows, index, seed)
+        question = f"{row[self._question]}\n\n{self._instruction}" if self._instruction else str(row[self._question])
+        messages = [ChatMessage(role="system", content=self._system)] if self._system else []
+        return Opening([*messages, ChatMessage(role="user", content=question)], state=final_answer(row[self._answer]))
+
+    async def step(self, state: str, reply: Reply) -> Turn[str]:
+        found = _parsed(reply.text[-MAX_REPLY_CHARS:])
+        correct = float(bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=PARSE_TIMEOUT_S))
+        return Finish(correct, {"correct": correct, "answered": float(bool(found))})
+
+    async def gold(self, state: str) -> str:
+        return f"The answer is ${state}$."
+
+
+def final_answer(answer: str) -> str:
+    """`72` of a GSM8K answer that ends with `#### 72`; commas between thousands are left out."""
+    final = answer.rpartition("####")[2].strip()
+    return final.replace(",", "") if final.replace(",", "").lstrip("-").replace(".", "", 1).isdigit() else final.strip("$")
+
+
+def _parsed(text: str) -> Any:
+    """Expressions that mean the same answer; empty when there is none. `Any` because they are sympy's."""
+    return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=PARSE_TIMEOUT_S)

@@ -1,0 +1,124 @@
+"""Math problems: the format of GSM8K, what counts as equal, and which files a task may name."""
+
+import asyncio
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from env_svc import rows
+from env_svc.builtin.math_problems import MathProblems, final_answer
+from env_svc.contract import Finish, Reply, WrongOptions
+from env_svc.rows import row_at
+
+GSM8K = {
+    "question": "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many altogether?",
+    "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 72",
+}
+
+
+def graded(gold: str, reply: str) -> tuple[float, float]:
+    """(correct, answered) of a reply to a question whose answer is `gold`."""
+    environment = MathProblems(file="word_problems.jsonl")
+    turn = asyncio.run(environment.step(final_answer(gold), Reply(reply)))
+    assert isinstance(turn, Finish)
+    assert turn.reward == turn.components["correct"]
+    return turn.components["correct"], turn.components["answered"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "reply", "expected"),
+    [
+        (GSM8K["answer"], "She sold 48 + 24 = 72 clips.", (1.0, 1.0)),
+        (GSM8K["answer"], "The answer is 72.", (1.0, 1.0)),
+        (GSM8K["answer"], "So \\boxed{72}", (1.0, 1.0)),
+        (GSM8K["answer"], "#### 72", (1.0, 1.0)),
+        (GSM8K["answer"], "The answer is 71.", (0.0, 1.0)),
+        (GSM8K["answer"], "I do not know", (0.0, 0.0)),
+        (GSM8K["answer"], "", (0.0, 0.0)),
+        ("It costs <<1000+234=1234>>.\n#### 1,234", "The answer is $1,234", (1.0, 1.0)),
+        ("#### -5", "The answer is -5", (1.0, 1.0)),
+        ("\\frac{1}{2}", "The answer is $\\frac{2}{4}$", (1.0, 1.0)),
+        ("\\frac{1}{2}", "It is 0.5", (1.0, 1.0)),
+        ("$x^2+2x+1$", "The answer is $(x+1)^2$", (1.0, 1.0)),
+        ("(1,2)", "The answer is $(2,1)$", (0.0, 1.0)),
+    ],
+)
+def test_equal_answers_are_correct_however_they_are_written(gold: str, reply: str, expected: tuple[float, float]) -> None:
+    assert graded(gold, reply) == expected
+
+
+@pytest.mark.parametrize(
+    "reply", ["1, 2, 72, 4", "\\boxed{71} or \\boxed{72} or \\boxed{73}", "The answer is 71. The answer is 72. The answer is 73."]
+)
+def test_listing_numbers_is_not_answering(reply: str) -> None:
+    assert graded(GSM8K["answer"], reply)[0] == 0.0
+
+
+def test_reply_that_would_run_code_is_text() -> None:
+    assert graded("3", "The answer is __import__('os').system('touch /tmp/marlaas-math-was-run')")[0] == 0.0
+    assert not Path("/tmp/marlaas-math-was-run").exists()
+
+
+def test_shipped_rows_are_gsm8k_and_solve_themselves() -> None:
+    environment = MathProblems(file="word_problems.jsonl")
+
+    async def play() -> list[float]:
+        rewards: list[float] = []
+        for index in range(40):
+            opening = await environment.open(index, 1)
+            turn = await environment.step(opening.state, Reply(await environment.gold(opening.state)))
+            assert isinstance(turn, Finish)
+            rewards.append(turn.reward)
+        return rewards
+
+    assert asyncio.run(play()) == [1.0] * 40
+
+
+def test_an_epoch_visits_every_row_once_in_an_order_of_the_tasks_own() -> None:
+    numbers = [{"number": number} for number in range(50)]
+    visited = [row_at(numbers, index, seed=3)["number"] for index in range(100)]
+    assert sorted(visited[:50]) == sorted(visited[50:]) == list(range(50))
+    assert visited[:50] != visited[50:]
+    assert visited != [row_at(numbers, index, seed=4)["number"] for index in range(100)]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../pyproject.toml", "a/../../b", "nowhere.jsonl"])
+def test_task_names_no_file_outside_the_data_folder(name: str) -> None:
+    with pytest.raises(WrongOptions, match="MARLAAS_ENV_DATA"):
+        MathProblems(file=name)
+
+
+def test_link_out_of_the_data_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, secret = tmp_path / "data", tmp_path / "secret.jsonl"
+    folder.mkdir()
+    secret.write_text(json.dumps(GSM8K))
+    (folder / "link.jsonl").symlink_to(secret)
+    (folder / "own.jsonl").write_text(json.dumps(GSM8K) + "\n\n")
+    monkeypatch.setenv("MARLAAS_ENV_DATA", str(folder))
+    rows._data_folder.cache_clear()
+    try:
+        with pytest.raises(WrongOptions, match=r"no file 'link\.jsonl'"):
+            MathProblems(file="link.jsonl")
+        opening = asyncio.run(MathProblems(file="own.jsonl", instruction="Think.").open(3, 0))
+    finally:
+        rows._data_folder.cache_clear()
+    assert opening.messages[-1].content == f"{GSM8K['question']}\n\nThink."
+    assert opening.state == "72"
+
+
+def test_wrong_options_say_what_is_missing() -> None:
+    with pytest.raises(WrongOptions, match="one of the options 'file' and 'dataset'"):
+        MathProblems()
+    with pytest.raises(WrongOptions, match=r"row 0 of word_problems\.jsonl has no text 'problem'"):
+        MathProblems(file="word_problems.jsonl", question_field="problem")
+    for path in ("/etc", ".", "json", "../x/y"):
+        with pytest.raises(WrongOptions, match="not the name of a data set"):
+            MathProblems(dataset=path)
+
+
+def test_hugging_face_data_sets_are_an_extra() -> None:
+    assert find_spec("datasets") is None, "the environment of the tests has the extra now: test it with a data set of its own"
+    with pytest.raises(WrongOptions, match=r"pip install 'marlaas\[datasets\]'"):
+        MathProblems(dataset="openai/gsm8k")
