@@ -1,0 +1,119 @@
+"""Plots of benchmark results, as PNG in docs/images."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.report import IMAGES, median
+from bench.timeline import PLACES
+
+DOTS_PER_INCH = 120
+Runs = list[dict[str, Any]]
+COLOURS = {"asynchronous": "C0", "synchronous": "C1", "sequential": "C2"}
+PLACE_COLOURS = dict(zip(PLACES, ("C3", "#f2b8b5", "C0", "#b9d3ea", "C8", "#dddddd"), strict=True))
+
+
+def draw_scaling(result: dict[str, Any]) -> list[Path]:
+    """Utilization, times, idle time by cause and timelines of `bench.scaling`; returns the files."""
+    runs = result["runs"]
+    name = result["options"]["name"]
+    drawn = [_utilization(runs, name), _times(runs, name), _idle(runs, name)]
+    return [*drawn, _timelines(runs, name)] if any(run["lanes"] for run in runs) else drawn
+
+
+def _utilization(runs: Runs, name: str) -> Path:
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
+    _lines(left, runs, lambda run: 100 * run["sampler"]["busy"], "sampler: places taken, %")
+    _lines(right, runs, lambda run: 100 * run["trainer"]["busy"], "trainer: busy, %")
+    right.axhline(100, color="grey", linewidth=0.8, linestyle="dotted")
+    return _saved(figure, f"{name}-utilization")
+
+
+def _times(runs: Runs, name: str) -> Path:
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharex=True)
+    _lines(axes[0][0], runs, lambda run: run["steps_per_s"], "throughput, steps a second")
+    _lines(axes[0][1], runs, lambda run: run["end_to_end_s"], "all tasks done, seconds (dotted: the policy's limit)", "log")
+    _lines(axes[0][1], runs, lambda run: run["limit_s"], "", "log", style="dotted")
+    _lines(axes[1][0], runs, lambda run: run["first_step_s"]["p50"], "time to first step, median seconds", "log")
+    _lines(axes[1][1], runs, lambda run: run["step_s"]["p50"], "time per step of a task, median seconds", "log")
+    return _saved(figure, f"{name}-times")
+
+
+def _idle(runs: Runs, name: str) -> Path:
+    most = max(run["tasks"] for run in runs)
+    figure, pair = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+    for axes, stage in zip(pair, ("sampler", "trainer"), strict=True):
+        policies = [policy for policy in COLOURS if any(run["policy"] == policy and run["tasks"] == most for run in runs)]
+        left = [0.0] * len(policies)
+        for place in ("busy", *PLACES):
+            shares = []
+            for policy in policies:
+                chosen = [run[stage] for run in runs if run["policy"] == policy and run["tasks"] == most]
+                shares.append(100 * median([use["busy"] if place == "busy" else use["idle_by_cause"][place] for use in chosen]))
+            label = "busy" if place == "busy" else f"idle; tasks: {place}"
+            axes.barh(policies, shares, left=left, color=PLACE_COLOURS.get(place, "black"), label=label)
+            left = [one + share for one, share in zip(left, shares, strict=True)]
+        axes.set(title=f"{stage}, {most} tasks", xlabel="% of the run")
+    figure.legend(*pair[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small")
+    return _saved(figure, f"{name}-idle", legend=False)
+
+
+def _timelines(runs: Runs, name: str) -> Path:
+    shown = {run["policy"]: run for run in reversed(runs) if run["lanes"]}
+    shown = {policy: shown[policy] for policy in COLOURS if policy in shown}
+    figure, all_axes = pyplot.subplots(len(shown), 1, figsize=(11, 3 * len(shown)), layout="constrained", squeeze=False)
+    for axes, (policy, run) in zip(all_axes[:, 0], shown.items(), strict=True):
+        tasks = sorted(run["lanes"])
+        for row, task in enumerate(tasks):
+            for place in ("environment", "waiting for the sampler", "sampling", "waiting for the trainer", "training"):
+                offset, height = (0.5, 0.4) if "train" in place else (0.05, 0.4)
+                spans = run["lanes"][task].get(place, [])
+                axes.broken_barh(spans, (row + offset, height), facecolors=PLACE_COLOURS[place], label=place if row == 0 else None)
+        axes.set(title=f"{policy}: {run['end_to_end_s']:.1f} s", yticks=[row + 0.5 for row in range(len(tasks))], yticklabels=tasks)
+    all_axes[-1][0].set_xlabel("seconds")
+    figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
+    return _saved(figure, f"{name}-timeline", legend=False)
+
+
+def _lines(
+    axes: Axes,
+    runs: Runs,
+    value: Callable[[dict[str, Any]], float],
+    title: str,
+    scale: str = "linear",
+    style: str = "solid",
+) -> None:
+    """One line a policy: medians by number of tasks, and the spread of repeated runs."""
+    for policy, colour in COLOURS.items():
+        counts = sorted({run["tasks"] for run in runs if run["policy"] == policy})
+        values = [[value(run) for run in runs if run["policy"] == policy and run["tasks"] == count] for count in counts]
+        if not counts:
+            continue
+        solid = style == "solid"
+        middle = [median(found) for found in values]
+        axes.plot(counts, middle, color=colour, linestyle=style, marker="o" if solid else None, label=policy if solid else None)
+        axes.fill_between(counts, [min(found) for found in values], [max(found) for found in values], color=colour, alpha=0.2)
+    counts = sorted({run["tasks"] for run in runs})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set(yscale=scale, xlabel="tasks")
+    if title:
+        axes.set_title(title, fontsize="medium")
+    axes.grid(alpha=0.25)
+
+
+def _saved(figure: Figure, name: str, *, legend: bool = True) -> Path:
+    if legend:
+        figure.axes[0].legend()
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    path = IMAGES / f"{name}.png"
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    pyplot.close(figure)
+    return path

@@ -1,0 +1,43 @@
+"""What every benchmark's JSON begins with, and where it goes."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+IMAGES = ROOT / "docs" / "images"
+
+
+def machine() -> dict[str, object]:
+    """What ran it, and how busy it was: call it before anything is measured."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "load_before": round(psutil.getloadavg()[0], 1),
+    }
+
+
+def write(name: str, result: dict[str, object]) -> Path:
+    """Keep `result` as bench/results/<name>.json, and print it."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie, nearest rank; 0 when there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,0 +1,150 @@
+"""The real NATS, PostgreSQL, scheduler and environment service as child processes, for benchmarks that stand in for the rest."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from urllib.error import URLError
+
+import psutil
+
+from bench.report import ROOT
+from bench.standins import CONTEXT_TOKENS, POOL
+from marlaas import servers
+from marlaas.servers import Command
+
+READY_S = 120.0
+STOP_S = 30.0
+_numbers = count()
+
+
+class BenchError(Exception):
+    """The benchmark cannot be run, or its result means nothing; the text says why."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """What runs, and how to reach it."""
+
+    nats_url: str
+    postgres_port: int
+    database: str
+    processes: dict[str, psutil.Process]
+
+    @property
+    def postgres_url(self) -> str:
+        """For psycopg."""
+        return f"postgresql://marlaas@{servers.HOST}:{self.postgres_port}/{self.database}"
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor seconds of each so far, children that live included."""
+        return {name: sum(_cpu_s(one) for one in _family(process)) for name, process in self.processes.items()}
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Proportional set size of each, children included."""
+        return {name: sum(_pss(one) for one in _family(process)) for name, process in self.processes.items()}
+
+
+@contextmanager
+def postgres(folder: Path, *options: str) -> Generator[tuple[int, psutil.Process]]:
+    """A server of its own, with `options` of its command line; yields its port and process."""
+    port = servers.free_port()
+    command = servers.postgres_command(folder / "postgres", port)
+    with _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process:
+        servers.wait_until_listening(port, process, "postgres")
+        yield port, psutil.Process(process.pid)
+
+
+@contextmanager
+def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, settings: Mapping[str, str]) -> Generator[Services]:
+    """Everything but sampler and trainer, on streams and a database of its own; `settings` are environment variables."""
+    number = next(_numbers)
+    folder = folder / str(number)
+    folder.mkdir(parents=True)
+    nats_port, (postgres_port, postgres_process) = servers.free_port(), postgres
+    database = f"bench_{number}"
+    servers.create_database(postgres_port, database)
+    pools = folder / "pools.toml"
+    pools.write_text(f'[{POOL}]\nmodel = "{ROOT / "models/tiny"}"\ncontext_tokens = {CONTEXT_TOKENS}\nsequences = {places}\n')
+    url = servers.database_url(postgres_port, database)
+    common = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")},
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+        "MARLAAS_NATS_URL": servers.nats_url(nats_port),
+        "MARLAAS_POOLS_FILE": str(pools),
+        "MARLAAS_DATA_DIR": str(folder),
+        "MARLAAS_LOG_LEVEL": "warning",
+    }
+    scheduler_env = common | {"MARLAAS_SCHEDULER_DATABASE_URL": url}
+    subprocess.run([sys.executable, "-m", "scheduler_svc.migrate"], env=scheduler_env, check=True, cwd=ROOT)
+    with _running(servers.nats_command(folder / "nats", nats_port), folder) as nats:
+        servers.wait_until_listening(nats_port, nats, "nats")
+        own = {name: value for name, value in settings.items() if name.startswith("MARLAAS_SCHEDULER_")}
+        env = {"MARLAAS_ENV_FAMILIES": "module", "MARLAAS_ENV_WORKERS": "1"} | {
+            name: value for name, value in settings.items() if name.startswith("MARLAAS_ENV_")
+        }
+        with _service("scheduler_svc", scheduler_env | own, folder) as scheduler, _service("env_svc", common | env, folder) as environment:
+            processes = {"nats": psutil.Process(nats.pid), "postgres": postgres_process, "scheduler": scheduler, "env": environment}
+            yield Services(servers.nats_url(nats_port), postgres_port, database, processes)
+
+
+@contextmanager
+def _service(package: str, env: dict[str, str], folder: Path) -> Generator[psutil.Process]:
+    port = servers.free_port()
+    command = Command(package, [sys.executable, "-m", package], env | {"MARLAAS_HTTP_PORT": str(port)})
+    with _running(command, folder) as process:
+        deadline = time.monotonic() + READY_S
+        while not _is_ready(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"{package} does not become ready: {(folder / f'{package}.log').read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield psutil.Process(process.pid)
+
+
+@contextmanager
+def _running(command: Command, folder: Path) -> Generator[subprocess.Popen[bytes]]:
+    with (folder / f"{command.name}.log").open("ab") as log:
+        process = subprocess.Popen(command.argv, stdout=log, stderr=log, env=command.env or None, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.send_signal(command.stop_signal or signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+            return answer.status == 200
+    except (URLError, OSError):
+        return False
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0

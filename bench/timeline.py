@@ -1,0 +1,134 @@
+"""From what sampler and trainer remember to what a user and an owner of accelerators see. Pure.
+
+Where a task is at a moment: in training if a step of it is, else waiting for the trainer, else sampling if a sequence of it is,
+else waiting for the sampler, else in its environment, else held: by the scheduling policy, or on its way between services. Idle
+time of a stage is given to the causes in proportion to where the unfinished tasks were meanwhile.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from bench.standins import SampledSpan, Trace, TrainedSpan
+
+Place = Literal["training", "waiting for the trainer", "sampling", "waiting for the sampler", "environment", "held"]
+PLACES: tuple[Place, ...] = ("training", "waiting for the trainer", "sampling", "waiting for the sampler", "environment", "held")
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One thing of a task in one place."""
+
+    task: str
+    place: Place
+    begins: float
+    ends: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a stage's time was spent, as shares of the whole run."""
+
+    busy: float
+    """The sampler's: mean share of its places that were taken."""
+    in_use: float
+    """Of the time, with anything in it at all."""
+    idle_by_cause: dict[str, float]
+    """Adds up to 1 − busy."""
+
+
+def stays(trace: Trace) -> list[Stay]:
+    """Everything that happened, as stays; empty ones left out."""
+    found = [Stay(span.task, place, begins, ends) for span in trace.sampled for place, begins, ends in _sampled(span)] + [
+        Stay(span.task, place, begins, ends) for span in trace.trained for place, begins, ends in _trained(span)
+    ]
+    return [stay for stay in found if stay.ends > stay.begins]
+
+
+def _sampled(span: SampledSpan) -> Iterator[tuple[Place, float, float]]:
+    yield "waiting for the sampler", span.asked_at, span.started_at
+    yield "sampling", span.started_at, span.ended_at
+    yield "environment", span.ended_at, span.ended_at + span.environment_s
+
+
+def _trained(span: TrainedSpan) -> Iterator[tuple[Place, float, float]]:
+    yield "waiting for the trainer", span.asked_at, span.started_at
+    yield "training", span.started_at, span.ended_at
+
+
+def uses(trace: Trace, begins: float, ends_by_task: dict[str, float], places: int) -> tuple[Use, Use]:
+    """Of sampler and trainer, from `begins` to the last task's end."""
+    changes: list[tuple[float, int, str, str]] = []
+    for stay in stays(trace):
+        changes += [(stay.begins, 1, stay.task, stay.place), (stay.ends, -1, stay.task, stay.place)]
+    changes += [(ends, 0, task, "end") for task, ends in ends_by_task.items()]
+    inside: dict[str, Counter[str]] = {task: Counter() for task in ends_by_task}
+    where: Counter[str] = Counter({"held": len(inside)})
+    at: dict[str, str] = dict.fromkeys(inside, "held")
+    sequences = steps = 0
+    sampler, trainer = _Tally(), _Tally()
+    now = begins
+    for moment, change, task, place in sorted(changes):
+        if moment > now:
+            sampler.add(moment - now, min(1.0, sequences / places), where)
+            trainer.add(moment - now, min(1.0, steps), where)
+            now = moment
+        if place == "end":
+            where[at.pop(task)] -= 1
+            continue
+        inside[task][place] += change
+        sequences += change * (place == "sampling")
+        steps += change * (place == "training")
+        if task in at:
+            where[at[task]] -= 1
+            at[task] = next((one for one in PLACES if inside[task][one] > 0), "held")
+            where[at[task]] += 1
+    whole = max(ends_by_task.values()) - begins
+    return sampler.use(whole), trainer.use(whole)
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self._busy = self._in_use = 0.0
+        self._idle: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, seconds: float, busy: float, where: Counter[str]) -> None:
+        self._busy += seconds * busy
+        self._in_use += seconds * (busy > 0)
+        tasks = sum(where.values())
+        for place, count in where.items():
+            if tasks and count:
+                self._idle[place] += seconds * (1 - busy) * count / tasks
+
+    def use(self, whole: float) -> Use:
+        idle = {place: round(self._idle[place] / whole, 4) for place in PLACES}
+        return Use(round(self._busy / whole, 4), round(self._in_use / whole, 4), idle)
+
+
+def lanes(trace: Trace, begins: float) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Task → place → (start, length) in seconds from `begins`, overlapping stays joined: for a chart."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for stay in sorted(stays(trace), key=lambda stay: stay.begins):
+        spans = found.setdefault(stay.task, {}).setdefault(stay.place, [])
+        start, end = round(stay.begins - begins, 3), round(stay.ends - begins, 3)
+        if spans and start <= spans[-1][0] + spans[-1][1]:
+            first, length = spans[-1]
+            spans[-1] = (first, round(max(first + length, end) - first, 3))
+        else:
+            spans.append((start, round(end - start, 3)))
+    return found
+
+
+def step_times(trained: Sequence[tuple[str, int, float, float]]) -> list[float]:
+    """Seconds from step to step of each task; of the first, from its first admission. Of (task, version, admitted, trained)."""
+    by_task: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for task, version, admitted, done in trained:
+        by_task[task].append((version, admitted, done))
+    found: list[float] = []
+    for steps in by_task.values():
+        steps.sort()
+        ends = [steps[0][1], *(done for _, _, done in steps)]
+        found += [later - earlier for earlier, later in pairwise(ends)]
+    return found

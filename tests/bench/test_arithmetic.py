@@ -1,0 +1,70 @@
+"""What benchmarks compute from what they measured, on cases worked out by hand."""
+
+import pytest
+
+from bench import pages, timeline
+from bench.injected import Times, Work, limits, turn_s
+from bench.standins import SampledSpan, Trace, TrainedSpan
+
+TIMES = Times(sample_s=0.1, environment_s=0.2, train_s=0.05)
+
+
+def test_injected_times_depend_on_nothing_but_their_turn() -> None:
+    assert turn_s(TIMES, "a", 0, 1, 2) == turn_s(TIMES, "a", 0, 1, 2)
+    drawn = [turn_s(TIMES, "a", 0, member, 0) for member in range(1000)]
+    assert all(0.05 <= sample <= 0.15 and 0.1 <= environment <= 0.3 for sample, environment in drawn)
+    assert sum(sample for sample, _ in drawn) / 1000 == pytest.approx(0.1, rel=0.03)
+
+
+def test_limits_of_one_task_are_its_chain() -> None:
+    found = limits(TIMES, Work(tasks=1, steps=3, groups_per_step=1, group_size=1, turns=1, places=4), ["a"])
+    chain = sum(sum(turn_s(TIMES, "a", step, 0, 0)) + 0.05 for step in range(3))
+    assert found.sequential == found.synchronous == found.chain == found.asynchronous == pytest.approx(chain)
+    assert found.busiest == "chain"
+    assert found.closed_form == pytest.approx(chain / 3 / 0.05)
+
+
+def test_many_tasks_are_limited_by_steps_taken_one_at_a_time() -> None:
+    names = [f"t{number}" for number in range(64)]
+    found = limits(TIMES, Work(tasks=64, steps=2, groups_per_step=1, group_size=2, turns=1, places=1000), names)
+    assert found.busiest == "trainer"
+    first = min(max(sum(turn_s(TIMES, name, 0, member, 0)) for member in range(2)) for name in names)
+    assert found.asynchronous == pytest.approx(first + 64 * 2 * 0.05)
+    assert found.sequential > found.synchronous > found.asynchronous
+
+
+def test_idle_time_goes_to_where_the_tasks_were() -> None:
+    # One place of two is taken for 2 s of 4; then a second of environment, then a second of training.
+    trace = Trace([SampledSpan("a", 0, 0.0, 0.0, 2.0, environment_s=1.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
+    sampler, trainer = timeline.uses(trace, 0.0, {"a": 4.0}, places=2)
+    assert (sampler.busy, sampler.in_use) == (0.25, 0.5)
+    assert {place: share for place, share in sampler.idle_by_cause.items() if share} == {
+        "sampling": 0.25,
+        "environment": 0.25,
+        "training": 0.25,
+    }
+    assert trainer.busy == 0.25
+    assert {place: share for place, share in trainer.idle_by_cause.items() if share} == {"sampling": 0.5, "environment": 0.25}
+    assert sum(sampler.idle_by_cause.values()) + sampler.busy == 1
+
+
+def test_a_task_on_its_way_between_services_is_held() -> None:
+    trace = Trace([SampledSpan("a", 0, 1.0, 1.0, 2.0, environment_s=0.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
+    _, trainer = timeline.uses(trace, 0.0, {"a": 4.0}, places=1)
+    assert trainer.idle_by_cause["held"] == 0.5
+
+
+def test_step_times_run_from_step_to_step() -> None:
+    assert timeline.step_times([("a", 1, 5.0, 9.0), ("a", 0, 1.0, 4.0), ("b", 0, 0.0, 2.0)]) == [3.0, 5.0, 2.0]
+
+
+def test_lanes_join_what_overlaps() -> None:
+    spans = [SampledSpan("a", 0, 0.0, 0.0, 2.0, 0.0), SampledSpan("a", 0, 1.0, 1.0, 3.0, 0.0), SampledSpan("a", 1, 5.0, 5.0, 6.0, 0.0)]
+    assert timeline.lanes(Trace(spans, []), 0.0)["a"]["sampling"] == [(0.0, 3.0), (5.0, 1.0)]
+
+
+def test_only_what_is_between_the_marks_is_written_anew() -> None:
+    text = "before\n<!-- scaling: made by bench.pages -->\nold\n<!-- end -->\nafter\n"
+    tables: dict[str, pages.Table] = {"scaling": lambda result: f"table of {result['x']}"}
+    assert pages.page(text, {"scaling": {"x": 7}}, tables) == text.replace("old", "table of 7")
+    assert pages.page(text, {}, tables) == text
