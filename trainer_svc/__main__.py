@@ -15,8 +15,8 @@ from trainer_svc.settings import TrainerSettings
 if TYPE_CHECKING:
     from trainer_svc.service import Trainer
 
-BATCHES_IN_HAND = 3
-"""One computes while the next is read and the last is published; more would only keep them from other replicas."""
+BESIDE_COMPUTING = 2
+"""Batches in hand beyond those that are computed: one is read, one is published. More would only keep them from other replicas."""
 
 
 async def main(running: Running[TrainerSettings]) -> None:
@@ -31,7 +31,8 @@ async def main(running: Running[TrainerSettings]) -> None:
 
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
-        runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, Slots(BATCHES_IN_HAND)))
+        slots = Slots(settings.shared_steps + BESIDE_COMPUTING)
+        runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         running.health.set_ready(f"training for pool '{settings.pool}'")
 
 
@@ -59,7 +60,13 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
     from trainer_svc.resident import Residents
     from trainer_svc.service import Trainer
 
-    learner = await Learner.start(pool.model, device=settings.device, threads=settings.threads, budget_tokens=pool.train_tokens)
+    learner = await Learner.start(
+        pool.model,
+        device=settings.device,
+        threads=settings.threads,
+        budget_tokens=pool.train_tokens,
+        most_together=settings.shared_steps,
+    )
     return Trainer(running.bus, learner, Residents(settings.resident_tasks), settings.pool)
 
 

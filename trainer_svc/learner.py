@@ -1,4 +1,7 @@
-"""The thread that computes: one step at a time, in order of arrival, away from the event loop.
+"""The thread that computes, in order of arrival, away from the event loop.
+
+Steps that arrive while it is busy wait, and where the settings allow it those that wait are then taken together, as many
+as fill a micro-batch: a full one gains nothing from company. Nobody waits for company to come.
 
 A thread of its own, and always the same one: OpenMP keeps a pool of workers for each thread that uses it. Blobs are written
 and read in other threads, so a step does not wait for the disk.
@@ -6,24 +9,29 @@ and read in other threads, so a step does not wait for the disk.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
 import torch
 
 from common.errors import Reject
-from common.messages import Canary
 from common.spec import TaskSpec
 from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, write_adapter
 from trainer_svc.batch import Group
 from trainer_svc.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.optimizer import OptimizerState
+from trainer_svc.packing import unpadded_tokens
 from trainer_svc.policy import Policy, choose_device, prepare_torch
 from trainer_svc.resident import Resident
-from trainer_svc.step import StepResult, train_step
+from trainer_svc.shared import take
+from trainer_svc.step import StepResult, step, train_step
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -31,8 +39,6 @@ T = TypeVar("T")
 @dataclass(frozen=True, eq=False)
 class Trained:
     step: StepResult
-    canary: Canary
-    """Computed under the new adapter."""
     waited_s: float
     """For steps that arrived earlier."""
 
@@ -40,15 +46,17 @@ class Trained:
 class Learner:
     """The base model and the thread that may use it."""
 
-    def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int) -> None:
+    def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, most_together: int = 1) -> None:
         self._policy = policy
         self._thread = thread
         self._budget_tokens = budget_tokens
+        self._most_together = most_together
+        self._asked: deque[_Asked] = deque()
         self.waiting = 0
         """Pieces of work that are queued or running."""
 
     @classmethod
-    async def start(cls, model: str, *, device: str, threads: int, budget_tokens: int) -> "Learner":
+    async def start(cls, model: str, *, device: str, threads: int, budget_tokens: int, most_together: int = 1) -> "Learner":
         """Load the base model. Raises: Fatal when it or the device cannot be used."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
@@ -57,7 +65,8 @@ class Learner:
             prepare_torch(threads, chosen)
             return Policy.load(model, chosen)
 
-        return cls(await asyncio.get_running_loop().run_in_executor(thread, load), thread, budget_tokens=budget_tokens)
+        policy = await asyncio.get_running_loop().run_in_executor(thread, load)
+        return cls(policy, thread, budget_tokens=budget_tokens, most_together=most_together)
 
     @property
     def vocabulary(self) -> int:
@@ -77,16 +86,52 @@ class Learner:
         return resident
 
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
-        """One step, and the new adapter's canary. Raises: Reject when numbers are not finite."""
-        asked_s = time.monotonic()
+        """One step. Raises: Reject when numbers are not finite."""
+        asked = _Asked(resident, groups, spec, time.monotonic(), asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
+        self.waiting += 1
+        self._thread.submit(self._take)
+        try:
+            return await asked.found
+        finally:
+            self.waiting -= 1
 
-        def work() -> Trained:
-            waited_s = time.monotonic() - asked_s
-            step = train_step(self._policy, resident, groups, spec, budget_tokens=self._budget_tokens)
-            ids, logprobs = self._policy.canary(step.resident.layout, step.resident.optimizer.params)
-            return Trained(step, Canary(ids=ids, logprobs=logprobs), waited_s)
+    def _take(self) -> None:
+        """In the thread, once for each step that was asked for: takes the first that still waits, and who goes with it."""
+        asked = self._next()
+        if not asked:
+            return
+        started_s = time.monotonic()
+        steps = [step(self._policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in asked]
+        open_ = set(range(len(asked)))
+        try:
+            for index, result in take(self._policy, steps, budget_tokens=self._budget_tokens):
+                open_.discard(index)
+                asked[index].answer(result if isinstance(result, Exception) else Trained(result, started_s - asked[index].at_s))
+        except Exception as error:  # nobody's in particular, so each is tried by itself: a state that went in is as it was
+            if len(asked) > 1:
+                log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
+            for index in open_:
+                asked[index].answer(self._alone(asked[index], started_s) if len(asked) > 1 else error)
 
-        return await self._run(work)
+    def _alone(self, asked: "_Asked", started_s: float) -> "Trained | Exception":
+        try:
+            found = train_step(self._policy, asked.resident, asked.groups, asked.spec, budget_tokens=self._budget_tokens)
+            return Trained(found, started_s - asked.at_s)
+        except Exception as error:
+            return error
+
+    def _next(self) -> "list[_Asked]":
+        found: list[_Asked] = []
+        tokens = 0
+        while self._asked and len(found) < self._most_together:
+            tokens += unpadded_tokens(self._asked[0].groups)
+            if found and tokens > self._budget_tokens:
+                break
+            asked = self._asked.popleft()
+            if not asked.found.cancelled():
+                found.append(asked)
+        return found
 
     async def write(self, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path, checkpoint: Path) -> None:
         """The resident's two folders: what engines load, and what training goes on from."""
@@ -103,6 +148,30 @@ class Learner:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self.waiting -= 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A step that somebody waits for."""
+
+    resident: Resident
+    groups: Sequence[Group]
+    spec: TaskSpec
+    at_s: float
+    found: "asyncio.Future[Trained]"
+
+    def answer(self, result: "Trained | Exception") -> None:
+        """From the thread."""
+
+        def settle() -> None:
+            if self.found.done():  # cancelled meanwhile
+                return
+            if isinstance(result, Exception):
+                self.found.set_exception(result)
+            else:
+                self.found.set_result(result)
+
+        self.found.get_loop().call_soon_threadsafe(settle)
 
 
 def initial_resident(policy: Policy, task: str, spec: TaskSpec) -> Resident:

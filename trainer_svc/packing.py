@@ -8,13 +8,18 @@ The attempts of a group begin with the same prompt. A row holds that prompt once
 
 A token attends to earlier tokens of branch 0 and of its own branch, so it sees exactly what it would see alone. What
 follows an attempt's last sampled token is not computed, and neither is that token itself: it is only predicted.
+
+Rows of several tasks may be in one micro-batch. Each task's rows follow each other there, and so do its tokens: a `Segment`.
 """
 
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainer_svc.batch import Group
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
@@ -57,6 +62,15 @@ class Row:
         return self.prefix + sum(sample.input_tokens - self.prefix for sample in self.samples)
 
 
+@dataclass(frozen=True)
+class Segment:
+    """What one owner (an index into the lists that were packed) has of a micro-batch: ranges of rows and of sampled tokens."""
+
+    owner: int
+    rows: slice
+    sampled: slice
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """One micro-batch as arrays. B rows, T columns, N sampled tokens, row by row and sample by sample.
@@ -76,6 +90,8 @@ class Packed:
     sequence_N: NDArray[np.int64]
     """Which sample of the micro-batch each sampled token is of, counted from 0."""
     staleness_N: NDArray[np.int16]
+    segments: tuple[Segment, ...]
+    """In the order of rows; together they are all of them."""
 
     @property
     def has_branches(self) -> bool:
@@ -83,25 +99,34 @@ class Packed:
         return bool((self.branch_B_T > 0).any())
 
 
-def pack(groups: Sequence_[Sequence_[Sample]], *, budget_tokens: int, width: int, shared: bool = True) -> list[Packed]:
+def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packed]:
     """Micro-batches of at most `budget_tokens` padded tokens (one row may exceed it alone), the longest rows first.
+
+    Rows of all owners are mixed, as far as lengths go together; each owner's stay in their order.
+    """
+    rows = [(owner, row) for owner, owned in enumerate(owners) for row in owned]
+    rows.sort(key=lambda item: item[1].tokens, reverse=True)
+    found: list[list[tuple[int, Row]]] = []
+    for owner, row in rows:
+        if not found or not _fits(found[-1], row, budget_tokens):
+            found.append([])
+        found[-1].append((owner, row))
+    return [collate(micro_batch) for micro_batch in found]
+
+
+def rows_of(groups: Sequence_[Sequence_[Sample]], *, budget_tokens: int, width: int, shared: bool = True) -> list[Row]:
+    """The rows of one owner's groups, the longest first.
 
     `width` is the model's hidden size: it says what attention costs against the rest. Samples without a sampled token
     are left out. With `shared` off every sample has a row of its own.
     """
     rows = [row for group in groups for row in rows_of_group(group, budget_tokens=budget_tokens, width=width, shared=shared)]
-    rows.sort(key=lambda row: row.tokens, reverse=True)
-    found: list[list[Row]] = []
-    for row in rows:
-        if not found or not _fits(found[-1], row, budget_tokens):
-            found.append([])
-        found[-1].append(row)
-    return [collate(micro_batch) for micro_batch in found]
+    return sorted(rows, key=lambda row: row.tokens, reverse=True)
 
 
-def _fits(rows: list[Row], row: Row, budget_tokens: int) -> bool:
-    width = rows[0].tokens
-    padded = width * len(rows)
+def _fits(micro_batch: list[tuple[int, Row]], row: Row, budget_tokens: int) -> bool:
+    width = micro_batch[0][1].tokens
+    padded = width * len(micro_batch)
     return padded + width <= budget_tokens and (row.tokens >= (1 - MAX_PADDING) * width or padded < MIN_MICRO_BATCH_TOKENS)
 
 
@@ -120,6 +145,15 @@ def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, s
         if rows[0].tokens <= budget_tokens:
             candidates.append(rows)
     return min(candidates, key=lambda rows: sum(_cost(row, width) for row in rows))
+
+
+def unpadded_tokens(groups: Sequence_[Group]) -> int:
+    """What a step of these groups has to compute, as far as can be said before it is packed: each prompt once."""
+    found = 0
+    for group in groups:
+        prompts = [int(np.argmax(trajectory.sampled_T)) for trajectory in group.trajectories]
+        found += max(prompts) + sum(len(t.ids_T) - prompt for t, prompt in zip(group.trajectories, prompts, strict=True))
+    return found
 
 
 def _row(prefix: int, samples: list[Sample]) -> Row:
@@ -148,8 +182,10 @@ def common_prefix(samples: Sequence_[Sample]) -> int:
     return length
 
 
-def collate(rows: Sequence_[Row]) -> Packed:
-    """The rows as arrays, padded to the longest."""
+def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
+    """The rows, each with its owner, as arrays: owner by owner, padded to the longest."""
+    owned = sorted(owned, key=lambda item: item[0])
+    rows = [row for _, row in owned]
     shape = (len(rows), max(row.tokens for row in rows))
     ids_B_T = np.zeros(shape, np.int64)
     positions_B_T = np.zeros(shape, np.int64)
@@ -182,4 +218,16 @@ def collate(rows: Sequence_[Row]) -> Packed:
         weights_N=np.repeat(np.array([sample.weight for sample in samples], np.float32), counts),
         sequence_N=np.repeat(np.arange(len(samples)), counts),
         staleness_N=np.repeat(np.array([sample.staleness for sample in samples], np.int16), counts),
+        segments=_segments(owned),
     )
+
+
+def _segments(owned: Sequence_[tuple[int, Row]]) -> tuple[Segment, ...]:
+    found: list[Segment] = []
+    row = token = 0
+    for owner, members in groupby(owned, key=lambda item: item[0]):
+        rows = [row for _, row in members]
+        sampled = sum(int(sample.sampled_T.sum()) for row in rows for sample in row.samples)
+        found.append(Segment(owner, slice(row, row + len(rows)), slice(token, token + sampled)))
+        row, token = row + len(rows), token + sampled
+    return tuple(found)

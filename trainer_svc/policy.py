@@ -4,6 +4,7 @@ Nothing of a task lives here. Memory goes where gradients need it: logits exist 
 time, and of them only the derivative with respect to the hidden state is kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
 from common.spec import LORA_TARGETS
-from trainer_svc.lora import Layout, LoraLinear, adapt, attached
+from trainer_svc.grouped import grouped_product
+from trainer_svc.lora import Layout, LoraLinear, Part, adapt, attached
 from trainer_svc.packing import Packed, Row, Sample, collate
 
 LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
@@ -23,6 +25,19 @@ LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
 CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """The base model as one task has it. `vector` is the adapter that `layout` describes: float32, on the policy's device."""
+
+    layout: Layout
+    vector: Tensor
+    temperature: float = 1.0
+
+    def base(self) -> "Adapted":
+        """The same without the adapter."""
+        return Adapted(NO_ADAPTER, self.vector.new_zeros(0), self.temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +61,7 @@ class Policy:
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
         self.shares_prefixes = True
+        self.product = grouped_product(device)
         self._check()
 
     @classmethod
@@ -62,31 +78,26 @@ class Policy:
     def dtype(self) -> torch.dtype:
         return self._head.dtype
 
-    def scores(self, packed: Packed, layout: Layout, adapter: Tensor, temperature: float, *, entropy_gradient: bool = False) -> TokenScores:
-        """Log-probability and entropy, at `temperature`, of every sampled token, with the adapter attached.
-
-        Shapes: `adapter` is the vector that `layout` describes, float32, on this policy's device.
-        """
-        hidden_B_T_H = self._hidden(packed, layout, adapter)
+    def scores(self, packed: Packed, adapted: Sequence[Adapted], *, entropy_gradient: bool = False) -> TokenScores:
+        """Log-probability and entropy of every sampled token; `adapted` says, segment by segment, with what adapter and
+        at what temperature."""
+        hidden_B_T_H = self._hidden(packed, adapted)
         hidden_N_H = hidden_B_T_H.view(-1, self.width).index_select(0, self.tensor(packed.predictor_N))
-        logprobs_N, entropy_N = _SampledLogprobs.apply(hidden_N_H, self._head, self.tensor(packed.target_N), temperature, entropy_gradient)
+        counts = [segment.sampled.stop - segment.sampled.start for segment in packed.segments]
+        temperatures_N = self.tensor(np.repeat(np.array([part.temperature for part in adapted], np.float32), counts))
+        logprobs_N, entropy_N = _SampledLogprobs.apply(
+            hidden_N_H, self._head, self.tensor(packed.target_N), temperatures_N, entropy_gradient
+        )
         return TokenScores(logprobs_N, entropy_N)
 
-    def base_logprobs(self, packed: Packed, temperature: float) -> Tensor:
-        """The log-probabilities that the base model gives, with no adapter attached. Shapes: (N,) float32, no gradient."""
-        with torch.no_grad():
-            return self.scores(packed, NO_ADAPTER, torch.zeros(0, device=self.device), temperature).logprobs_N
-
-    def canary(self, layout: Layout, adapter: Tensor) -> tuple[bytes, bytes]:
-        """Ids (T,) int32 that depend on the vocabulary alone, and log-probabilities (T−1,) float32 of tokens 1…T−1."""
-        sample = _canary_sample(self.vocabulary)
-        with torch.no_grad():
-            scores = self.scores(collate([Row(sample.input_tokens, (sample,))]), layout, adapter, temperature=1.0)
-        return sample.ids_T.tobytes(), scores.logprobs_N.float().cpu().numpy().astype("<f4").tobytes()
-
-    def _hidden(self, packed: Packed, layout: Layout, adapter: Tensor) -> Tensor:
+    def _hidden(self, packed: Packed, adapted: Sequence[Adapted]) -> Tensor:
+        columns = packed.ids_B_T.shape[1]
+        parts = [
+            Part((segment.rows.stop - segment.rows.start) * columns, part.layout.views(part.vector))
+            for segment, part in zip(packed.segments, adapted, strict=True)
+        ]
         mask = _branch_mask(self.tensor(packed.branch_B_T), self.dtype) if packed.has_branches else None
-        with attached(self.layers, layout.views(adapter)):
+        with attached(self.layers, parts, self.product):
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
                 attention_mask=mask,
@@ -102,17 +113,17 @@ class Policy:
     def _check(self) -> None:
         """Compare with the model's own logits: this model's head may do what is not known here, and some layers (recurrent,
         windowed) cannot share a prefix. Raises: Fatal for the first; the second is avoided."""
-        first = _canary_sample(self.vocabulary)
+        first = canary_sample(self.vocabulary)
         second = Sample(np.concatenate([first.ids_T[:9], first.ids_T[:8:-1]]), first.sampled_T, first.logprobs_T, 0.0, 0.0)
         branches = [Sample(s.ids_T, (np.arange(CANARY_TOKENS) > 8).astype(np.uint8), s.logprobs_T, 0.0, 0.0) for s in (first, second)]
-        nothing, empty = NO_ADAPTER, torch.zeros(0, device=self.device)
+        nothing = [Adapted(NO_ADAPTER, torch.zeros(0, device=self.device))]
         tolerance = CHECK_TOLERANCE[self.dtype]
         with torch.no_grad():
             expected = torch.stack([self._reference(sample) for sample in (first, second)])
-            plain = self.scores(collate([Row(s.input_tokens, (s,)) for s in (first, second)]), nothing, empty, 1.0).logprobs_N
+            plain = self.scores(collate([(0, Row(s.input_tokens, (s,))) for s in (first, second)]), nothing).logprobs_N
             if not torch.allclose(plain, expected.flatten(), atol=tolerance):
                 raise Fatal("this base model's output layer does more than multiply (soft-capping, scaling, …); the trainer cannot use it")
-            branched = self.scores(collate([Row(9, tuple(branches))]), nothing, empty, 1.0).logprobs_N
+            branched = self.scores(collate([(0, Row(9, tuple(branches)))]), nothing).logprobs_N
             self.shares_prefixes = torch.allclose(branched, expected[:, 8:].flatten(), atol=tolerance)
 
     def _reference(self, sample: Sample) -> Tensor:
@@ -143,7 +154,8 @@ def _plain_head(model: PreTrainedModel) -> Tensor:
     return head.weight
 
 
-def _canary_sample(vocabulary: int) -> Sample:
+def canary_sample(vocabulary: int) -> Sample:
+    """Ids that depend on the vocabulary alone, all but the first as if sampled."""
     ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
     sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
     return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)
@@ -170,11 +182,12 @@ class _SampledLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden_N_H, head_V_H, target_N, temperature, entropy_gradient = given
+        hidden_N_H, head_V_H, target_N, temperatures_N, entropy_gradient = given
         wants_gradient = ctx.needs_input_grad[0]
         logprobs, entropies, slopes, entropy_slopes = [], [], [], []
         rows = max(1, LOGITS_CHUNK_ELEMENTS // head_V_H.shape[0])
-        for hidden, target in zip(hidden_N_H.split(rows), target_N.split(rows), strict=True):
+        parts = (hidden_N_H.split(rows), target_N.split(rows), temperatures_N[:, None].split(rows))
+        for hidden, target, temperature in zip(*parts, strict=True):
             logits = (hidden @ head_V_H.t()).float().div_(temperature)
             log_all = logits.sub_(logits.logsumexp(-1, keepdim=True))
             logprobs.append(log_all.gather(1, target[:, None])[:, 0])

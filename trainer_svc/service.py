@@ -173,7 +173,9 @@ class Trainer:
             adapter, checkpoint = await asyncio.gather(
                 self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.checkpoint", paths[1])
             )
-        reference = AdapterRef(task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.canary)
+        reference = AdapterRef(
+            task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.step.canary
+        )
         return reference, checkpoint
 
     async def _record(self, batch: TrainBatch, groups: Sequence[Group]) -> BlobRef | None:

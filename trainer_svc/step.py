@@ -1,114 +1,99 @@
 """One step of one task: advantages → minibatches → gradient → clip → AdamW. The state goes in and comes out.
 
 A step is one update by default. With several passes or minibatches it is several, all on the same trajectories, and what
-went in stays the policy at the start of the step (`loss.py`).
+went in stays the policy at the start of the step (`loss.py`). It asks for what it needs of the base model and waits, so
+that steps of several tasks can be computed together (`shared.py`).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from common.errors import Reject
-from common.spec import TaskSpec
+from common.messages import Canary
+from common.spec import Optimizer, TaskSpec
 from trainer_svc.advantage import step_advantages
 from trainer_svc.batch import Group
-from trainer_svc.lora import Layout
-from trainer_svc.loss import LossTerms, Tokens, policy_loss, token_weights
-from trainer_svc.metrics import Measured, batch_metrics, sampler_mismatch, token_metrics
-from trainer_svc.optimizer import adamw, clip, learning_rate
-from trainer_svc.packing import Packed, Sample, pack
-from trainer_svc.policy import Policy, TokenScores
+from trainer_svc.loss import policy_loss, token_weights
+from trainer_svc.metrics import batch_metrics, sampler_mismatch, token_metrics
+from trainer_svc.optimizer import OptimizerState, adamw, clip, learning_rate
+from trainer_svc.packing import Row, Sample, rows_of
+from trainer_svc.policy import Adapted, Policy, canary_sample
 from trainer_svc.resident import Resident
 from trainer_svc.shaping import counted_tokens, shaped_rewards
+from trainer_svc.shared import Answer, Demand, Gradient, Objective, Step, take
 
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
     resident: Resident
     """The next version; the one that went in is as it was."""
+    canary: Canary
+    """Computed under the new adapter."""
     metrics: dict[str, float]
     trained_tokens: int
     """Prompts and replies, each trajectory by itself and once, padding not counted."""
 
 
-@dataclass(frozen=True, eq=False)
-class MicroBatch:
-    """What is computed at once, with what other policies say of its tokens. Shapes: (N,); None as in `Tokens`."""
-
-    packed: Packed
-    start_logprobs_N: Tensor | None = None
-    base_logprobs_N: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Gradient:
-    """Of one update. Shapes: `vector` (P,); `loss` scalar."""
-
-    vector: Tensor
-    loss: Tensor
-    measured: Measured
-
-
 @dataclass(frozen=True)
 class Update:
-    """What one update did to the state."""
+    """What one update was made of."""
 
+    answer: Answer
+    gradient: Gradient
     loss: float
     grad_norm: float
-    measured: Measured
+    seconds: float
+    """For the optimizer alone."""
 
 
 def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> StepResult:
-    """The step from `resident.version` to the next, with exactly these groups.
+    """The step alone. Raises: as `step`."""
+    ((_, result),) = take(policy, [step(policy, resident, groups, spec, budget_tokens=budget_tokens)], budget_tokens=budget_tokens)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
-    Raises: Reject, naming task, version and number, when loss, gradient or new parameters are not finite, or when the
-    sampler's log-probabilities are not those of the policy that it claims to have sampled.
+
+def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> Step[StepResult]:
+    """The step from `resident.version` to the next, with exactly these groups, for `shared.take`.
+
+    `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when loss, gradient, new parameters or
+    the new adapter's canary are not finite, or when the sampler's log-probabilities are not those of the policy that it
+    claims to have sampled.
     """
     where = f"task {resident.task}, step from version {resident.version}"
-    started_s = time.perf_counter()
     advantages = step_advantages([shaped_rewards(group, spec) for group in groups], spec.algorithm.advantage)
     minibatches = [
-        pack(samples, budget_tokens=budget_tokens, width=policy.width, shared=policy.shares_prefixes)
+        rows
         for samples in weighted_samples(groups, advantages, spec)
+        if (rows := rows_of(samples, budget_tokens=budget_tokens, width=policy.width, shared=policy.shares_prefixes))
     ]
-    if not any(minibatches):
+    if not minibatches:
         raise Reject(f"{where}: its trajectories hold no sampled token")
-    state, updates, optimizer_s = resident.optimizer, [], 0.0
-    work = [[micro_batch(policy, resident, packed, spec) for packed in minibatch] for minibatch in minibatches if minibatch]
-    for minibatch in work * spec.algorithm.passes:
-        gradient = step_gradient(policy, resident.layout, state.params, minibatch, spec)
-        clipped, norm = clip(gradient.vector, spec.optimizer.clip_norm)
-        updates.append(Update(gradient.loss.item(), norm.item(), gradient.measured))  # waits for the device
-        updated_s = time.perf_counter()
-        _require_finite(where, loss=updates[-1].loss, gradient_norm=updates[-1].grad_norm)
-        state = adamw(state, clipped, spec.optimizer, learning_rate(spec.optimizer, resident.version, spec.steps))
-        _require_finite(where, parameter_norm=torch.linalg.vector_norm(state.params).item())
-        optimizer_s += time.perf_counter() - updated_s
-    first_pass = [update.measured for update in updates[: len(work)]]
-    _require_agreement(where, sampler_mismatch(first_pass), spec.correction.max_sampler_mismatch)
-    computed_tokens = sum(packed.ids_B_T.size for minibatch in minibatches for packed in minibatch)
-    metrics = {
-        "loss": float(np.mean([update.loss for update in updates])),
-        "grad_norm": float(np.mean([update.grad_norm for update in updates])),
-        "learning_rate": learning_rate(spec.optimizer, resident.version, spec.steps),
-        "updates": float(len(updates)),
-        "clip_fraction": float(np.concatenate([update.measured.clipped_N for update in updates]).mean()),
-        **token_metrics(first_pass),
-        **({"kl_base": _last_kl(updates, len(work))} if spec.algorithm.kl_coefficient else {}),
-        "micro_batches": float(sum(map(len, minibatches))),
-        "computed_tokens": float(computed_tokens),
-        **batch_metrics(groups, advantages),
-        "forward_backward_s": time.perf_counter() - started_s - optimizer_s,
-        "optimizer_s": optimizer_s,
-    }
-    trained_tokens = sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories)
+    objectives = list[Objective]()
+    for rows in minibatches:
+        objectives.append((yield from _objective(rows, resident, spec)))
+    state, updates = resident.optimizer, list[Update]()
+    for rows, objective in list(zip(minibatches, objectives, strict=True)) * spec.algorithm.passes:
+        answer = yield Demand(rows, Adapted(resident.layout, state.params, spec.sampling.temperature), objective)
+        state, update = _updated(where, state, answer, learning_rate(spec.optimizer, resident.version, spec.steps), spec.optimizer)
+        updates.append(update)
+    measured = [update.gradient.measured for update in updates[: len(minibatches)]]
+    _require_agreement(where, sampler_mismatch(measured), spec.correction.max_sampler_mismatch)
     next_group = max(resident.next_group, *(group.group + 1 for group in groups))
-    return StepResult(Resident(resident.task, resident.layout, state, resident.version + 1, next_group), metrics, trained_tokens)
+    after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group)
+    return StepResult(
+        after,
+        (yield from _canary(where, policy, after)),
+        metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, advantages),
+        trained_tokens=sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories),
+    )
 
 
 def weighted_samples(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]], spec: TaskSpec) -> list[list[list[Sample]]]:
@@ -131,56 +116,57 @@ def _weighted(minibatch: Sequence[tuple[Group, NDArray[np.float64]]], spec: Task
     ]
 
 
-def micro_batch(policy: Policy, resident: Resident, packed: Packed, spec: TaskSpec) -> MicroBatch:
-    """With the log-probabilities that stay the same for the whole step, where the task needs them."""
+def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[Objective]:
+    """One minibatch's, with the log-probabilities that stay the same for the whole step, where the task needs them."""
     algorithm = spec.algorithm
-    start_logprobs_N = None
+    start = Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)
+    start_logprobs_N = base_logprobs_N = None
     if algorithm.passes * algorithm.minibatches > 1:
-        with torch.no_grad():
-            start_logprobs_N = policy.scores(packed, resident.layout, resident.optimizer.params, spec.sampling.temperature).logprobs_N
-    base_logprobs_N = policy.base_logprobs(packed, spec.sampling.temperature) if algorithm.kl_coefficient else None
-    return MicroBatch(packed, start_logprobs_N, base_logprobs_N)
+        start_logprobs_N = (yield Demand(rows, start)).logprobs_N
+    if algorithm.kl_coefficient:
+        base_logprobs_N = (yield Demand(rows, start.base())).logprobs_N
+    loss = partial(policy_loss, algorithm=algorithm, correction=spec.correction)
+    return Objective(loss, algorithm.entropy_coefficient > 0, start_logprobs_N, base_logprobs_N)
 
 
-def step_gradient(policy: Policy, layout: Layout, params: Tensor, micro_batches: Sequence[MicroBatch], spec: TaskSpec) -> Gradient:
-    """The gradient of one update's loss, summed over its micro-batches; weights are the update's, so the split does not matter."""
-    params = params.detach().clone().requires_grad_()
-    loss, measured = torch.zeros((), device=policy.device), []
-    for work in micro_batches:
-        scores = policy.scores(
-            work.packed, layout, params, spec.sampling.temperature, entropy_gradient=spec.algorithm.entropy_coefficient > 0
-        )
-        terms = policy_loss(_tokens(policy, work, scores), spec.algorithm, spec.correction)
-        torch.autograd.backward(terms.loss)
-        loss += terms.loss.detach()
-        measured.append(_per_token(terms, scores))
-    assert params.grad is not None
-    rows: list[NDArray[np.float64]] = list(torch.cat(measured, dim=1).cpu().numpy().astype(np.float64))
-    staleness_N = np.concatenate([work.packed.staleness_N for work in micro_batches])
-    return Gradient(params.grad, loss, Measured(*rows, staleness_N=staleness_N))
+def _updated(where: str, state: OptimizerState, answer: Answer, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
+    gradient, started_s = answer.gradient, perf_counter()
+    assert gradient is not None
+    clipped, norm = clip(gradient.vector, spec.clip_norm)
+    loss, grad_norm = gradient.loss.item(), norm.item()  # waits for the device
+    _require_finite(where, loss=loss, gradient_norm=grad_norm)
+    state = adamw(state, clipped, spec, rate)
+    _require_finite(where, parameter_norm=torch.linalg.vector_norm(state.params).item())
+    return state, Update(answer, gradient, loss, grad_norm, perf_counter() - started_s)
 
 
-def _tokens(policy: Policy, work: MicroBatch, scores: TokenScores) -> Tokens:
-    return Tokens(
-        logprobs_N=scores.logprobs_N,
-        sampler_logprobs_N=policy.tensor(work.packed.sampler_logprobs_N),
-        advantages_N=policy.tensor(work.packed.advantages_N),
-        weights_N=policy.tensor(work.packed.weights_N),
-        sequence_N=policy.tensor(work.packed.sequence_N),
-        entropy_N=scores.entropy_N,
-        start_logprobs_N=work.start_logprobs_N,
-        base_logprobs_N=work.base_logprobs_N,
-    )
+def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
+    """Ids that depend on the vocabulary alone, and log-probabilities (T−1,) float32 of tokens 1…T−1 under the new adapter."""
+    sample = canary_sample(policy.vocabulary)
+    answer = yield Demand([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
+    logprobs = answer.logprobs_N.float().cpu().numpy()
+    _require_finite(where, canary=float(logprobs.sum()))
+    return Canary(ids=sample.ids_T.tobytes(), logprobs=logprobs.astype("<f4").tobytes())
 
 
-def _per_token(terms: LossTerms, scores: TokenScores) -> Tensor:
-    """Rows in the order of `Measured`'s fields. Shapes: (5, N)."""
-    rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, scores.entropy_N.detach(), terms.kl_base_N)
-    return torch.stack([row.to(torch.float32) for row in rows])
-
-
-def _last_kl(updates: Sequence[Update], minibatches: int) -> float:
-    return float(np.concatenate([update.measured.kl_base_N for update in updates[-minibatches:]]).mean())
+def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: TaskSpec) -> dict[str, float]:
+    """What the updates tell; the first pass is the one in which every token is seen once, before it was learned from."""
+    first, last = updates[:minibatches], updates[-minibatches:]
+    kl_base = {"kl_base": float(np.concatenate([update.gradient.measured.kl_base_N for update in last]).mean())}
+    return {
+        "loss": float(np.mean([update.loss for update in updates])),
+        "grad_norm": float(np.mean([update.grad_norm for update in updates])),
+        "learning_rate": learning_rate(spec.optimizer, version, spec.steps),
+        "updates": float(len(updates)),
+        "clip_fraction": float(np.concatenate([update.gradient.measured.clipped_N for update in updates]).mean()),
+        **token_metrics([update.gradient.measured for update in first]),
+        **(kl_base if spec.algorithm.kl_coefficient else {}),
+        "micro_batches": float(sum(update.answer.micro_batches for update in first)),
+        "computed_tokens": float(sum(update.answer.computed_tokens for update in first)),
+        "together": float(max(update.answer.tasks for update in updates)),
+        "forward_backward_s": sum(update.answer.seconds for update in updates),
+        "optimizer_s": sum(update.seconds for update in updates),
+    }
 
 
 def _require_finite(where: str, **numbers: float) -> None:

@@ -1,6 +1,6 @@
 """A small random base model, and trajectories that it really sampled."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
+from trainer_svc.packing import Packed, Sample, pack, rows_of
 from trainer_svc.policy import Policy, prepare_torch
 
 VOCABULARY = 512
@@ -85,6 +86,11 @@ def make_groups(seed: int, *, groups: int = 3, size: int = 4, turns: int = 1, st
         members = tuple(make_trajectory(member, prompt, rng, turns=turns, reward=rewards[member]) for member in range(size))
         found.append(Group(group, staleness, members))
     return found
+
+
+def pack_alone(groups: Sequence[Sequence[Sample]], *, budget_tokens: int, width: int = 128, shared: bool = True) -> list[Packed]:
+    """Micro-batches of one task."""
+    return pack([rows_of(groups, budget_tokens=budget_tokens, width=width, shared=shared)], budget_tokens=budget_tokens)
 
 
 def group_context(task: str, group: Group, *, version: int = 0, tenant: str = "acme") -> GroupContext:

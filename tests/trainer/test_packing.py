@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.trainer.conftest import make_groups
-from trainer_svc.packing import PAD, Packed, Row, Sample, collate, common_prefix, pack, rows_of_group
+from tests.trainer.conftest import make_groups, pack_alone
+from trainer_svc.packing import PAD, Packed, Row, Sample, collate, common_prefix, rows_of_group
 
 
 def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -> Sample:
@@ -38,7 +38,7 @@ def expected_contexts(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], 
 
 def test_prompt_is_computed_once_and_branches_see_only_themselves() -> None:
     first, second = sample([1, 2, 3, 10, 11], [0, 0, 0, 1, 1]), sample([1, 2, 3, 20, 21, 22], [0, 0, 0, 1, 1, 1], advantage=-1.0)
-    packed = collate([Row(3, (first, second))])
+    packed = collate([(0, Row(3, (first, second)))])
     assert packed.ids_B_T.tolist() == [[1, 2, 3, 10, 20, 21]]
     assert packed.branch_B_T.tolist() == [[0, 0, 0, 1, 2, 2]]
     assert packed.positions_B_T.tolist() == [[0, 1, 2, 3, 3, 4]]
@@ -55,7 +55,7 @@ def test_every_sampled_token_is_predicted_once_from_its_own_context(turns: int, 
         [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, t.reward, 1.0) for t in group.trajectories]
         for group in make_groups(3, groups=5, size=6, turns=turns)
     ]
-    micro_batches = pack(groups, budget_tokens=budget, width=128, shared=shared)
+    micro_batches = pack_alone(groups, budget_tokens=budget, shared=shared)
     assert sorted(c for packed in micro_batches for c in contexts(packed)) == expected_contexts([s for group in groups for s in group])
     assert all(packed.ids_B_T.size <= budget or len(packed.ids_B_T) == 1 for packed in micro_batches)
     if budget > 40 or not shared:
@@ -63,7 +63,9 @@ def test_every_sampled_token_is_predicted_once_from_its_own_context(turns: int, 
 
 
 def test_nothing_after_the_last_sampled_token_is_computed() -> None:
-    packed = collate(rows_of_group([sample([1, 2, 3, 4, 5], [0, 1, 0, 1, 0])], budget_tokens=99, width=128, shared=True))
+    packed = collate(
+        [(0, row) for row in rows_of_group([sample([1, 2, 3, 4, 5], [0, 1, 0, 1, 0])], budget_tokens=99, width=128, shared=True)]
+    )
     assert packed.ids_B_T.tolist() == [[1, 2, 3]]
     assert packed.target_N.tolist() == [2, 4]
 
@@ -90,4 +92,4 @@ def test_long_replies_are_not_joined_where_attention_would_cost_more_than_it_sav
 def test_rows_of_similar_length_share_a_micro_batch() -> None:
     lengths = [900, 880, 860, 300, 290, 280]
     groups = [[sample([n] * n + [5, 6], [0] * n + [1, 1])] for n in lengths]
-    assert [len(packed.ids_B_T) for packed in pack(groups, budget_tokens=4096, width=128)] == [3, 3]
+    assert [len(packed.ids_B_T) for packed in pack_alone(groups, budget_tokens=4096)] == [3, 3]

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from common.errors import Fatal, Reject
 from common.spec import Lora
-from tests.trainer.conftest import make_groups, make_spec
+from tests.trainer.conftest import make_groups, make_spec, pack_alone
 from trainer_svc.adapter import initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Trajectory
 from trainer_svc.learner import initial_resident
 from trainer_svc.lora import Layout
-from trainer_svc.packing import Sample, pack
-from trainer_svc.policy import Policy
+from trainer_svc.packing import Row, Sample, collate
+from trainer_svc.policy import Adapted, Policy, canary_sample
 
 CPU = torch.device("cpu")
 
@@ -54,9 +54,9 @@ def test_exported_adapter_in_plain_peft_gives_the_trainers_logprobs(
     samples = [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, float(i), 1.0) for i, t in enumerate(trajectories)]
     groups = [samples[start : start + 4] for start in range(0, len(samples), 4)]
     found: dict[int, list[float]] = {}
-    for packed in pack(groups, budget_tokens=400, width=policy.width, shared=shared):
+    for packed in pack_alone(groups, budget_tokens=400, shared=shared):
         with torch.no_grad():
-            scores = policy.scores(packed, layout, vector, temperature)
+            scores = policy.scores(packed, [Adapted(layout, vector, temperature)])
         for number, logprob in zip(packed.advantages_N.tolist(), scores.logprobs_N.tolist(), strict=True):
             found.setdefault(int(number), []).append(logprob)
     assert policy.shares_prefixes
@@ -72,9 +72,9 @@ def test_gradient_and_entropy_equal_those_of_plain_autograd(
     vector = trained_vector(layout).requires_grad_()
     group = make_groups(6, groups=1)[0]
     samples = [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, 0.0, 1.0) for t in group.trajectories]
-    (packed,) = pack([samples], budget_tokens=4096, width=policy.width)
+    (packed,) = pack_alone([samples], budget_tokens=4096)
     assert packed.has_branches
-    scores = policy.scores(packed, layout, vector, 0.8, entropy_gradient=entropy_weight > 0)
+    scores = policy.scores(packed, [Adapted(layout, vector, 0.8)], entropy_gradient=entropy_weight > 0)
     coefficients = torch.linspace(-1, 1, len(scores.logprobs_N))
     torch.autograd.backward((scores.logprobs_N * coefficients + entropy_weight * scores.entropy_N).sum())
 
@@ -141,7 +141,7 @@ def test_nothing_stays_attached_even_when_the_forward_fails(policy: Policy) -> N
     layout, vector = initial_adapter(Lora(), 0, policy.layers)
     samples = [Sample(t.ids_T + 10_000, t.sampled_T, t.sampler_logprobs_T, 0.0, 1.0) for t in make_groups(1, groups=1)[0].trajectories]
     with pytest.raises(IndexError):
-        policy.scores(pack([samples], budget_tokens=999, width=128)[0], layout, vector, 1.0)
+        policy.scores(pack_alone([samples], budget_tokens=999)[0], [Adapted(layout, vector)])
     assert all(layer.attached is None for layer in policy.layers.values())
 
 
@@ -151,21 +151,24 @@ def test_targets_that_the_model_lacks_are_named(policy: Policy) -> None:
         initial_adapter(Lora(targets=("k_proj",)), 0, layers)
 
 
+def canary(policy: Policy, layout: Layout, vector: torch.Tensor) -> list[float]:
+    sample = canary_sample(policy.vocabulary)
+    with torch.no_grad():
+        return policy.scores(collate([(0, Row(sample.input_tokens, (sample,)))]), [Adapted(layout, vector)]).logprobs_N.tolist()
+
+
 def test_canary_is_the_same_for_every_policy_and_the_logprobs_are_the_adapters(policy: Policy, model_folder: Path, tmp_path: Path) -> None:
     resident = initial_resident(policy, "a", make_spec())
     vector = trained_vector(resident.layout)
-    ids, logprobs = policy.canary(resident.layout, vector)
-    again, base = Policy.load(str(model_folder), CPU).canary(resident.layout, resident.optimizer.params)
-    assert ids == again
-    write_adapter(tmp_path, resident.layout, vector, torch.float32)
-    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    ids_T = np.frombuffer(ids, "<i4")
+    adapted, base = canary(policy, resident.layout, vector), canary(policy, resident.layout, resident.optimizer.params)
+    ids_T = canary_sample(policy.vocabulary).ids_T
     assert len(set(ids_T.tolist())) > 20
     trajectory = Trajectory(0, ids_T, (np.arange(len(ids_T)) > 0).astype(np.uint8), np.zeros(len(ids_T), np.float32), 0.0, False)
-    assert np.frombuffer(base, "<f4").tolist() == pytest.approx(logprobs_of(plain, trajectory, 1.0), abs=1e-5)
-    adapted = peft.PeftModel.from_pretrained(plain, tmp_path).eval()
-    assert np.frombuffer(logprobs, "<f4").tolist() == pytest.approx(logprobs_of(adapted, trajectory, 1.0), abs=1e-5)
-    assert logprobs != base
+    write_adapter(tmp_path, resident.layout, vector, torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    assert base == pytest.approx(logprobs_of(plain, trajectory, 1.0), abs=1e-5)
+    assert adapted == pytest.approx(logprobs_of(peft.PeftModel.from_pretrained(plain, tmp_path).eval(), trajectory, 1.0), abs=1e-5)
+    assert adapted != base
 
 
 SMALL = {

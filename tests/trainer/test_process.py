@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,13 +32,25 @@ def is_ready(port: int) -> bool:
         return False
 
 
-async def batch(bus: Bus) -> TrainBatch:
+async def send_batch(bus: Bus, task: str) -> None:
     (group,) = make_groups(1, groups=1)
-    message = TrajectoriesScored(group=group_context("a", group), members=[scored(t) for t in group.trajectories])
-    sequence = await bus.publish(Outgoing(streams.scored("a", "0-0"), message, "a:0-0"))
+    message = TrajectoriesScored(group=group_context(task, group), members=[scored(t) for t in group.trajectories])
+    sequence = await bus.publish(Outgoing(streams.scored(task, "0-0"), message, f"{task}:0-0"))
     members = [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in group.trajectories]
     named = [BatchGroup(group=0, version=0, members=members)]
-    return TrainBatch(tenant="acme", task="a", pool="tiny", version=0, spec=make_spec(), checkpoint=None, groups=named)
+    work = TrainBatch(tenant="acme", task=task, pool="tiny", version=0, spec=make_spec(task), checkpoint=None, groups=named)
+    await bus.publish(Outgoing(streams.batch("tiny", task), work, f"{task}:v0:batch"))
+
+
+@contextmanager
+def process(settings: dict[str, str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+    with log.open("w") as written:
+        started = subprocess.Popen([sys.executable, "-m", "trainer_svc"], env=settings, stdout=written, stderr=written)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 
 @pytest.mark.timeout(180)
@@ -45,24 +59,46 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
     port = servers.free_port()
     settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0))))
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "trainer_svc"], env=settings, stdout=log, stderr=log)
-    try:
-        await eventually(lambda: is_ready(port) or process.poll() is not None, timeout_s=120)
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        work = await batch(bus)
-        await bus.publish(Outgoing(streams.batch("tiny", "a"), work, "a:v0:batch"))
+    with process(settings, tmp_path / "log") as running:
+        await eventually(lambda: is_ready(port) or running.poll() is not None, timeout_s=120)
+        assert running.poll() is None, (tmp_path / "log").read_text()
+        await send_batch(bus, "a")
         async for delivery in bus.follow(streams.WEIGHTS, "weight-updated.tiny.a"):
             assert delivery.read(WeightUpdated).version == 1
             break
         (report,) = await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport)
         assert (report.service, report.pool) == ("trainer", "tiny")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0, (tmp_path / "log").read_text()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=20) == 0, (tmp_path / "log").read_text()
         assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == []
-    finally:
-        process.kill()
-        process.wait()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("point", ["after_blobs:2", "before_ack:2"])
+async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two(
+    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, point: str
+) -> None:
+    """The process dies when one of four tasks that share a step has got that far; the next one finishes what is left."""
+    pools_file = tmp_path / "pools.toml"
+    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
+    settings = environment(nats_url, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4", MARLAAS_HTTP_PORT=str(servers.free_port()))
+    for task in "abcd":
+        await send_batch(bus, task)
+    with process(settings | {"MARLAAS_CRASH_POINT": point}, tmp_path / "first") as running:
+        await eventually(lambda: running.poll() is not None, timeout_s=120)
+        assert running.returncode == -signal.SIGKILL, (tmp_path / "first").read_text()
+    with process(settings, tmp_path / "second"):
+
+        async def acknowledged() -> bool:
+            return await bus.backlog(streams.BATCHES) == 0
+
+        await eventually(acknowledged, timeout_s=120)
+    assert await bus.backlog(streams.FAILED) == 0
+    assert await bus.backlog(streams.WEIGHTS) == 4
+    for task in "abcd":
+        last = await bus.last(streams.WEIGHTS, f"weight-updated.tiny.{task}")
+        assert last is not None
+        assert last.read(WeightUpdated).version == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The handler over real NATS: batches in, announced versions out, whatever is delivered twice or goes wrong."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +38,7 @@ from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.policy import Policy
 from trainer_svc.resident import Resident, Residents
 from trainer_svc.service import Trainer
-from trainer_svc.step import train_step
+from trainer_svc.step import StepResult, train_step
 
 SPECS = {
     "a": make_spec("a", seed=1, optimizer={"weight_decay": 0.1, "clip_norm": 0.05}),
@@ -84,10 +86,15 @@ def update_in(outgoing: list[Outgoing]) -> WeightUpdated:
 
 
 def trained_alone(policy: Policy, task: str, steps: int) -> Resident:
-    resident = initial_resident(policy, task, SPECS[task])
+    return steps_alone(policy, task, steps)[-1].resident
+
+
+def steps_alone(policy: Policy, task: str, steps: int) -> list[StepResult]:
+    resident, found = initial_resident(policy, task, SPECS[task]), list[StepResult]()
     for version in range(steps):
-        resident = train_step(policy, resident, groups_of(task, version), SPECS[task], budget_tokens=1024).resident
-    return resident
+        found.append(train_step(policy, resident, groups_of(task, version), SPECS[task], budget_tokens=1024))
+        resident = found[-1].resident
+    return found
 
 
 @pytest.fixture
@@ -101,8 +108,8 @@ def trainer(bus: Bus, learner: Learner, residents: Residents) -> Trainer:
 
 
 @asynccontextmanager
-async def serving(bus: Bus, trainer: Trainer) -> AsyncIterator[None]:
-    runner = asyncio.create_task(bus.consume(streams.trainer_batches("tiny"), trainer.handle, Slots(3)))
+async def serving(bus: Bus, trainer: Trainer, slots: int = 3) -> AsyncIterator[None]:
+    runner = asyncio.create_task(bus.consume(streams.trainer_batches("tiny"), trainer.handle, Slots(slots)))
     try:
         yield
     finally:
@@ -138,16 +145,16 @@ async def test_interleaved_tasks_are_trained_as_if_alone_and_published_whole(
         await eventually(acknowledged)
     assert await bus.backlog(streams.FAILED) == 0
     for task, update in updates.items():
-        expected = trained_alone(policy, task, 3)
+        last = steps_alone(policy, task, 3)[-1]
+        expected = last.resident
         stored = await Blobs(bus).fetch_folder(update.checkpoint, tmp_path / f"{task}-checkpoint")
         found = read_checkpoint(stored, task, 3, SPECS[task], torch.device("cpu"))
         for name in ("params", "exp_avg", "exp_avg_sq"):
             assert torch.equal(getattr(found.optimizer, name), getattr(expected.optimizer, name))
         adapter = await Blobs(bus).fetch_folder(update.adapter.blob, tmp_path / f"{task}-adapter")
         assert torch.equal(read_adapter(adapter, expected.layout), expected.optimizer.params)
-        ids, logprobs = policy.canary(expected.layout, expected.optimizer.params)
-        assert (update.adapter.canary.ids, update.adapter.canary.logprobs) == (ids, logprobs)
-        assert len(logprobs) == len(ids) - 4
+        assert update.adapter.canary == last.canary
+        assert len(last.canary.logprobs) == len(last.canary.ids) - 4
         assert update.adapter.name == f"{task}.v3"
         assert update.adapter.rank == SPECS[task].lora.rank
 
@@ -256,6 +263,55 @@ async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer
     resident = residents.get("b", second.checkpoint.sha256)
     assert resident is not None
     assert torch.equal(resident.optimizer.params, trained_alone(policy, "b", 2).optimizer.params)
+
+
+async def test_batches_that_are_ready_together_share_a_step_and_are_answered_each_by_itself(bus: Bus, policy: Policy) -> None:
+    """Four tasks, one of them with numbers that explode: three versions, one dead letter, nothing left in the queue."""
+    wild = make_spec("a", optimizer={"learning_rate": 1.0, "eps": 1e-45, "betas": [0.0, 0.0], "weight_decay": 1e39})
+    others = {"b": SPECS["b"], "c": make_spec("c", seed=3, lora={"rank": 16}), "d": make_spec("d", seed=4, algorithm={"loss": "gspo"})}
+    residents = Residents(limit=8)
+    for task, spec in (others | {"a": wild}).items():
+        await send(bus, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec=spec))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        busy = thread.submit(time.sleep, 1.0)  # so that all four wait
+        trainer = Trainer(bus, Learner(policy, thread, budget_tokens=4096, most_together=8), residents, "tiny")
+        async with serving(bus, trainer, slots=8):
+            updates = {task: await announced(bus, task, 1) for task in others}
+            async for delivery in bus.follow(streams.FAILED, "failed.train.a"):
+                assert "parameter norm is nan" in delivery.read(DeadLetter).reason
+                break
+
+            async def acknowledged() -> bool:
+                return await bus.backlog(streams.BATCHES) == 0
+
+            await eventually(acknowledged)
+        busy.result()
+    assert await bus.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
+    assert await bus.backlog(streams.FAILED) == 1
+    for task, spec in others.items():
+        assert updates[task].metrics["together"] == 4
+        resident = residents.get(task, updates[task].checkpoint.sha256)
+        assert resident is not None
+        alone = train_step(policy, initial_resident(policy, task, spec), groups_of(task, 0), spec, budget_tokens=4096).resident
+        torch.testing.assert_close(resident.optimizer.exp_avg, alone.optimizer.exp_avg, rtol=1e-4, atol=1e-7)
+        assert not torch.equal(resident.optimizer.params, initial_resident(policy, task, spec).optimizer.params)
+
+
+async def test_tasks_that_take_turns_in_memory_are_as_if_alone(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:
+    """Room for one: each step parks the other task's adapter, moments and counters, and brings its own back, as one."""
+    trainer = Trainer(bus, learner, Residents(1), "tiny")
+    checkpoints: dict[str, BlobRef | None] = {"a": None, "b": None}
+    for version in range(3):
+        for task in SPECS:
+            named = await store(bus, task, groups_of(task, version), version)
+            checkpoints[task] = update_in(await call(trainer, batch_of(task, version, named, checkpoints[task]))).checkpoint
+    for task, checkpoint in checkpoints.items():
+        assert checkpoint is not None
+        folder = await Blobs(bus).fetch_folder(checkpoint, tmp_path / task)
+        found, expected = read_checkpoint(folder, task, 3, SPECS[task], torch.device("cpu")), trained_alone(policy, task, 3)
+        for name in ("params", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(getattr(found.optimizer, name), getattr(expected.optimizer, name))
+        assert found.optimizer.steps == expected.optimizer.steps
 
 
 async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reason(bus: Bus, trainer: Trainer) -> None:

@@ -10,18 +10,20 @@ import torch
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
+from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, pack_alone
 from trainer_svc.adapter import WEIGHTS_FILE, write_adapter
 from trainer_svc.advantage import step_advantages
 from trainer_svc.batch import Group
 from trainer_svc.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
 from trainer_svc.learner import initial_resident
 from trainer_svc.optimizer import OptimizerState
-from trainer_svc.packing import Packed, pack
-from trainer_svc.policy import Policy
+from trainer_svc.packing import Packed
+from trainer_svc.policy import Adapted, Policy
 from trainer_svc.resident import Resident, Residents
 from trainer_svc.shaping import shaped_rewards
-from trainer_svc.step import Gradient, StepResult, micro_batch, step_gradient, train_step, weighted_samples
+from trainer_svc.shared import Gradient, answer
+from trainer_svc.step import StepResult, train_step, weighted_samples
+from trainer_svc.step import step as step_of
 
 BUDGET = 512
 CPU = torch.device("cpu")
@@ -86,12 +88,23 @@ def packed_samples(groups: list[Group], spec: TaskSpec, *, budget: int = BUDGET,
     spec = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"minibatches": 1})})
     advantages = step_advantages([shaped_rewards(group, spec) for group in groups], spec.algorithm.advantage)
     (samples,) = weighted_samples(groups, advantages, spec)
-    return pack(samples, budget_tokens=budget, width=128, shared=shared)
+    return pack_alone(samples, budget_tokens=budget, shared=shared)
 
 
-def gradient(policy: Policy, resident: Resident, packed: list[Packed], spec: TaskSpec) -> Gradient:
-    work = [micro_batch(policy, resident, micro, spec) for micro in packed]
-    return step_gradient(policy, resident.layout, resident.optimizer.params, work, spec)
+def gradient(
+    policy: Policy, resident: Resident, groups: list[Group], spec: TaskSpec, *, budget: int = BUDGET, shared: bool = True
+) -> Gradient:
+    """Of the step's first update, as one minibatch."""
+    spec = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"minibatches": 1})})
+    policy.shares_prefixes = shared
+    try:
+        running, found = step_of(policy, resident, groups, spec, budget_tokens=budget), None
+        while found is None or found.gradient is None:
+            demand = next(running) if found is None else running.send(found)
+            (found,) = answer(policy, [demand], budget_tokens=budget)
+    finally:
+        policy.shares_prefixes = True
+    return found.gradient
 
 
 def assert_identical(found: Resident, expected: Resident) -> None:
@@ -184,7 +197,7 @@ def test_gradient_does_not_depend_on_how_the_step_is_split(policy: Policy, name:
     spec, groups = DIFFERENT[name], make_groups(5, groups=4, size=4, turns=2)
     resident = run(policy, spec, 1)
     whole, *others = (
-        gradient(policy, resident, packed_samples(groups, spec, budget=budget, shared=shared), spec)
+        gradient(policy, resident, groups, spec, budget=budget, shared=shared)
         for budget, shared in ((100_000, True), (64, True), (100_000, False), (64, False))
     )
     for other in others:
@@ -208,7 +221,7 @@ def test_gradient_does_not_depend_on_the_order_of_trajectories(policy: Policy) -
     spec, groups = DIFFERENT["a"], make_groups(5)
     resident = run(policy, spec, 1)
     backwards = [replace(group, trajectories=group.trajectories[::-1]) for group in groups[::-1]]
-    one, two = (gradient(policy, resident, packed_samples(order, spec), spec) for order in (groups, backwards))
+    one, two = (gradient(policy, resident, order, spec) for order in (groups, backwards))
     torch.testing.assert_close(two.vector, one.vector, rtol=1e-4, atol=1e-6)
 
 
@@ -251,7 +264,7 @@ def test_policy_learns_what_is_rewarded(policy: Policy) -> None:
     def margin(resident: Resident) -> float:
         (packed,) = packed_samples(groups, spec, budget=9999)
         with torch.no_grad():
-            logprobs_N = policy.scores(packed, resident.layout, resident.optimizer.params, 1.0).logprobs_N
+            logprobs_N = policy.scores(packed, [Adapted(resident.layout, resident.optimizer.params)]).logprobs_N
         return float((logprobs_N * torch.from_numpy(packed.advantages_N)).mean())
 
     before = margin(resident)
@@ -339,7 +352,7 @@ def agreeing(policy: Policy, resident: Resident, spec: TaskSpec, groups: list[Gr
         for trajectory in group.trajectories:
             (packed,) = packed_samples([replace(group, trajectories=(trajectory, trajectory))], spec, shared=False)
             with torch.no_grad():
-                scores = policy.scores(packed, resident.layout, resident.optimizer.params, spec.sampling.temperature)
+                scores = policy.scores(packed, [Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)])
             logprobs_T = np.zeros(len(trajectory.ids_T), np.float32)
             logprobs_T[trajectory.sampled_T == 1] = scores.logprobs_N[: trajectory.sampled_tokens].numpy()
             members.append(replace(trajectory, sampler_logprobs_T=logprobs_T))

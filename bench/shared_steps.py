@@ -1,0 +1,234 @@
+"""Steps of many tasks that are ready at once: computed together against one after another. Prints JSON.
+
+python -m bench.shared_steps                    the tiny base model on a CPU: a few minutes on one core
+python -m bench.shared_steps --device cuda      a random base model of 0.6 B parameters on a GPU: under 8 minutes
+
+Tasks differ in rank, scale and targets; trajectories are made up, so only lengths matter. Every measurement is a process of
+its own, so that memory is its own too: on a GPU the allocator's peak, on a CPU the growth of the resident set while stepping.
+`same` is the largest difference of a gradient from the one of the step alone, relative to its norm.
+
+`--outside` instead tells how much of a step's time is spent outside torch and the model's own code (packing, advantages,
+metrics, bookkeeping), by cProfile, which slows Python down and not torch: an upper bound.
+"""
+
+import argparse
+import cProfile
+import json
+import pstats
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.trainer_step import make_groups
+
+if TYPE_CHECKING:
+    import torch
+
+    from common.spec import TaskSpec
+    from trainer_svc.policy import Policy
+
+ROOT = Path(__file__).parents[1]
+WAYS = ("alone", "loop", "grouped_mm")
+"""One after another; together, by a loop over the adapters in each layer; together, by one grouped product."""
+RANKS = (4, 8, 16, 32)
+TARGETS = (
+    ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    ("q_proj", "v_proj"),
+    ("q_proj", "k_proj", "v_proj", "o_proj"),
+    ("gate_proj", "up_proj", "down_proj"),
+)
+MOST_S = 450.0
+"""No further measurement is begun after this."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--model", help="folder or name; default: the tiny one on a CPU, a random one of 0.6 B parameters on a GPU")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tasks", default="1,4,8,16,32", help="numbers of ready tasks")
+    parser.add_argument("--groups", type=int, default=4)
+    parser.add_argument("--size", type=int, default=8, help="members of a group")
+    parser.add_argument("--prompt", type=int, help="mean tokens of a prompt; default 40 on a CPU, 150 on a GPU")
+    parser.add_argument("--new", type=int, help="most tokens of a reply; default 16 on a CPU, 200 on a GPU")
+    parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--outside", action="store_true", help="the share of a step outside torch")
+    parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    from trainer_svc.policy import choose_device
+
+    args.device = choose_device(args.device).type
+    args.prompt = args.prompt or (40 if args.device == "cpu" else 150)
+    args.new = args.new or (16 if args.device == "cpu" else 200)
+    if args.one:
+        print(json.dumps(measured(args, int(args.one[0]), args.one[1])))
+    elif args.outside:
+        print(json.dumps({"device": args.device} | outside(args), indent=2))
+    else:
+        print(json.dumps(report(args), indent=2))
+
+
+def report(args: argparse.Namespace) -> dict[str, Any]:
+    started, rows, left_out = time.monotonic(), list[dict[str, Any]](), list[str]()
+    for tasks in map(int, args.tasks.split(",")):
+        found: dict[str, Any] = {"tasks": tasks}
+        for way in WAYS if tasks > 1 else WAYS[:1]:
+            if time.monotonic() - started > MOST_S:
+                left_out.append(f"{tasks} tasks, {way}: {MOST_S:.0f} s were over")
+                continue
+            command = [sys.executable, "-m", "bench.shared_steps", *sys.argv[1:], "--one", str(tasks), way]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+            if done.returncode:
+                left_out.append(f"{tasks} tasks, {way}: {done.stderr.strip().splitlines()[-1]}")
+                continue
+            found[way] = json.loads(done.stdout)
+            print(f"{tasks} tasks, {way}: {found[way]['wall_s']:.3f} s", file=sys.stderr, flush=True)
+        rows.append(found | {"gain": gain(found)})
+    if args.device == "cpu":
+        left_out.append("everything on a GPU: torch sees none here")
+    settings = {name: getattr(args, name) for name in ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")}
+    return settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
+
+
+def gain(found: dict[str, Any]) -> float | None:
+    """Of the faster way together over one after another."""
+    together = [found[way]["wall_s"] for way in WAYS[1:] if way in found]
+    return round(found["alone"]["wall_s"] / min(together), 2) if together and "alone" in found else None
+
+
+def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
+    """Median seconds for one step of every task, and the memory that took, in this process."""
+    import torch
+
+    from trainer_svc.grouped import GroupedMmProduct, LoopedProduct
+
+    policy = load(args)
+    policy.product = GroupedMmProduct if way == "grouped_mm" else LoopedProduct
+    run = steps(args, policy, tasks, together=way != "alone")
+    on_gpu = args.device == "cuda"
+    run(0)
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before_mib = _resident_mib()
+    walls, cpus = [], []
+    for number in range(args.repeats):
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        run(number + 1)
+        if on_gpu:
+            torch.cuda.synchronize()
+        walls.append(time.perf_counter() - wall_s)
+        cpus.append(time.process_time() - cpu_s)
+    memory_mib = torch.cuda.max_memory_allocated() >> 20 if on_gpu else _resident_mib()
+    return {
+        "wall_s": round(statistics.median(walls), 4),
+        "cpu_s": round(statistics.median(cpus), 4),
+        "memory_mib": memory_mib,
+        "memory_before_mib": before_mib,
+        "same": difference(args, policy, tasks) if way != "alone" else 0.0,
+    }
+
+
+def steps(args: argparse.Namespace, policy: "Policy", tasks: int, *, together: bool) -> Callable[[int], list["torch.Tensor"]]:
+    """A function that takes one step of each task, always from the same states, and returns their first moments."""
+    from trainer_svc.learner import initial_resident
+    from trainer_svc.shared import take
+    from trainer_svc.step import StepResult, step
+
+    specs = [spec_of(task) for task in range(tasks)]
+    residents = [initial_resident(policy, spec.name, spec) for spec in specs]
+    rounds = [
+        [make_groups(args, policy.vocabulary, seed=1000 * number + task) for task in range(tasks)] for number in range(args.repeats + 1)
+    ]
+
+    def run(number: int) -> list["torch.Tensor"]:
+        asked = [
+            step(policy, residents[task], groups, specs[task], budget_tokens=args.budget) for task, groups in enumerate(rounds[number])
+        ]
+        found: dict[int, torch.Tensor] = {}
+        for offset, members in [(0, asked)] if together else [(task, [one]) for task, one in enumerate(asked)]:
+            for index, result in take(policy, members, budget_tokens=args.budget):
+                assert isinstance(result, StepResult), result
+                found[offset + index] = result.resident.optimizer.exp_avg
+        return [found[task] for task in range(tasks)]
+
+    return run
+
+
+def difference(args: argparse.Namespace, policy: "Policy", tasks: int) -> float:
+    import torch
+
+    pairs = zip(*(steps(args, policy, tasks, together=together)(0) for together in (True, False)), strict=True)
+    return max(float(torch.linalg.vector_norm(one - other) / torch.linalg.vector_norm(other)) for one, other in pairs)
+
+
+def outside(args: argparse.Namespace) -> dict[str, float]:
+    run = steps(args, load(args), 1, together=False)
+    run(0)
+    profile = cProfile.Profile()
+    profile.enable()
+    for number in range(args.repeats):
+        run(number + 1)
+    profile.disable()
+    stats = pstats.Stats(profile).stats  # pyright: ignore[reportAttributeAccessIssue]  # a documented attribute that the stubs lack
+    spent: dict[str, float] = {}
+    for (file, _, function), (_, _, _, cumulative_s, _) in stats.items():
+        spent[f"{Path(file).name}:{function}"] = spent.get(f"{Path(file).name}:{function}", 0.0) + cumulative_s
+    total_s = spent["shared.py:take"]
+    inside = ("policy.py:scores", "__init__.py:backward", "loss.py:policy_loss", "optimizer.py:clip", "optimizer.py:adamw")
+    inside_s = sum(spent[name] for name in inside)
+    return {"step_ms": round(1000 * total_s / args.repeats, 2), "outside_torch_share": round(1 - inside_s / total_s, 4)}
+
+
+def spec_of(task: int) -> "TaskSpec":
+    from common.spec import parse_spec
+
+    lora = {"rank": RANKS[task % 4], "alpha": 16, "targets": list(TARGETS[task // 4 % 4])}
+    name = f"t{task}"
+    return parse_spec(
+        {"name": name, "tenant": "bench", "pool": "bench", "steps": 9, "seed": task, "environment": {"name": "none"}, "lora": lora}  # pyright: ignore[reportArgumentType]
+    )
+
+
+def load(args: argparse.Namespace) -> "Policy":
+    import torch
+
+    from trainer_svc.policy import Policy, prepare_torch
+
+    device = torch.device(args.device)
+    prepare_torch(args.threads, device)
+    if args.model or args.device == "cpu":
+        return Policy.load(args.model or str(ROOT / "models/tiny"), device)
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    with torch.device(device):
+        config = Qwen3Config(
+            vocab_size=151_936,
+            hidden_size=1024,
+            intermediate_size=3072,
+            num_hidden_layers=28,
+            num_attention_heads=16,
+            num_key_value_heads=8,
+            head_dim=128,
+            tie_word_embeddings=True,
+        )
+        return Policy(Qwen3ForCausalLM(config).to(torch.bfloat16), device)  # pyright: ignore[reportArgumentType]  # as in policy.py
+
+
+def _resident_mib() -> int:
+    """The most that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Steps that are computed together equal steps taken alone, and a task that goes wrong goes alone.
+
+Alone is the reference: there, equal work gives equal bits. Together, matrix products have other shapes and round
+differently, so what is compared is bounded by TOLERANCE, relative to the vector's norm.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from common.errors import Reject
+from common.spec import TaskSpec
+from tests.trainer.conftest import make_groups, make_spec
+from tests.trainer.test_step import BUDGET, DIFFERENT, assert_identical, begin
+from trainer_svc.batch import Group
+from trainer_svc.grouped import GroupedMmProduct, GroupedProduct, LoopedProduct
+from trainer_svc.learner import Learner, Trained
+from trainer_svc.packing import Packed, pack, rows_of, unpadded_tokens
+from trainer_svc.policy import Adapted, Policy, TokenScores
+from trainer_svc.resident import Resident
+from trainer_svc.shared import take
+from trainer_svc.step import StepResult, step, train_step, weighted_samples
+
+TOLERANCE = 1e-5
+"""Of the first moment, which after one step is the clipped gradient times (1 − β₁): largest difference seen 2.5e-6."""
+PARAMETERS = 1e-3
+"""Of the parameters' change in one step: AdamW divides by |gradient|, so rounding of small gradients counts. Largest seen 4e-5."""
+
+Outcome = StepResult | Exception
+
+
+def groups_of(name: str, version: int = 0) -> list[Group]:
+    """Of every task others: in number, size, length and staleness."""
+    seed = ord(name)
+    return make_groups(100 * version + seed, groups=2 + seed % 3, size=3 + seed % 4, turns=1 + seed % 2, staleness=seed % 2)
+
+
+def together(
+    policy: Policy, residents: dict[str, Resident], specs: dict[str, TaskSpec], groups: dict[str, list[Group]]
+) -> dict[str, Outcome]:
+    steps = [step(policy, residents[name], groups[name], specs[name], budget_tokens=BUDGET) for name in residents]
+    names = list(residents)
+    return {names[index]: result for index, result in take(policy, steps, budget_tokens=BUDGET)}
+
+
+def alone(policy: Policy, resident: Resident, spec: TaskSpec, groups: list[Group]) -> StepResult:
+    return train_step(policy, resident, groups, spec, budget_tokens=BUDGET)
+
+
+def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return (torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)).item()
+
+
+def assert_equal_but_for_rounding(found: Outcome, expected: StepResult, before: Resident) -> None:
+    assert isinstance(found, StepResult)
+    one, other = found.resident, expected.resident
+    assert (one.task, one.version, one.layout, one.optimizer.steps) == (other.task, other.version, other.layout, other.optimizer.steps)
+    assert difference(one.optimizer.exp_avg, other.optimizer.exp_avg) < TOLERANCE
+    assert difference(one.optimizer.exp_avg_sq, other.optimizer.exp_avg_sq) < TOLERANCE
+    assert difference(one.optimizer.params - before.optimizer.params, other.optimizer.params - before.optimizer.params) < PARAMETERS
+    assert found.trained_tokens == expected.trained_tokens
+    for name in ("loss", "grad_norm", "entropy", "kl_sampler", "clip_fraction", "tokens", "reward_mean", "updates"):
+        assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4, abs=1e-5), name
+    canaries = [np.frombuffer(result.canary.logprobs, "<f4") for result in (found, expected)]
+    np.testing.assert_allclose(*canaries, atol=1e-3)
+
+
+@pytest.fixture(params=[LoopedProduct, GroupedMmProduct])
+def either_way(request: pytest.FixtureRequest, policy: Policy) -> GroupedProduct:
+    """The session's policy, multiplying one way or the other."""
+    before, policy.product = policy.product, request.param
+    request.addfinalizer(lambda: setattr(policy, "product", before))
+    return request.param
+
+
+@pytest.mark.usefixtures("either_way")
+def test_steps_together_equal_steps_alone(policy: Policy) -> None:
+    """Ranks 3 to 16, other targets, temperatures, losses, passes, minibatches, KL, entropy, clip, decay: all at once."""
+    residents = {name: alone(policy, begin(policy, spec), spec, groups_of(name)).resident for name, spec in DIFFERENT.items()}
+    groups = {name: groups_of(name, 1) for name in DIFFERENT}
+    found = together(policy, residents, DIFFERENT, groups)
+    assert found.keys() == DIFFERENT.keys()
+    for name, spec in DIFFERENT.items():
+        assert_equal_but_for_rounding(found[name], alone(policy, residents[name], spec, groups[name]), residents[name])
+    assert {result.metrics["together"] for result in found.values() if isinstance(result, StepResult)} == {6.0}
+
+
+def test_a_single_step_is_the_step_alone_bit_for_bit(policy: Policy) -> None:
+    for name, spec in DIFFERENT.items():
+        resident = begin(policy, spec)
+        (result,) = together(policy, {name: resident}, DIFFERENT, {name: groups_of(name)}).values()
+        assert isinstance(result, StepResult)
+        assert_identical(result.resident, alone(policy, resident, spec, groups_of(name)).resident)
+        assert result.metrics["together"] == 1
+
+
+def test_what_went_in_is_as_it_was(policy: Policy) -> None:
+    residents = {name: begin(policy, DIFFERENT[name]) for name in "ab"}
+    copies = {name: resident.optimizer.params.clone() for name, resident in residents.items()}
+    together(policy, residents, DIFFERENT, {name: groups_of(name) for name in "ab"})
+    for name in "ab":
+        assert torch.equal(residents[name].optimizer.params, copies[name])
+        assert residents[name].optimizer.params.grad is None
+
+
+def sick(policy: Policy, name: str, number: float) -> Resident:
+    resident = begin(policy, DIFFERENT[name])
+    params = resident.optimizer.params.clone()
+    params[3] = number
+    return replace(resident, optimizer=replace(resident.optimizer, params=params))
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e30])
+def test_task_whose_numbers_are_not_finite_fails_alone(policy: Policy, number: float) -> None:
+    residents = {name: begin(policy, DIFFERENT[name]) for name in "abc"} | {"b": sick(policy, "b", number)}
+    groups = {name: groups_of(name) for name in "abc"}
+    found = together(policy, residents, DIFFERENT, groups)
+    assert isinstance(found["b"], Reject)
+    assert "task b, step from version 0: " in str(found["b"])
+    for name in "ac":
+        assert_equal_but_for_rounding(found[name], alone(policy, residents[name], DIFFERENT[name], groups[name]), residents[name])
+
+
+def test_garbage_of_one_task_fails_that_task_alone(policy: Policy) -> None:
+    """Log-probabilities of another policy, rewards that its rule cannot take, rewards that are no numbers, nothing sampled."""
+    specs = DIFFERENT | {"b": make_spec("b", correction={"max_sampler_mismatch": 1e-4})}
+    residents = {name: begin(policy, spec) for name, spec in specs.items()}
+    groups = {name: groups_of(name) for name in specs}
+    groups["b"] = make_groups(7)  # made-up logprobs that claim to be fresh
+    groups["c"] = changed(groups["c"], reward=math.nan)
+    groups["e"] = changed(groups["e"], reward=-1.0) + groups["e"]
+    groups["f"] = changed(groups["f"], sampled_T=None)
+    found = together(policy, residents, specs, groups)
+    assert {name for name, result in found.items() if isinstance(result, Exception)} == {"b", "c", "e", "f"}
+    assert "mismatch" in str(found["b"])
+    assert "maxrl" in str(found["e"])
+    assert "no sampled token" in str(found["f"])
+    for name in "ad":
+        assert_equal_but_for_rounding(found[name], alone(policy, residents[name], specs[name], groups[name]), residents[name])
+
+
+def changed(groups: list[Group], *, reward: float | None = None, sampled_T: None = None) -> list[Group]:
+    """The same attempts with that reward for the first member of each group; without one, with nothing sampled."""
+    return [
+        replace(
+            group,
+            trajectories=tuple(
+                replace(t, sampled_T=np.zeros_like(t.sampled_T))
+                if reward is None
+                else replace(t, reward=reward if t.member == 0 else t.reward)
+                for t in group.trajectories
+            ),
+        )
+        for group in groups
+    ]
+
+
+def test_micro_batches_mix_tasks_keep_each_in_one_segment_and_stay_in_the_budget(policy: Policy) -> None:
+    owners = []
+    for name in "abcdef":
+        groups, spec = groups_of(name), DIFFERENT["a"]
+        (samples,) = weighted_samples(groups, [np.ones(len(group.trajectories)) for group in groups], spec)
+        owners.append(rows_of(samples, budget_tokens=BUDGET, width=policy.width))
+    found = pack(owners, budget_tokens=BUDGET)
+    alone = [packed for owner in owners for packed in pack([owner], budget_tokens=BUDGET)]
+    assert len(found) < len(alone)
+    assert all(packed.ids_B_T.size <= BUDGET for packed in found)
+    for packed in found:
+        assert [segment.owner for segment in packed.segments] == sorted({segment.owner for segment in packed.segments})
+        for ends, total in (("rows", len(packed.ids_B_T)), ("sampled", len(packed.target_N))):
+            bounds = [getattr(segment, ends) for segment in packed.segments]
+            assert [bound.start for bound in bounds] == [0, *(bound.stop for bound in bounds[:-1])]
+            assert bounds[-1].stop == total
+    for owner, rows in enumerate(owners):
+        targets = [packed.target_N[s.sampled] for packed in found for s in packed.segments if s.owner == owner]
+        expected = [sample.ids_T[sample.sampled_T == 1] for row in rows for sample in row.samples]
+        assert np.concatenate(targets).tolist() == np.concatenate(expected).tolist()
+
+
+# ------------------------------------------------------------------------------------------------------- the thread
+
+
+class Narrow(Policy):
+    """A base model with memory for one task at a time."""
+
+    def scores(self, packed: Packed, adapted: Sequence[Adapted], *, entropy_gradient: bool = False) -> TokenScores:
+        if len(adapted) > 1:
+            raise torch.OutOfMemoryError("as on a device that is full")
+        return super().scores(packed, adapted, entropy_gradient=entropy_gradient)
+
+
+async def trained(learner: Learner, policy: Policy, names: str) -> list[Trained]:
+    """Steps that are asked for at the same moment, the first of them while the thread is busy."""
+    started = [asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in names]
+    return await asyncio.gather(*started)
+
+
+@pytest.mark.parametrize(("most", "budget", "expected"), [(1, 4096, [1, 1, 1, 1]), (3, 4096, [3, 3, 3, 1]), (8, 4096, [4, 4, 4, 4])])
+async def test_steps_that_wait_are_taken_together_as_the_settings_allow(
+    policy: Policy, most: int, budget: int, expected: list[int]
+) -> None:
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
+        found = await trained(Learner(policy, thread, budget_tokens=budget, most_together=most), policy, "abca")
+        busy.result()
+    assert [result.step.metrics["together"] for result in found] == expected
+
+
+async def test_a_full_micro_batch_takes_no_company(policy: Policy) -> None:
+    budget = unpadded_tokens(groups_of("a")) + unpadded_tokens(groups_of("b"))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
+        found = await trained(Learner(policy, thread, budget_tokens=budget, most_together=8), policy, "abc")
+        busy.result()
+    assert [result.step.metrics["together"] for result in found] == [2, 2, 1]
+
+
+async def test_computation_that_fails_together_is_tried_alone(model_folder_policy: Narrow) -> None:
+    policy = model_folder_policy
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
+        found = await trained(Learner(policy, thread, budget_tokens=4096, most_together=8), policy, "ab")
+        busy.result()
+    for name, result in zip("ab", found, strict=True):
+        expected = train_step(policy, begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name], budget_tokens=4096)
+        assert_identical(result.step.resident, expected.resident)
+
+
+@pytest.fixture
+def model_folder_policy(model_folder: object) -> Narrow:
+    policy = Narrow.load(str(model_folder), torch.device("cpu"))
+    assert isinstance(policy, Narrow)
+    return policy
+
+
+async def test_step_whose_asker_is_gone_is_not_taken(policy: Policy) -> None:
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        learner = Learner(policy, thread, budget_tokens=4096, most_together=8)
+        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
+        gone, stays = (
+            asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in "ab"
+        )
+        await asyncio.sleep(0)
+        gone.cancel()
+        result = await stays
+        busy.result()
+    assert result.step.metrics["together"] == 1
+    assert learner.waiting == 0

@@ -1,0 +1,182 @@
+"""Steps of several tasks, computed together: what they need of the base model is gathered round by round.
+
+A step (`step.py`) is a generator. It yields a `Demand` whenever it needs the base model, is sent the `Answer`, and returns
+its result; it owns everything of its task and sees nothing of another's. Here the demands of all steps that wait become
+common micro-batches: one forward, one backward, each task's loss on its own tokens, each task's gradient in its own
+vector. A step that raises is out, and the others go on with the numbers that they would have had anyway.
+
+With a single step this is how that step is taken alone. Then its numbers depend on nothing else, bit for bit on a CPU; in
+company, matrix products have other shapes, and equal numbers only up to rounding.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer_svc.loss import LossTerms, Tokens
+from trainer_svc.metrics import Measured
+from trainer_svc.packing import Packed, Row, Segment, pack
+from trainer_svc.policy import Adapted, Policy, TokenScores
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What a gradient is wanted of. Shapes: (N,) over all tokens of the demand, in the order of its rows; None as in `Tokens`."""
+
+    loss: Callable[[Tokens], LossTerms]
+    entropy_gradient: bool = False
+    start_logprobs_N: Tensor | None = None
+    base_logprobs_N: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Of these rows: their sampled tokens' log-probabilities, and, where there is an objective, its gradient."""
+
+    rows: Sequence[Row]
+    adapted: Adapted
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """Of one update. Shapes: `vector` (P,), as the adapter; `loss` scalar."""
+
+    vector: Tensor
+    loss: Tensor
+    measured: Measured
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Shapes: `logprobs_N` (N,), without gradient, in the order of the demand's rows."""
+
+    logprobs_N: Tensor
+    gradient: Gradient | None
+    micro_batches: int
+    """In which the demand had a part."""
+    computed_tokens: int
+    """Of its own rows, with their padding."""
+    tasks: int
+    """Demands that were answered together, this one included."""
+    seconds: float
+    """For all of them."""
+
+
+Step = Generator[Demand, Answer, R]
+
+
+def take(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -> Iterator[tuple[int, R | Exception]]:
+    """The result of each step, or what it raised, with its index, as soon as it has one.
+
+    Micro-batches have at most `budget_tokens`, so memory does not grow with the number of steps but for their own vectors.
+    Raises: what the computation raises (no memory, say), which then is nobody's in particular.
+    """
+    waiting: dict[int, Demand] = {}
+
+    def go_on(index: int, answer: Answer | None) -> Iterator[tuple[int, R | Exception]]:
+        try:
+            waiting[index] = next(steps[index]) if answer is None else steps[index].send(answer)
+        except StopIteration as finished:
+            yield index, finished.value
+        except Exception as error:  # even a bug that one task's data provoked must not stop the others
+            yield index, error
+
+    for index in range(len(steps)):
+        yield from go_on(index, None)
+    while waiting:
+        # Gradients wait until nobody needs anything else before, so that as many as possible are computed together.
+        chosen = {index: demand for index, demand in waiting.items() if demand.objective is None} or dict(waiting)
+        for index in chosen:
+            del waiting[index]
+        answers = answer(policy, list(chosen.values()), budget_tokens=budget_tokens)
+        for index, found in zip(chosen, answers, strict=True):
+            yield from go_on(index, found)
+
+
+def answer(policy: Policy, demands: Sequence[Demand], *, budget_tokens: int) -> list[Answer]:
+    """All of the demands, which either all have an objective or none has."""
+    started_s = time.perf_counter()
+    shares = [_Share(policy, demand) for demand in demands]
+    for packed in pack([demand.rows for demand in demands], budget_tokens=budget_tokens):
+        parts = [shares[segment.owner] for segment in packed.segments]
+        entropy_gradient = any(part.entropy_gradient for part in parts)
+        with torch.set_grad_enabled(parts[0].params is not None):
+            scores = policy.scores(packed, [part.adapted for part in parts], entropy_gradient=entropy_gradient)
+        losses = [part.add(packed, segment, scores) for part, segment in zip(parts, packed.segments, strict=True)]
+        gradients = [loss for loss in losses if loss is not None]
+        if gradients:
+            torch.autograd.backward(gradients)
+    found = [share.total() for share in shares]
+    seconds = time.perf_counter() - started_s
+    return [
+        Answer(share.logprobs_N(), gradient, share.micro_batches, share.computed_tokens, len(demands), seconds)
+        for share, gradient in zip(shares, found, strict=True)
+    ]
+
+
+class _Share:
+    """What becomes of one demand while micro-batches pass by."""
+
+    def __init__(self, policy: Policy, demand: Demand) -> None:
+        self._policy = policy
+        self._objective = demand.objective
+        self.params = demand.adapted.vector.detach().clone().requires_grad_() if demand.objective else None
+        self.adapted = demand.adapted if self.params is None else Adapted(demand.adapted.layout, self.params, demand.adapted.temperature)
+        self.entropy_gradient = demand.objective is not None and demand.objective.entropy_gradient
+        self.micro_batches = 0
+        self.computed_tokens = 0
+        self._tokens = 0
+        self._loss = torch.zeros((), device=policy.device)
+        self._logprobs: list[Tensor] = []
+        self._measured: list[Tensor] = []
+        self._staleness: list[NDArray[np.int16]] = []
+
+    def add(self, packed: Packed, segment: Segment, scores: TokenScores) -> Tensor | None:
+        """Take this demand's tokens of a micro-batch; returns their loss, with gradient."""
+        self.micro_batches += 1
+        self.computed_tokens += packed.ids_B_T[segment.rows].size
+        logprobs_N = scores.logprobs_N[segment.sampled]
+        self._logprobs.append(logprobs_N.detach())
+        before, self._tokens = self._tokens, self._tokens + len(logprobs_N)
+        if self._objective is None:
+            return None
+        own = slice(before, self._tokens)
+        tensor, sequence_N = self._policy.tensor, packed.sequence_N[segment.sampled]
+        entropy_N = scores.entropy_N[segment.sampled]
+        terms = self._objective.loss(
+            Tokens(
+                logprobs_N=logprobs_N,
+                sampler_logprobs_N=tensor(packed.sampler_logprobs_N[segment.sampled]),
+                advantages_N=tensor(packed.advantages_N[segment.sampled]),
+                weights_N=tensor(packed.weights_N[segment.sampled]),
+                sequence_N=tensor(sequence_N - sequence_N[0]),
+                entropy_N=entropy_N,
+                start_logprobs_N=None if self._objective.start_logprobs_N is None else self._objective.start_logprobs_N[own],
+                base_logprobs_N=None if self._objective.base_logprobs_N is None else self._objective.base_logprobs_N[own],
+            )
+        )
+        self._loss += terms.loss.detach()
+        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # as `Measured`'s fields
+        self._measured.append(torch.stack([row.to(torch.float32) for row in rows]))
+        self._staleness.append(packed.staleness_N[segment.sampled])
+        return terms.loss
+
+    def logprobs_N(self) -> Tensor:
+        return torch.cat(self._logprobs)
+
+    def total(self) -> Gradient | None:
+        """Waits for the device."""
+        if self.params is None:
+            return None
+        assert self.params.grad is not None
+        rows: list[NDArray[np.float64]] = list(torch.cat(self._measured, dim=1).cpu().numpy().astype(np.float64))
+        return Gradient(self.params.grad, self._loss, Measured(*rows, staleness_N=np.concatenate(self._staleness)))
