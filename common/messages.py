@@ -78,7 +78,8 @@ class AdapterRef(Value):
     """One version of a task's adapter: a PEFT folder in the blob store. Never reused, never overwritten."""
 
     task: str
-    version: int = Field(ge=1)
+    version: int = Field(ge=0)
+    """0 only where the task starts from another task's adapter."""
     rank: int
     blob: BlobRef
     canary: Canary
@@ -160,7 +161,7 @@ class GroupContext(Value):
     version: int = Field(ge=0)
     """Of the policy that samples the whole group."""
     adapter: AdapterRef | None
-    """None at version 0: the base model itself."""
+    """None at version 0 of a task that starts afresh: the base model itself."""
     family: str
     """Of the environment: the queue that its turns go through."""
     environment: Environment
@@ -361,7 +362,9 @@ class TrainBatch(Message):
     version: int = Field(ge=0)
     spec: TaskSpec
     checkpoint: BlobRef | None
-    """Of `version`; None at version 0, which is made from the spec's seed."""
+    """Of `version`; None at version 0, which is made from `start`, or else from the spec's seed."""
+    start: AdapterRef | None = None
+    """The adapter of version 0; None for a task that starts afresh."""
     groups: list[BatchGroup] = Field(min_length=1)
 
 

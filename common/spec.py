@@ -216,6 +216,21 @@ class Keep(Section):
     """Trained trajectories of the last so many steps, for `marlaas replay`: about 5 bytes a token."""
 
 
+class Start(Section):
+    """Where version 0 comes from: without a task named here it is the base model with a fresh adapter."""
+
+    task: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
+    """Start from the adapter of this task of the same tenant, on the same pool, with the same section `lora`."""
+    version: int | None = Field(default=None, ge=1)
+    """Of that task; its latest at the time of submission when not given."""
+
+    @model_validator(mode="after")
+    def _version_is_of_a_task(self) -> Self:
+        if self.version is not None and self.task is None:
+            raise ValueError("version is given, but not the task that it is of")
+        return self
+
+
 class TaskSpec(Section):
     """One task, as submitted. The server adds nothing to it: what is not written takes the default shown here."""
 
@@ -238,6 +253,7 @@ class TaskSpec(Section):
     lora: Lora = Lora()
     optimizer: Optimizer = Optimizer()
     keep: Keep = Keep()
+    start: Start = Start()
 
     @property
     def trajectory_tokens(self) -> int:

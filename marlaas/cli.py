@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -20,6 +21,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from common.messages import TaskStatus
     from marlaas.client import Client
 
 T = TypeVar("T")
@@ -227,16 +229,24 @@ def pull(
     url: Url = "",
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>.v<version>.")] = None,
     version: Annotated[int | None, typer.Option(help="Default: the latest.")] = None,
+    merged: Annotated[bool, typer.Option("--merged", help="Write the base model with the adapter merged into its weights.")] = False,
+    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the stack.", envvar="MARLAAS_POOLS_FILE")] = None,
 ) -> None:
     """Fetch a task's adapter: a PEFT folder, which vLLM and transformers load as it is."""
+    from marlaas.state import plan_pools_file
 
-    async def fetch(client: "Client") -> str:
-        status = await client.status(task)
-        folder = to or Path(f"{task}.v{version or status.version}")
-        adapter = await client.pull(task, folder, version)
-        return f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes: {folder}"
+    with TemporaryDirectory(prefix="marlaas-pull-") as temporary:
 
-    _say(_asked(data, url, fetch))
+        async def fetch(client: "Client") -> "tuple[TaskStatus, Path, str]":
+            status = await client.status(task)
+            folder = to or Path(f"{task}.v{version or status.version}{'.merged' if merged else ''}")
+            adapter = await client.pull(task, Path(temporary) / "adapter" if merged else folder, version)
+            return status, folder, f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes"
+
+        status, folder, said = _asked(data, url, fetch)
+        if merged:
+            _merge(status.pool, pools or (None if url else plan_pools_file(data)) or pools_file(), Path(temporary) / "adapter", folder)
+    _say(f"{said}{', merged' if merged else ''}: {folder}")
 
 
 @app.command()
@@ -322,6 +332,19 @@ def _become_trainer(module: list[str], data: Path, url: str, pool: str, pools: P
         )
     services = {service.name: service for service in read_plan(data).services}
     _become(module, services[f"trainer-{pool}"].env | ({"MARLAAS_POOLS_FILE": str(pools.resolve())} if pools else {}))
+
+
+def _merge(pool: str, file: Path, adapter: Path, folder: Path) -> None:
+    """By a process of its own: only services load models."""
+    from common.pools import read_pools
+    from marlaas.client import ClientError, make_way
+
+    offered = read_pools(file)
+    if pool not in offered:
+        raise ClientError(f"{file} has no pool '{pool}', so its base model is not known; name another with --pools")
+    make_way(folder)
+    if subprocess.run([sys.executable, "-m", "trainer_svc.merge", offered[pool].model, str(adapter), str(folder)]).returncode:
+        raise typer.Exit(1)
 
 
 def _asked(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:

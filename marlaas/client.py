@@ -185,7 +185,7 @@ class Client:
         adapter = status.adapter if version in (None, status.version) else await self._adapter(status, version)
         if adapter is None:
             raise ClientError(f"task {task} has no adapter yet: no step is trained")
-        _make_way(folder)
+        make_way(folder)
         try:
             await Blobs(self._bus).fetch_folder(adapter.blob, folder)
         except Reject:
@@ -253,7 +253,7 @@ def new_task_id(name: str) -> str:
     return f"{name[:50]}-{secrets.token_hex(6)}"
 
 
-def _make_way(folder: Path) -> None:
+def make_way(folder: Path) -> None:
     """A blob becomes visible by renaming, so its folder must not be there yet."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ClientError(f"{folder} exists already; name another folder")

@@ -5,6 +5,7 @@ computed twice, and whatever a crash kept from being cleaned. PostgreSQL says wh
 
 A blob of version v of a task is needed when
 - a trained step names it and the task keeps it (`retention.py`);
+- it is an adapter that another task started from, for as long as that is known;
 - the task is live and v is the version it is about to reach: the step's announcement may be on its way.
 """
 
@@ -70,11 +71,12 @@ class Cleaner:
         async with self._database.transaction() as connection:
             needed = await steps.first_needed_sequence(connection, task.id)
             aged = await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old()))
+            started = await tasks.started_from(connection, task.id)
         if not task.is_live:
             await self.purge(task.id)
         elif needed is not None:
             await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed))
-        for blob in [blob for blob in aged if not _is_kept(blob, kept)]:
+        for blob in [blob for blob in aged if not (_is_kept(blob, kept) or blob.ref.name in started)]:
             await _quietly(self._blobs.delete(blob.ref.name))
 
     async def purge(self, task: str) -> None:
@@ -119,7 +121,9 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
         return None
     kept = Kept(found.spec, found.version)
     blobs = await steps.blobs_of_steps(connection, task)
-    return NeededBlobs(found.is_live, found.version, {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)})
+    started = await tasks.started_from(connection, task)
+    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) or blob.ref.name in started}
+    return NeededBlobs(found.is_live, found.version, needed)
 
 
 def _is_kept(blob: StepBlob, kept: Kept) -> bool:

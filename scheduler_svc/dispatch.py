@@ -84,6 +84,7 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
         version=task.version,
         spec=task.spec,
         checkpoint=task.checkpoint,
+        start=task.start,
         groups=members,
     )
     await outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
@@ -187,7 +188,7 @@ def _open(task: Task, group: NewGroup) -> Letter:
         group=group.number,
         size=group.size,
         version=group.version,
-        adapter=task.adapter,
+        adapter=task.adapter or task.start,
         family=task.family,
         environment=task.spec.environment,
         sampling=task.spec.sampling,

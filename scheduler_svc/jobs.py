@@ -16,6 +16,7 @@ from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import tasks
 from scheduler_svc.states import TaskState
+from scheduler_svc.warm_start import starting_adapter
 
 log = structlog.get_logger()
 
@@ -62,9 +63,15 @@ async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) ->
     if reasons:
         return await _reject(connection, job, reasons)
     family = family_of(spec.environment.name, offer.families)
-    if not await tasks.add_task(connection, job.task, spec):
-        present = await tasks.find_task(connection, job.task)
-        assert present is not None
+    present = await tasks.find_task(connection, job.task)
+    if present is None:
+        try:
+            start = await starting_adapter(connection, job.task, spec)
+        except Reject as error:
+            return await _reject(connection, job, [str(error)])
+        if not await tasks.add_task(connection, job.task, spec, start):  # another replica was faster
+            present = await tasks.find_task(connection, job.task)
+    if present is not None:
         if present.spec != spec:
             return await _reject(connection, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
         log.info("job_repeated", task=job.task)

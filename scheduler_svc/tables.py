@@ -85,6 +85,7 @@ tasks = Table(
     Column("voided", Integer, nullable=False, server_default=text("0")),  # of those
     Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
     Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
+    Column("start", JSONB),  # the adapter of version 0, where that is another task's
     Column("adapter", JSONB),
     Column("checkpoint", JSONB),
     _now("submitted_at"),

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import peft
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from common.errors import Reject
 from common.spec import Lora
@@ -62,6 +64,21 @@ def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dty
 def read_adapter(folder: Path, layout: Layout) -> Tensor:
     """The vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout."""
     return _flat(layout, load_file(folder / WEIGHTS_FILE), prefix=KEY_PREFIX)
+
+
+def write_merged(model: str, adapter: Path, folder: Path) -> None:
+    """Write the base model with the adapter's changes in its weights, in the base model's own precision, and its tokenizer.
+
+    Raises: Reject when one of the two cannot be loaded.
+    """
+    try:
+        base = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+        merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise Reject(f"adapter {adapter} cannot be merged into '{model}': {error}") from None
+    merged.save_pretrained(folder)
+    with suppress(OSError):  # a base model may come without one
+        AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
 
 def _config(rank: int, alpha: float, targets: list[str], *, rank_stabilized: bool) -> peft.LoraConfig:

@@ -21,7 +21,7 @@ import torch
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, write_adapter
+from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Group
 from trainer_svc.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.optimizer import OptimizerState
@@ -72,9 +72,12 @@ class Learner:
     def vocabulary(self) -> int:
         return self._policy.vocabulary
 
-    async def begin(self, task: str, spec: TaskSpec) -> Resident:
-        """Version 0, made from the spec's seed. Raises: Reject when the base model has none of the targets."""
-        return await self._run(lambda: initial_resident(self._policy, task, spec))
+    async def begin(self, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
+        """Version 0, made from the spec's seed, or from the adapter in `start`.
+
+        Raises: Reject when the base model has none of the targets, or the adapter is of another shape.
+        """
+        return await self._run(lambda: initial_resident(self._policy, task, spec, start))
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
         """The state in a checkpoint. Raises: Reject when it is not the one expected, or made for another base model."""
@@ -174,7 +177,9 @@ class _Asked:
         self.found.get_loop().call_soon_threadsafe(settle)
 
 
-def initial_resident(policy: Policy, task: str, spec: TaskSpec) -> Resident:
-    """Version 0 of a task on this policy's device."""
+def initial_resident(policy: Policy, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
+    """Version 0 of a task on this policy's device; `start`: the adapter to begin with, in place of a fresh one."""
     layout, params = initial_adapter(spec.lora, spec.seed, policy.layers)
+    if start is not None:
+        params = read_adapter(start, layout)
     return Resident(task, layout, OptimizerState.fresh(params.to(policy.device, torch.float32)), version=0)

@@ -153,7 +153,7 @@ class Trainer:
         if batch.checkpoint is None:
             if batch.version != 0:
                 raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
-            return await self._learner.begin(batch.task, batch.spec)
+            return await begin(self._blobs, self._learner, batch)
         resident = self._residents.get(batch.task, batch.checkpoint.sha256)
         if resident is not None and resident.version == batch.version:
             return resident
@@ -194,6 +194,14 @@ class Trainer:
         if "sampler_mismatch" in metrics:
             MISMATCH.observe(metrics["sampler_mismatch"])
         log.info("step_taken", version=trained.step.resident.version, **{name: round(value, 6) for name, value in metrics.items()})
+
+
+async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
+    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or of another shape."""
+    if batch.start is None:
+        return await learner.begin(batch.task, batch.spec)
+    with tempfile.TemporaryDirectory(prefix="marlaas-start-") as folder:
+        return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, Path(folder) / "adapter"))
 
 
 @contextmanager

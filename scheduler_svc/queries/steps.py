@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
+from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.groups import EndedGroup
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, steps, trajectories
@@ -183,6 +183,12 @@ async def record_training(connection: AsyncConnection, updated: WeightUpdated) -
         .values(tenant=updated.tenant, task=updated.task, kind="trained", number=updated.version, tokens=updated.trained_tokens)
         .on_conflict_do_nothing()
     )
+
+
+async def adapter_of(connection: AsyncConnection, task: str, version: int) -> AdapterRef | None:
+    statement = select(steps.c.adapter).where(steps.c.task == task, steps.c.version == version - 1, steps.c.state == StepState.TRAINED)
+    found = (await connection.execute(statement)).scalar_one_or_none()
+    return from_json(AdapterRef, found) if found else None
 
 
 async def blobs_of_steps(connection: AsyncConnection, task: str, *, versions: Collection[int] | None = None) -> list[StepBlob]:

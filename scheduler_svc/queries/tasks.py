@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, case, func, select, update
+from sqlalchemy import RowMapping, case, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,6 +31,8 @@ class Task:
     voided: int
     failures_in_a_row: int
     virtual_time: float
+    start: AdapterRef | None
+    """Of version 0, where that is another task's."""
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime
@@ -55,6 +57,7 @@ def _task(row: RowMapping) -> Task:
         voided=row["voided"],
         failures_in_a_row=row["failures_in_a_row"],
         virtual_time=row["virtual_time"],
+        start=from_json(AdapterRef, row["start"]) if row["start"] else None,
         adapter=from_json(AdapterRef, row["adapter"]) if row["adapter"] else None,
         checkpoint=from_json(BlobRef, row["checkpoint"]) if row["checkpoint"] else None,
         submitted_at=row["submitted_at"],
@@ -62,8 +65,8 @@ def _task(row: RowMapping) -> Task:
     )
 
 
-async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec) -> bool:
-    """Write a submitted task; False when the id is taken."""
+async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, start: AdapterRef | None = None) -> bool:
+    """Write a submitted task; False when the id is taken. `start`: the adapter of its version 0."""
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
         "id": task,
@@ -78,9 +81,16 @@ async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec) -> bo
         "groups_per_step": spec.algorithm.groups_per_step,
         "max_staleness": spec.algorithm.max_staleness,
         "trajectory_tokens": spec.trajectory_tokens,
+        "start": as_json(start) if start else null(),
     }
     statement = insert(tasks).values(row).on_conflict_do_nothing().returning(tasks.c.id)
     return (await connection.execute(statement)).first() is not None
+
+
+async def started_from(connection: AsyncConnection, task: str) -> set[str]:
+    """Names of the task's adapters that other tasks started from."""
+    statement = select(tasks.c.start["blob"]["name"].astext).where(tasks.c.spec["start"]["task"].astext == task, tasks.c.start.is_not(None))
+    return set((await connection.execute(statement)).scalars())
 
 
 async def find_task(connection: AsyncConnection, task: str) -> Task | None:

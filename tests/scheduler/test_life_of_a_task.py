@@ -5,7 +5,7 @@ import asyncio
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask, DeadLetter, TaskStatus
-from scheduler_svc.cleaning import Cleaner
+from scheduler_svc.cleaning import Cleaner, needed_blobs
 from scheduler_svc.endings import LEAST_FAILURES_TO_FAIL
 from scheduler_svc.queries import tasks
 from tests.conftest import eventually
@@ -341,3 +341,61 @@ async def test_refills_end_at_the_limit_so_that_a_solved_task_ends_too(bus: Bus,
         assert by_version[0] == (0, 1)
         assert {count for _, count in by_version} == {1}
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'trained'") == [(6,)]
+
+
+# --------------------------------------------------------------------------------------------------------- warm starts
+
+
+async def test_task_that_starts_from_another_samples_and_trains_from_its_adapter(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a")
+        await world.event("a", "finished")
+        for task, start, source in (("latest", {"task": "a"}, 3), ("second", {"task": "a", "version": 2}, 2)):
+            await world.submit(task, spec(start=start))
+            await world.event(task, "finished")
+            opened = [group for group in world.stages.opened if group.task == task and group.version == 0]
+            assert {group.adapter.name for group in opened if group.adapter} == {f"{task}.v0"}
+            assert {group.adapter.blob.name for group in opened if group.adapter} == {f"a/v{source}"}
+            batches = [batch for batch in world.stages.batches if batch.task == task]
+            assert {batch.start.blob.name for batch in batches if batch.start} == {f"a/v{source}"}
+            later = [group for group in world.stages.opened if group.task == task and group.version > 0]
+            assert all(group.adapter is not None and group.adapter.name == f"{task}.v{group.version}" for group in later)
+
+
+async def test_start_that_cannot_be_is_rejected_with_the_field(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: group.task == "young")) as world:
+        await world.submit("a", spec(lora={"targets": ["q_proj", "v_proj"]}, keep={"adapters": "checkpoints", "checkpoints": 1}, steps=5))
+        await world.event("a", "finished")
+        await world.submit("young")
+        await world.event("young", "accepted")
+        same = {"targets": ["v_proj", "q_proj"]}
+        cases = {
+            "unknown": (spec(start={"task": "nobody"}), "start.task: tenant 'acme' has no task 'nobody'"),
+            "others": (spec(tenant="globex", start={"task": "a"}), "start.task: tenant 'globex' has no task 'a'"),
+            "untrained": (spec(start={"task": "young"}), "start.task: 'young' has trained no version yet"),
+            "future": (spec(start={"task": "a", "version": 9}, lora=same), "start.version: 'a' has versions 1 to 5, not 9"),
+            "deleted": (spec(start={"task": "a", "version": 1}, lora=same), "version 1 of 'a' is no longer stored"),
+            "rank": (spec(start={"task": "a"}, lora={"rank": 4, **same}), "'a' has lora.rank 8, this task 4; they must be equal"),
+            "targets": (spec(start={"task": "a"}), "'a' has lora.targets [q_proj, v_proj], this task [q_proj, k_proj"),
+            "alone": (spec(start={"version": 2}), "version is given, but not the task that it is of"),
+        }
+        for task, (raw, reason) in cases.items():
+            await world.submit(task, raw)
+            assert reason in str((await world.event(task, "rejected", tenant=raw["tenant"]))["reasons"]), task
+        await world.submit("fine", spec(start={"task": "a"}, lora=same))
+        await world.event("fine", "accepted")
+
+
+async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: str) -> None:
+    keep = {"adapters": "checkpoints", "checkpoints": 1}
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: group.task == "b")) as world:
+        await world.submit("a", spec(steps=8, keep=keep))
+        await world.event("a", "step")
+        await world.submit("b", spec(start={"task": "a", "version": 1}))
+        await world.event("b", "accepted")
+        await world.event("a", "finished")
+        async with world.database.transaction() as connection:
+            needed = await needed_blobs(connection, "a")
+        assert needed is not None
+        assert needed.include("a/v1", 1)
+        assert not needed.include("a/v2", 2)

@@ -361,3 +361,24 @@ async def test_void_member_in_a_batch_is_rejected_by_name(bus: Bus, trainer: Tra
     assert (
         update_in(await call(trainer, batch_of("a", 0, [BatchGroup(group=0, version=0, members=named)], None))).metrics["trajectories"] == 3
     )
+
+
+async def test_task_that_starts_from_another_adapter_goes_on_from_its_weights_with_fresh_moments(
+    bus: Bus, trainer: Trainer, policy: Policy, residents: Residents, tmp_path: Path
+) -> None:
+    source = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))
+    start = source.adapter.model_copy(update={"task": "w", "version": 0})
+    spec = make_spec("w", seed=9)
+    batch = batch_of("w", 0, await store(bus, "w", groups_of("a", 1), 0), None, spec).model_copy(update={"start": start})
+    update = update_in(await call(trainer, batch))
+    folder = await Blobs(bus).fetch_folder(source.adapter.blob, tmp_path / "adapter")
+    begun = initial_resident(policy, "w", spec, folder)
+    assert torch.equal(begun.optimizer.params, trained_alone(policy, "a", 1).optimizer.params)
+    assert not begun.optimizer.exp_avg.any()
+    expected = train_step(policy, begun, groups_of("a", 1), spec, budget_tokens=1024).resident
+    found = residents.get("w", update.checkpoint.sha256)
+    assert found is not None
+    assert torch.equal(found.optimizer.params, expected.optimizer.params)
+    other = batch.model_copy(update={"spec": make_spec("w", lora={"rank": 4})})
+    with pytest.raises(Reject, match=r"adapter: .*lora_A\.weight should have shape \(4, 128\), found \(8, 128\)"):
+        await call(trainer, other)

@@ -18,6 +18,7 @@ from common.messages import Event, StoredStep
 from trainer_svc.learner import Learner
 from trainer_svc.recording import Recording, origin_of, read_recording
 from trainer_svc.resident import Resident
+from trainer_svc.service import begin
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[Com
     for version in range(1, max(stored) + 1):
         recording = await _recording(bus, stored, task, version)
         if resident is None:
-            resident = await learner.begin(task, recording.batch.spec)
+            resident = await begin(Blobs(bus), learner, recording.batch)
         resident, compared = await _take(learner, resident, recording, stored[version])
         yield compared
 
@@ -94,7 +95,7 @@ async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident |
     """What the step went on from; None where its checkpoint is no longer kept."""
     batch = recording.batch
     if batch.checkpoint is None:
-        return await learner.begin(batch.task, batch.spec)
+        return await begin(Blobs(bus), learner, batch)
     if batch.checkpoint.name not in await Blobs(bus).names():
         return None
     with tempfile.TemporaryDirectory(prefix="marlaas-checkpoint-") as folder:

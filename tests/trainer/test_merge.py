@@ -1,0 +1,45 @@
+"""A merged model says what the base model with its adapter says, in plain transformers."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
+from trainer_svc.adapter import write_adapter
+from trainer_svc.learner import initial_resident
+from trainer_svc.policy import Policy
+from trainer_svc.step import train_step
+
+
+def test_merged_model_has_the_logits_of_base_and_adapter(policy: Policy, model_folder: Path, tmp_path: Path) -> None:
+    spec = make_spec("a", lora={"rank": 4, "alpha": 64, "rank_stabilized": True}, optimizer={"learning_rate": 0.05})
+    resident = train_step(policy, initial_resident(policy, "a", spec), make_groups(1), spec, budget_tokens=1024).resident
+    write_adapter(tmp_path / "adapter", resident.layout, resident.optimizer.params, torch.float32)
+    argv = [sys.executable, "-m", "trainer_svc.merge", str(model_folder), str(tmp_path / "adapter"), str(tmp_path / "merged")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    ids = torch.arange(24)[None] * 7 % VOCABULARY
+
+    def logits(model: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return model.eval()(ids).logits
+
+    base: Any = AutoModelForCausalLM.from_pretrained(model_folder)
+    plain = logits(base)
+    adapted = logits(PeftModel.from_pretrained(base, str(tmp_path / "adapter")))
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
+    assert (merged - plain).abs().max() > 0.05
+
+
+def test_what_cannot_be_merged_is_said_in_one_line(model_folder: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "trainer_svc.merge", str(model_folder), str(tmp_path / "none"), str(tmp_path / "merged")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "merge: adapter" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,24 @@
+"""Writes a base model with an adapter merged into its weights: `python -m trainer_svc.merge MODEL ADAPTER FOLDER`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m trainer_svc.merge", description="Write a base model with an adapter merged into it.")
+    parser.add_argument("model", help="folder or Hugging Face name of the base model")
+    parser.add_argument("adapter", type=Path, help="a PEFT folder")
+    parser.add_argument("folder", type=Path, help="where to write; plain transformers load it")
+    options = parser.parse_args()
+    from common.errors import MarlaasError
+    from trainer_svc.adapter import write_merged
+
+    try:
+        write_merged(options.model, options.adapter, options.folder)
+    except MarlaasError as error:
+        sys.exit(f"merge: {error}")
+
+
+if __name__ == "__main__":
+    main()
