@@ -49,6 +49,8 @@ PULL_EXPIRES_S = 5.0
 """A request for messages that the server lost without a word is missed for this long, and LOST_PULL_S more."""
 LOST_PULL_S = 2.0
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
+"""A dead letter with a larger body would itself be too large; it is kept without."""
 
 log = structlog.get_logger()
 _trace: ContextVar[str | None] = ContextVar("trace", default=None)
@@ -434,10 +436,16 @@ class Bus:
             reason=reason,
             attempts=delivery.attempt,
             headers=dict(delivery.headers),
-            body=delivery.body,
+            body=delivery.body if len(delivery.body) <= MAX_BURIED_BYTES else b"",
+            sequence=delivery.sequence,
         )
-        await self.publish(Outgoing(failed(consumer.stage, task), letter, f"failed:{consumer.name}:{delivery.sequence}"))
-        await pull.finish(message)
+        try:
+            await self.publish(Outgoing(failed(consumer.stage, task), letter, f"failed:{consumer.name}:{delivery.sequence}"))
+        except Retry as error:  # NATS is away: the message comes again, and ends here again
+            log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
+            await pull.again(message, delay_s=error.delay_s)
+        else:
+            await pull.finish(message)
 
     # ---------------------------------------------------------------------------------------------------------- follow
 

@@ -9,15 +9,18 @@ a message, each is still settled by itself, and nobody waits for another member 
 """
 
 import json
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from common.errors import Reject
 from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, TaskSpec
+
+Sentence = Annotated[str, AfterValidator(lambda text: text.replace("\0", "\N{REPLACEMENT CHARACTER}"))]
+"""Text that may quote anything, kept by PostgreSQL, which stores every character but one."""
 
 
 class Value(BaseModel):
@@ -201,7 +204,17 @@ class ControlTask(Message):
     kind: ClassVar[str] = "control-task.1"
     task: str = Field(pattern=TASK_ID_PATTERN)
     tenant: Name
-    reason: str = ""
+    reason: Sentence = ""
+
+
+class ResendLetter(Message):
+    """Send a dead letter's message again."""
+
+    kind: ClassVar[str] = "resend-letter.1"
+    tenant: Name
+    """Whose task it is about; for a job that failed, who sent it."""
+    letter: int = Field(ge=1)
+    """Its sequence in the stream FAILED."""
 
 
 # --------------------------------------------------------------------------------------- prompts, towards the sampler
@@ -312,12 +325,12 @@ class TrajectoriesScored(Message):
 
 class SettledMember(Value):
     member: int
-    reward: float
+    reward: float = Field(allow_inf_nan=False)
     prompt_tokens: int
     sampled_tokens: int
     turns: int
     truncated: bool = False
-    failure: str | None = None
+    failure: Sentence | None = None
 
 
 class Settlement(Value):
@@ -334,7 +347,7 @@ class EnvironmentChecked(Message):
     kind: ClassVar[str] = "environment-checked.1"
     tenant: str
     task: str
-    objection: str | None
+    objection: Sentence | None
     """None when the environment opened its first prompt."""
 
 
@@ -401,7 +414,7 @@ class Event(Message):
     kind: ClassVar[str] = "event.1"
     tenant: str
     task: str
-    event: Literal["accepted", "rejected", "step", "paused", "resumed", "cancelled", "finished", "failed"]
+    event: Literal["accepted", "rejected", "step", "paused", "resumed", "resent", "cancelled", "finished", "failed"]
     at_s: float
     data: dict[str, JsonValue] = {}
 
@@ -426,10 +439,13 @@ class DeadLetter(Message):
     kind: ClassVar[str] = "dead-letter.1"
     stage: str
     subject: str
-    reason: str
+    reason: Sentence
     attempts: int
     headers: dict[str, str]
     body: bytes
+    """Empty where the reader was given headers only."""
+    sequence: int = 0
+    """Of the message in its own stream; 0 where the sender is older than this field."""
 
 
 # ---------------------------------------------------------------------------------------------------- key-value values
@@ -454,6 +470,8 @@ class TaskStatus(Message):
     sampled_tokens: int = 0
     failed_share: float | None = None
     """Of the latest 100 groups that were scored or failed, those that failed; None before the first."""
+    dead_letters: int = 0
+    """Messages about the task that were given up, so far."""
     adapter: AdapterRef | None = None
     submitted_s: float
     updated_s: float

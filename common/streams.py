@@ -12,6 +12,7 @@
     events.<tenant>.<task>                            scheduler → whoever watches                    last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
 
+Verbs of jobs are submit, cancel, pause, resume and resend.
 Where a message carries several members of a group, <trajectory> is the first of them.
 """
 
@@ -82,6 +83,10 @@ def submit(tenant: str) -> str:
 
 def control(verb: Literal["cancel", "pause", "resume"], tenant: str) -> str:
     return f"jobs.{verb}.{tenant}"
+
+
+def resend(tenant: str) -> str:
+    return f"jobs.resend.{tenant}"
 
 
 def check(family: str, task: str) -> str:

@@ -223,6 +223,31 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
 
 
 @app.command()
+def failures(
+    task: Annotated[str | None, typer.Argument(help="Id of a task; none: of all tasks, and jobs that could not be taken.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """List messages that were given up, with the reason: dead letters."""
+    from marlaas import display
+
+    found = _asked(data, url, lambda client: client.failures(task))
+    if found:
+        _console().print(display.failures_table(found))
+    else:
+        _say("no message was given up")
+
+
+@app.command()
+def resend(
+    letter: Annotated[int, typer.Argument(help="As `marlaas failures` numbers them.")], data: Data = DEFAULT_DATA, url: Url = ""
+) -> None:
+    """Send the message of a dead letter again, once its cause is gone; what it says counts once at most."""
+    _asked(data, url, lambda client: client.resend(letter))
+    _say(f"sent again: the message of letter {letter}")
+
+
+@app.command()
 def pull(
     task: Task,
     data: Data = DEFAULT_DATA,

@@ -16,6 +16,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -23,9 +24,20 @@ from pydantic import JsonValue
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, Outgoing
+from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, Retry
-from common.messages import AdapterRef, ControlTask, Event, Message, ReplicaReport, StoredStep, SubmitTask, TaskStatus
+from common.messages import (
+    AdapterRef,
+    ControlTask,
+    DeadLetter,
+    Event,
+    Message,
+    ReplicaReport,
+    ResendLetter,
+    StoredStep,
+    SubmitTask,
+    TaskStatus,
+)
 from common.spec import TaskSpec, parse_spec
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -60,6 +72,20 @@ class NoAnswer(ClientError):
 
 class UnknownTask(ClientError):
     """Nothing is known of such a task."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A message that was given up: a dead letter, as people read it."""
+
+    letter: int
+    """Names it, to have its message sent again."""
+    task: str | None
+    """None for a job that could not be taken."""
+    stage: str
+    subject: str
+    reason: str
+    attempts: int
 
 
 class Client:
@@ -120,6 +146,29 @@ class Client:
     async def resume(self, task: str, reason: str = "") -> None:
         await self._control("resume", task, reason)
 
+    async def resend(self, letter: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Have the message of a dead letter sent again. Safe to repeat: whatever is sent twice counts once.
+
+        Raises: ClientError when there is no such letter, or nobody waits for its message any more; NoAnswer.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                failure = await self._failure(letter)
+                tenant = (await self.status(failure.task)).tenant if failure.task else _sender(failure)
+                subject = streams.events(tenant, failure.task or "none")
+                before = await self._bus.last(streams.EVENTS, subject)
+                message = ResendLetter(tenant=tenant, letter=letter)
+                await self._bus.publish(Outgoing(streams.resend(tenant), message, f"resend:{letter}:{secrets.token_hex(6)}"))
+                async for delivery in self._bus.follow(streams.EVENTS, subject):
+                    event = delivery.read(Event)
+                    if delivery.sequence <= (before.sequence if before else 0) or event.data.get("letter") != letter:
+                        continue
+                    if event.event == "rejected":
+                        raise ClientError("; ".join(_reasons(event)))
+                    return
+        except (TimeoutError, Retry):
+            raise NoAnswer(f"the scheduler does not answer: nothing is known of letter {letter} after {timeout_s:.0f} s") from None
+
     # ---------------------------------------------------------------------------------------------------------- looking
 
     async def tasks(self) -> list[TaskStatus]:
@@ -136,6 +185,19 @@ class Client:
         if found is None:
             raise UnknownTask(f"no task '{task}'{_similar(task, [status.task for status in await self.tasks()])}")
         return found
+
+    async def failures(self, task: str | None = None) -> list[Failure]:
+        """Messages that were given up, oldest first: those of one task, or all. Kept for 30 days.
+
+        Raises: UnknownTask.
+        """
+        if task is not None:
+            await self.status(task)
+        try:
+            found = [letter async for letter in self._bus.stored(streams.FAILED, streams.failed("*", task or "*"))]
+        except Retry as error:
+            raise self._nothing_here(error) from error
+        return [failure for letter in found if (failure := _failure(letter)) is not None]
 
     async def replicas(self) -> list[ReplicaReport]:
         """Every replica of a service that reported in the last seconds."""
@@ -216,6 +278,15 @@ class Client:
         except Retry as error:
             raise NoAnswer(f"could not {verb} task {task}: {error}") from None
 
+    async def _failure(self, letter: int) -> Failure:
+        try:
+            found = _failure(await self._bus.read(streams.FAILED, letter))
+        except LookupError:
+            found = None
+        if found is None:
+            raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")
+        return found
+
     async def _answer(self, tenant: str, task: str, before: int) -> Event:
         """Accepted or rejected; where the id was used before (`before` is its last event then), the answer to this time.
 
@@ -251,6 +322,24 @@ class Client:
 def new_task_id(name: str) -> str:
     """An id that nobody has used: the name, and 48 random bits."""
     return f"{name[:50]}-{secrets.token_hex(6)}"
+
+
+def _failure(delivery: Delivery) -> Failure | None:
+    """None when it is no dead letter: anyone may publish there."""
+    try:
+        letter = delivery.read(DeadLetter)
+    except Reject:
+        return None
+    task = delivery.subject.split(".")[2]
+    return Failure(delivery.sequence, None if task == "none" else task, letter.stage, letter.subject, letter.reason, letter.attempts)
+
+
+def _sender(failure: Failure) -> str:
+    """The tenant of a job that could not be taken."""
+    parts = failure.subject.split(".", 2)
+    if parts[0] != "jobs" or len(parts) < 3:
+        raise ClientError(f"letter {failure.letter} is about no task and no job: '{failure.subject}'")
+    return parts[2]
 
 
 def make_way(folder: Path) -> None:

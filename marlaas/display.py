@@ -7,6 +7,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from common.messages import Event, ReplicaReport, TaskStatus
+from marlaas.client import Failure
 from marlaas.progress import Progress, sparkline, step_of
 from marlaas.state import Stack
 
@@ -58,6 +59,7 @@ def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> 
         "staleness",
         "failed",
         _whole("tokens"),
+        "dead letters",
         _whole("age"),
     ]
     table = Table(*columns, box=None, header_style="bold")
@@ -67,8 +69,17 @@ def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> 
             state.append(f" ({one.reason})", style="dim")
         age = duration(now_s - one.submitted_s)
         version = f"{one.version}/{one.steps}"
+        letters = Text(str(one.dead_letters), style="red" if one.dead_letters else "")
         row = [one.task, one.tenant, one.pool, state, version, _f(one.reward), _f(one.staleness), _share(one.failed_share)]
-        table.add_row(*row, _count(one.sampled_tokens), age)
+        table.add_row(*row, _count(one.sampled_tokens), letters, age)
+    return table
+
+
+def failures_table(failures: Iterable[Failure]) -> Table:
+    """Messages that were given up, one line each."""
+    table = Table(_whole("letter"), _whole("task"), "stage", "attempts", "reason", box=None, header_style="bold")
+    for one in failures:
+        table.add_row(str(one.letter), one.task or f"- ({one.subject})", one.stage, str(one.attempts), Text(one.reason))
     return table
 
 
@@ -116,7 +127,7 @@ def event_line(event: Event, now_s: float | None = None) -> str:
     """One event in one line, for output that is not redrawn."""
     clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
     if event.event != "step":
-        reason = event.data.get("reasons") or event.data.get("reason") or ""
+        reason = event.data.get("reasons") or event.data.get("reason") or event.data.get("subject") or ""
         return f"{clock} {event.task} {event.event}{f': {reason}' if reason else ''}"
     step = step_of(event)
     loss = f" loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""

@@ -54,6 +54,8 @@ class Progress:
                 self.steps.append(step)
         elif event.event == "rejected" and self.accepted_s is not None:
             pass  # somebody's attempt to use the id again
+        elif event.event == "resent":
+            pass  # of a message, not of the task
         elif event.event in ("accepted", "resumed"):
             self.state = "running"
             self.accepted_s = self.accepted_s or event.at_s

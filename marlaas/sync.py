@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from common.messages import AdapterRef, Event, TaskStatus
 from common.spec import TaskSpec
-from marlaas.client import DEFAULT_URL, Client
+from marlaas.client import DEFAULT_URL, Client, Failure
 
 T = TypeVar("T")
 
@@ -40,6 +40,12 @@ class SyncClient:
 
     def resume(self, task: str, reason: str = "") -> None:
         self._run(self._client.resume(task, reason))
+
+    def resend(self, letter: int) -> None:
+        self._run(self._client.resend(letter))
+
+    def failures(self, task: str | None = None) -> list[Failure]:
+        return self._run(self._client.failures(task))
 
     def tasks(self) -> list[TaskStatus]:
         return self._run(self._client.tasks())

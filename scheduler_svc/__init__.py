@@ -6,7 +6,8 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
 
     service.py     consumers, the relay and the tick, wired together
     jobs.py        submit, cancel, pause, resume
-    settlement.py  what came back: checks, scores, weights, dead letters
+    settlement.py  what came back: checks, scores, weights
+    letters.py     dead letters: settled, and sent again
     dispatch.py    what goes out: admission and batches
     policy.py admission.py fairness.py batching.py     the decisions, pure
     queries/       every SQL statement, a function per sentence of the domain

@@ -49,7 +49,7 @@ async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer
         _same_tenant(tenant, control.tenant)
         await _control(connection, verb, control, policy)
     else:
-        raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause and resume")
+        raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause, resume and resend")
 
 
 async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) -> None:

@@ -44,6 +44,7 @@ async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:
         staleness=step.staleness_mean if step else None,
         sampled_tokens=await steps.sampled_tokens(connection, task.id),
         failed_share=failures.share if failures.ended else None,
+        dead_letters=await outbox.count_dead_letters(connection, task.id),
         adapter=task.adapter,
         submitted_s=task.submitted_at.timestamp(),
         updated_s=time.time(),

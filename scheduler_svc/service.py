@@ -12,7 +12,7 @@ from common.bus import Bus, Delivery
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, endings, jobs, settlement
+from scheduler_svc import dispatch, endings, jobs, letters, settlement
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
@@ -62,8 +62,12 @@ class Scheduler:
     async def take_jobs(self, deliveries: Sequence[Delivery]) -> None:
         offer = Offer(self._pools, self._replicas.families)
         ended: list[str] = []
+        wishes = {each.sequence: await letters.read_wish(self._bus, each) for each in deliveries if each.subject.startswith("jobs.resend.")}
         async with self._changing() as connection:
             for delivery in deliveries:
+                if delivery.sequence in wishes:
+                    await letters.resend(connection, wishes[delivery.sequence])
+                    continue
                 await jobs.take_job(connection, delivery, offer, self._policy)
                 if ".cancel." in delivery.subject:
                     ended.append(delivery.read(jobs.ControlTask).task)
@@ -92,8 +96,8 @@ class Scheduler:
     async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
             for delivery in deliveries:
-                if not delivery.subject.startswith("failed.settle."):  # this service's own: a person must look
-                    await settlement.message_failed(connection, delivery)
+                if not letters.is_about_a_letter(delivery):
+                    await letters.message_failed(connection, delivery)
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[AsyncConnection]:

@@ -1,4 +1,4 @@
-"""What came back: environments checked, trajectories scored, weights updated, messages that failed."""
+"""What came back: environments checked, trajectories scored, weights updated."""
 
 from collections.abc import Sequence
 
@@ -8,26 +8,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import (
-    CheckEnvironment,
-    DeadLetter,
-    EnvironmentChecked,
-    OpenGroup,
-    SampleTurns,
-    Settlement,
-    StoredStep,
-    TrainBatch,
-    TurnsSampled,
-    WeightUpdated,
-    as_json,
-)
-from common.streams import KIND_HEADER, SETTLEMENT_HEADER
+from common.messages import EnvironmentChecked, Settlement, StoredStep, WeightUpdated, as_json
+from common.streams import SETTLEMENT_HEADER
 from scheduler_svc.dispatch import batch
 from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
-from scheduler_svc.queries import groups, outbox, steps, tasks
+from scheduler_svc.queries import groups, steps, tasks
 from scheduler_svc.queries.groups import Failures, GroupKey, ScoredMember
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
@@ -164,55 +152,3 @@ def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) ->
             "trained_s": updated.finished_s,
         },
     }
-
-
-async def message_failed(connection: AsyncConnection, delivery: Delivery) -> None:
-    """Settle what a dead letter was about: its group is void, or its task fails."""
-    letter = delivery.read(DeadLetter)
-    task_id = delivery.subject.split(".")[2]
-    if not await outbox.record_dead_letter(connection, delivery.sequence, None if task_id == "none" else task_id, letter):
-        return
-    log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
-    locked = await tasks.lock_tasks(connection, [task_id])
-    if not locked or not locked[0].is_live:
-        return
-    task = locked[0]
-    if letter.stage in ("check", "train") and not _is_waited_for(letter, task):
-        log.warning("dead_letter_ignored", task=task_id, dead_stage=letter.stage, reason="not what the task waits for")
-    elif letter.stage == "check":
-        await end_task(connection, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
-    elif letter.stage == "train":
-        await end_task(connection, task, TaskState.FAILED, reason=letter.reason)
-    elif letter.stage in ("open", "sample", "turn"):
-        key = _group_of(letter, task_id)
-        if key is not None:
-            await groups.lock_groups(connection, [key])
-            if key in await groups.live_group_keys(connection, task_id):
-                await void_and_refund(connection, {task_id: task}, [key], VoidReason.FAILED, {key: letter.reason})
-
-
-def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
-    """Whether the task cannot go on without the message; not so for garbage and repetitions.
-
-    A message of a kind that this version does not know may be a newer one's, so it counts.
-    """
-    model = CheckEnvironment if letter.stage == "check" else TrainBatch
-    if letter.headers.get(KIND_HEADER, model.kind) != model.kind:
-        return True
-    try:
-        message = model.decode(letter.body)
-    except Reject:
-        return False
-    if isinstance(message, TrainBatch):
-        return (message.task, message.version) == (task.id, task.version)
-    return message.task == task.id and task.state == TaskState.SUBMITTED
-
-
-def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
-    """The group that a message on its way was about; None when its body is garbage (its deadline settles the group)."""
-    model = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}[letter.stage]
-    try:
-        message = model.decode(letter.body)
-    except Reject:
-        return None
-    return (task, message.group.group) if message.group.task == task else None

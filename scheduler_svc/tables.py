@@ -224,6 +224,9 @@ dead_letters = Table(
     Column("reason", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     _now("at"),
+    Column("resent_by", BigInteger),  # the job that had it sent again, by its sequence in the stream JOBS
+    _moment("resent_at"),
+    Index(None, "task"),
 )
 
 replicas = Table(

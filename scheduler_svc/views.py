@@ -9,7 +9,8 @@ SELECT t.id AS task, t.tenant, t.name, t.pool, t.state, t.reason, t.version, t.s
        live.open_groups, live.ready_groups, live.batched_groups, t.voided AS void_groups,
        spent.prompt_tokens, spent.sampled_tokens, spent.trained_tokens,
        t.submitted_at, t.accepted_at, t.ended_at,
-       latest.failed_groups, latest.failed_groups::float8 / nullif(latest.ended_groups, 0) AS failed_share
+       latest.failed_groups, latest.failed_groups::float8 / nullif(latest.ended_groups, 0) AS failed_share,
+       (SELECT count(*) FROM dead_letters d WHERE d.task = t.id) AS dead_letters
 FROM tasks t
 LEFT JOIN LATERAL (SELECT s.reward FROM steps s WHERE s.task = t.id AND s.state = 'trained' ORDER BY s.version DESC LIMIT 1) last ON true
 LEFT JOIN LATERAL (

@@ -12,6 +12,7 @@ from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import AdapterRef, DeadLetter, Settlement, TaskStatus, WeightUpdated, from_json
 from scheduler_svc.doctor.finding import Finding
+from scheduler_svc.letters import is_about_a_letter
 from scheduler_svc.states import TaskState, TrajectoryState
 from scheduler_svc.tables import dead_letters, steps, tasks, trajectories
 
@@ -139,11 +140,11 @@ async def _statuses(bus: Bus, told: Told) -> list[Finding]:
 
 
 async def _letters(bus: Bus, told: Told) -> list[Finding]:
-    """What the scheduler could not read, or could not settle, is a letter about a letter: nobody records those."""
+    """What the scheduler could not read, or could not put on record, is a letter about a letter: nobody records those."""
     return [
         Finding(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
         async for letter in bus.stored(streams.FAILED, "failed.>")
-        if letter.sequence not in told.letters and not letter.subject.startswith("failed.settle.") and _is_readable(letter)
+        if letter.sequence not in told.letters and _is_readable(letter) and not is_about_a_letter(letter)
     ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -50,6 +50,11 @@ async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
         await connection.execute(insert(outbox), rows)
 
 
+async def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
+    """Publish a message that was encoded elsewhere, once the transaction is committed."""
+    await connection.execute(insert(outbox).values(subject=subject, message_id=message_id, headers=headers, body=body))
+
+
 async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
     rows = (await connection.execute(select(outbox).order_by(outbox.c.id).limit(most))).all()
     return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
@@ -77,6 +82,22 @@ async def record_dead_letter(connection: AsyncConnection, sequence: int, task: s
     }
     statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
     return (await connection.execute(statement)).first() is not None
+
+
+async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
+    """Note that the job `by` has a dead letter sent again; False when that is done, or no such letter is on record."""
+    statement = (
+        update(dead_letters)
+        .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
+        .values(resent_by=by, resent_at=func.now())
+        .returning(dead_letters.c.id)
+    )
+    return (await connection.execute(statement)).first() is not None
+
+
+async def count_dead_letters(connection: AsyncConnection, task: str) -> int:
+    statement = select(func.count()).select_from(dead_letters).where(dead_letters.c.task == task)
+    return int((await connection.execute(statement)).scalar_one())
 
 
 async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:
