@@ -30,9 +30,9 @@ from common.messages import (
 )
 from common.service import report_replica
 from common.spec import Limits
+from common.tasks import Tasks
 from rollout_svc.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
-from rollout_svc.tasks import Tasks
 
 POOL = "bench"
 CONTEXT_TOKENS = 4096

@@ -15,6 +15,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.bus import Slots
     from common.messages import ReplicaReport
     from common.service import report_replica
+    from common.tasks import Tasks
     from env_svc import measures, registry
     from env_svc.player import Player
     from env_svc.service import EnvService
@@ -28,8 +29,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     measures.WORKERS_BUSY.set_function(lambda: workers.busy)
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    toolbox = Toolbox()
-    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s), toolbox))
+    tasks, toolbox = Tasks(), Toolbox()
+    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s), toolbox), tasks)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
@@ -37,7 +38,9 @@ async def serve(running: Running[EnvSettings]) -> None:
 
     try:
         await workers.start()
+        await tasks.read(bus)
         async with asyncio.TaskGroup() as runners:
+            runners.create_task(service.follow_tasks(bus))
             for family in families:
                 runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(CHECKS)))
                 runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))

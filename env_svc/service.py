@@ -1,25 +1,31 @@
 """The handlers: check an environment, open a group, play turns. Each takes one message and yields messages.
 
 What a trajectory meets ends up as a value in its score: a reward, or a failure that makes it void. Only a message that
-is not what it says raises. A group past its deadline is dropped: the scheduler has given it up already.
+is not what it says raises. A group past its deadline is dropped: the scheduler has given it up already. So is what a
+task has here once it was cancelled or failed: its calls end at once, and leave their workers to others.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import structlog
 
 from common import streams
-from common.bus import Delivery, Outgoing
+from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
+from common.spec import Environment, Limits
+from common.tasks import Tasks
 from env_svc import outgoing
 from env_svc.contract import Reply
 from env_svc.measures import ENDED
 from env_svc.outgoing import Ended
-from env_svc.play import Asked, Failed, Last, Open, Opened, Outcome, Scored, Step
-from env_svc.tools.layer import ToolPlayer
+from env_svc.play import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.player import Ready
+from env_svc.tools.layer import NO_LIMITS, ToolPlayer
 
 CHECK_TIMEOUT_S = 120.0
 
@@ -29,8 +35,11 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: ToolPlayer) -> None:
+    def __init__(self, player: ToolPlayer, tasks: Tasks) -> None:
         self._player = player
+        self._tasks = tasks
+        self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
+        """Task → what ends its calls under way."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckEnvironment → EnvironmentChecked: can the environment be built, and open its first prompt?
@@ -38,8 +47,10 @@ class EnvService:
         Raises: Retry when something that the environment needs is away.
         """
         message = delivery.read(CheckEnvironment)
-        async with aclosing(self._player.play(message.task, message.environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+        async with aclosing(self._play(message.task, message.environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
+        if not outcomes:
+            return
         failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
         if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
             raise Retry(failure.reason)
@@ -52,9 +63,9 @@ class EnvService:
         group = delivery.read(OpenGroup).group
         if _is_expired(group):
             return
-        async with aclosing(self._player.play(group.task, group.environment, [_opening(group)], _left_s(group))) as batches:
+        async with aclosing(self._play(group.task, group.environment, [_opening(group)], _left_s(group))) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
-        opened = outcomes[0]
+        opened = outcomes[0] if outcomes else None
         if isinstance(opened, Opened):
             for out in outgoing.first_turns(group, opened):
                 yield out
@@ -80,10 +91,42 @@ class EnvService:
         if not turns:
             return
         calls = [_step(group, turn) for turn in turns]
-        async with aclosing(self._player.play(group.task, group.environment, calls, _left_s(group), group.limits)) as batches:
+        async with aclosing(self._play(group.task, group.environment, calls, _left_s(group), group.limits)) as batches:
             async for batch in batches:
                 for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
                     yield out
+
+    async def follow_tasks(self, bus: Bus) -> None:
+        """End the calls of dropped tasks, until cancelled."""
+        async for task in self._tasks.endings(bus):
+            if self._tasks.is_dropped(task):
+                for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:
+                    calls.reschedule(asyncio.get_running_loop().time())
+
+    async def _play(
+        self, task: str, environment: Environment, calls: Sequence[Call], longest_s: float, limits: Limits = NO_LIMITS
+    ) -> AsyncGenerator[Ready, None]:
+        """As `ToolPlayer.play`; ends early once the task is dropped."""
+        async with aclosing(self._player.play(task, environment, calls, longest_s, limits)) as batches:
+            while not self._tasks.is_dropped(task):
+                # Around each wait and not around the loop: what reads this generator must not be cancelled by it.
+                under_way = asyncio.timeout(None)
+                self._calls[task].add(under_way)
+                try:
+                    async with under_way:
+                        batch = await anext(batches, None)
+                except TimeoutError:
+                    if not under_way.expired():
+                        raise
+                    break
+                finally:
+                    self._calls[task].discard(under_way)
+                    if not self._calls[task]:
+                        del self._calls[task]
+                if batch is None:
+                    return
+                yield batch
+        log.info("calls_dropped", reason="the task has ended", calls=len(calls))
 
     def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]]) -> list[Outgoing]:
         ended = [Ended(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]

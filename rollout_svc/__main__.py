@@ -9,12 +9,12 @@ from common.messages import ReplicaReport
 from common.pools import Pool, read_pools
 from common.service import Running, report_replica, run_service
 from common.streams import rollout_samples
+from common.tasks import Tasks
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, EngineSettings
 from rollout_svc.service import Rollout
 from rollout_svc.settings import RolloutSettings
-from rollout_svc.tasks import Tasks
 
 
 async def main(running: Running[RolloutSettings]) -> None:

@@ -16,11 +16,11 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
+from common.tasks import Tasks
 from rollout_svc import derived
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt
 from rollout_svc.engine import Engine, SampleRequest
-from rollout_svc.tasks import Tasks
 
 SAMPLED_TOKENS = Counter("marlaas_rollout_sampled_tokens_total", "Tokens that the engine sampled")
 PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requests brought, cached ones included")

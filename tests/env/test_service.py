@@ -20,12 +20,14 @@ from common.messages import (
     SampledTurn,
     SampleTurns,
     Settlement,
+    TaskStatus,
     TokenRecord,
     TrajectoriesScored,
     TurnRequest,
     TurnsSampled,
 )
 from common.spec import Environment, Limits, Sampling
+from common.tasks import Tasks
 from env_svc.player import Player
 from env_svc.service import EnvService
 from env_svc.tools.layer import ToolPlayer
@@ -59,7 +61,7 @@ def group_of(
 
 
 def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
-    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()))
+    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()), Tasks())
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:
@@ -131,11 +133,15 @@ class Desk:
 
     async def handled(self) -> None:
         """Returns when nothing waits for this service."""
+        await self.handled_but(0)
+
+    async def handled_but(self, messages: int) -> None:
+        """Returns when this service has `messages` in hand and no other waits for it."""
 
         async def idle() -> bool:
             names = (streams.env_opens("module"), streams.env_turns("module"), streams.rollout_samples(POOL))
             infos = [await self.bus.blobs_context().consumer_info(name.stream, name.name) for name in names]
-            return all(info.num_pending == 0 and info.num_ack_pending == 0 for info in infos)
+            return all(info.num_pending == 0 for info in infos) and sum(info.num_ack_pending or 0 for info in infos) == messages
 
         await eventually(idle)
 
@@ -439,6 +445,44 @@ async def test_task_that_hangs_in_workers_does_not_hold_up_another(desk: Desk) -
     assert await desk.bus.backlog(streams.SCORED) < 4
     spun = [member for message, _ in await desk.scored("slow", 4) for member in message.members]
     assert all("did not answer within 1 s" in (member.failure or "") for member in spun)
+
+
+async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_task_notices(
+    bus: Bus, workers: Workers, tmp_path: Path
+) -> None:
+    service = service_of(workers, call_timeout_s=60.0)
+    gate = tmp_path / "gate"
+    async with at_desk(bus) as desk, serving(bus, service), asyncio.TaskGroup() as runners:
+        following = runners.create_task(service.follow_tasks(bus))
+        computing, waiting = group_of("ComputingObedient", task="doomed"), group_of("Obedient", task="doomed")
+        doomed = {"spin": computing, "sleep 50": waiting.model_copy(update={"group": 5})}
+        spared = group_of("ComputingObedient", task="spared", size=1)
+        for group in (*doomed.values(), spared):
+            await desk.open(group)
+        for reply, group in doomed.items():
+            for request in await desk.requests(group, 3):
+                await desk.give(group, [sampled(request, reply)], attempt=reply)
+        (request,) = await desk.requests(spared, 1)
+        await desk.give(spared, [sampled(request, f"await-file {gate}")])
+        await eventually(lambda: workers.busy == 2 and workers.waiting == 2)
+        await tell(bus, "doomed", "cancelled")
+        await desk.handled_but(1)
+        assert (workers.busy, workers.waiting) == (1, 0)
+        gate.touch()
+        ((message, _),) = await desk.scored("spared", 1)
+        assert message.members[0].reward == 1.0
+        assert set(await bus.subjects(streams.SCORED)) == {"trajectories.scored.spared.4-0"}
+        await desk.open(computing, attempt="late")
+        await desk.handled_but(0)
+        following.cancel()
+
+
+async def tell(bus: Bus, task: str, state: str) -> None:
+    """What the scheduler writes when a task's state changes."""
+    status = TaskStatus(
+        tenant="acme", task=task, name=task, pool=POOL, state=state, version=0, steps=1, submitted_s=0, updated_s=time.time()
+    )
+    await bus.put_value(streams.TASKS_BUCKET, task, status)
 
 
 # --------------------------------------------------------------------------------------------------------------- check

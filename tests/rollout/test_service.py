@@ -27,12 +27,12 @@ from common.messages import (
     WeightUpdated,
 )
 from common.spec import Environment, Limits, Sampling
+from common.tasks import Tasks
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.derived import message_id, seed_of
 from rollout_svc.engine import Engine
 from rollout_svc.service import Rollout
-from rollout_svc.tasks import Tasks
 from tests.conftest import eventually
 from tests.rollout.conftest import END, Oracle, peft_name, published
 
