@@ -54,25 +54,34 @@ def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: 
     return max(0, min(version + max_staleness + 1, steps) * groups_per_step - (admitted - voided))
 
 
-def groups_to_admit(
-    tasks: list[TaskShare], tenants: dict[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight]
-) -> list[Admission]:
-    """Groups to open now, in order. Charges `tasks`, `tenants` and `in_flight` as it goes.
+def pools_with_room(capacities: dict[str, Capacity], in_flight: dict[str, InFlight]) -> set[str]:
+    """Pools that might take another group. One without capacity (no live rollout replica) takes none."""
+    return {
+        pool
+        for pool, capacity in capacities.items()
+        if capacity.sequences > 0 and in_flight.setdefault(pool, InFlight()).sequences < max(1, capacity.sequences)
+    }
 
-    A pool without capacity (no live rollout replica) admits nothing.
+
+def groups_to_admit(
+    tasks: list[TaskShare], tenants: dict[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight], *, most: int
+) -> list[Admission]:
+    """At most `most` groups to open now, in order. Charges `tasks`, `tenants` and `in_flight` as it goes.
+
+    The capacity of a pool that is full is taken out of `capacities`.
     """
     admitted: list[Admission] = []
-    open_pools = {pool for pool, capacity in capacities.items() if capacity.sequences > 0}
-    while True:
-        task = next_task((task for task in tasks if task.pool in open_pools), tenants)
+    while len(admitted) < most:
+        task = next_task((task for task in tasks if task.pool in capacities), tenants)
         if task is None:
-            return admitted
+            break
         load = in_flight.setdefault(task.pool, InFlight())
         if not load.has_room(capacities[task.pool], task):
-            open_pools.discard(task.pool)
+            del capacities[task.pool]
             continue
         load.add(task)
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenants[task.tenant].charge(task.group_tokens)
         admitted.append(Admission(task.task, task.group_tokens))
+    return admitted

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import text
@@ -10,46 +11,64 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.messages import CheckEnvironment, GroupContext, OpenGroup, TrainBatch
-from scheduler_svc.admission import Capacity, allowance, groups_to_admit
+from scheduler_svc.admission import Admission, Capacity, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.batching import groups_for_step, stale_groups
 from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
-from scheduler_svc.fairness import TaskShare
 from scheduler_svc.notices import publish_status
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
 from scheduler_svc.queries import groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
 from scheduler_svc.queries.outbox import Letter
-from scheduler_svc.queries.tasks import Task
+from scheduler_svc.queries.tasks import Charge, Claims, Task
 from scheduler_svc.states import TaskState, VoidReason
+
+AT_ONCE = 16
+"""Groups that are admitted from one look at who is next; a burst takes several looks."""
 
 
 async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy) -> int:
     """Open as many groups as may go now; returns how many messages there are to publish."""
     if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
         return 0  # another replica is admitting, and will see what this one saw
-    running = {task.id: task for task in await tasks.lock_running_tasks(connection)}
-    standings = await _standings(connection, list(running.values()), policy)
-    if policy is Policy.SYNCHRONOUS and (together := steps_to_send_together(standings)):
-        return sum([await _send_step(connection, running[task]) for task in together])
-    allowed = allowances(policy, standings)
-    shares = await _shares(connection, [task for task in running.values() if allowed.get(task.id)], allowed)
-    if not shares:
-        return 0
-    tenants = await tasks.lock_tenants(connection, {share.tenant for share in shares})
-    admissions = groups_to_admit(shares, tenants, capacities, await groups.work_in_flight(connection))
+    in_flight = await groups.work_in_flight(connection)
+    with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
+    if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
+        return sent
+    opened = 0
+    while with_room:
+        claims = await _claims(connection, policy, set(with_room))
+        pools = set(with_room)
+        admissions = groups_to_admit(claims.tasks, claims.tenants, with_room, in_flight, most=AT_ONCE)
+        opened += await _open_groups(connection, admissions)
+        if len(admissions) < AT_ONCE and pools == set(with_room):
+            break  # no allowance is left
+    return opened
+
+
+async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str]) -> Claims:
+    """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups."""
+    if policy is Policy.ASYNCHRONOUS:
+        return await tasks.next_in_line(connection, pools, most=AT_ONCE)
+    return await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
+
+
+async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission]) -> int:
+    """Write these groups and their messages; returns how many, since a task may have ended or been paused meanwhile."""
     if not admissions:
         return 0
+    locked = {task.id: task for task in await tasks.lock_tasks(connection, {admission.task for admission in admissions})}
     counts: Counter[str] = Counter()
     new: list[NewGroup] = []
     for admission in admissions:
-        task = running[admission.task]
-        new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens))
-        counts[task.id] += 1
+        task = locked[admission.task]
+        if task.state == TaskState.RUNNING and counts[task.id] < _allowance(task):
+            new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens))
+            counts[task.id] += 1
     await groups.add_groups(connection, new)
-    await tasks.count_admitted(connection, dict(counts), {share.task: share.virtual_time for share in shares})
-    await tasks.set_virtual_times(connection, list(tenants.values()))
-    await outbox.post(connection, [_open(running[group.task], group) for group in new])
+    await tasks.count_admitted(connection, dict(counts))
+    await tasks.charge(connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens) for group in new])
+    await outbox.post(connection, [_open(locked[group.task], group) for group in new])
     return len(new)
 
 
@@ -119,47 +138,35 @@ def family_of(name: str, families: set[str]) -> str | None:
     return "module" if ":" in name and "module" in families else None
 
 
-async def _standings(connection: AsyncConnection, running: list[Task], policy: Policy) -> list[Standing]:
-    in_lockstep = policy is Policy.SYNCHRONOUS
-    ready = await groups.ready_groups(connection) if in_lockstep else {}
-    training = await steps.tasks_in_training(connection) if in_lockstep else set[str]()
+async def _send_steps_together(connection: AsyncConnection) -> int:
+    running = {task.id: task for task in await tasks.lock_running_tasks(connection)}
+    together = steps_to_send_together(await _standings(connection))
+    return sum([await _send_step(connection, running[task]) for task in together])
+
+
+async def _standings(connection: AsyncConnection) -> list[Standing]:
+    """Of every running task, for the policies that look at all of them."""
+    ready, training = await groups.ready_groups(connection), await steps.tasks_in_training(connection)
     return [
         Standing(
             task=task.id,
             accepted_at=task.accepted_at or task.submitted_at,
-            allowance=_allowance(task, task.spec.algorithm.max_staleness),
-            lockstep_allowance=_allowance(task, 0),
+            allowance=_allowance(task),
+            lockstep_allowance=_allowance(task, max_staleness=0),
             has_step_ready=ready.get(task.id, 0) >= task.spec.algorithm.groups_per_step,
             is_training=task.id in training,
         )
-        for task in running
+        for task in await tasks.lock_running_tasks(connection)
     ]
 
 
-async def _shares(connection: AsyncConnection, candidates: list[Task], allowed: dict[str, int]) -> list[TaskShare]:
-    expected = await groups.expected_group_tokens(connection, [task.id for task in candidates]) if candidates else {}
-    return [
-        TaskShare(
-            task=task.id,
-            tenant=task.tenant,
-            pool=task.spec.pool,
-            priority=task.spec.priority,
-            virtual_time=task.virtual_time,
-            allowance=allowed[task.id],
-            group_size=task.spec.algorithm.group_size,
-            group_tokens=expected.get(task.id, float(task.spec.algorithm.group_size * task.spec.trajectory_tokens)),
-            reserved_tokens=float(task.spec.algorithm.group_size * task.spec.trajectory_tokens),
-        )
-        for task in candidates
-    ]
-
-
-def _allowance(task: Task, max_staleness: int) -> int:
+def _allowance(task: Task, max_staleness: int | None = None) -> int:
+    algorithm = task.spec.algorithm
     return allowance(
         version=task.version,
-        max_staleness=max_staleness,
+        max_staleness=algorithm.max_staleness if max_staleness is None else max_staleness,
         steps=task.spec.steps,
-        groups_per_step=task.spec.algorithm.groups_per_step,
+        groups_per_step=algorithm.groups_per_step,
         admitted=task.admitted,
         voided=task.voided,
     )

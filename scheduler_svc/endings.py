@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import groups, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup, GroupKey
-from scheduler_svc.queries.tasks import Task
+from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason
 
 LEAST_FAILURES_TO_FAIL = 8
@@ -73,8 +73,10 @@ async def _verdict(connection: AsyncConnection, task: Task, failures: int) -> st
 async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
     """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
     await steps.record_sampling(connection, {task.id: task.tenant for task in by_id.values()}, ended)
-    corrections: Counter[str] = Counter()
-    for group in ended:
-        corrections[group.task] += group.prompt_tokens + group.sampled_tokens - group.charged_tokens  # pyright: ignore[reportArgumentType]
-    for task_id in sorted(corrections):
-        await tasks.correct_charge(connection, task_id, by_id[task_id].tenant, corrections[task_id])
+    await tasks.charge(
+        connection,
+        [
+            Charge(group.task, by_id[group.task].tenant, group.prompt_tokens + group.sampled_tokens - group.charged_tokens)
+            for group in ended
+        ],
+    )

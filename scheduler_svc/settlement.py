@@ -16,7 +16,7 @@ from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, steps, tasks
-from scheduler_svc.queries.groups import Failures, GroupKey, ScoredMember
+from scheduler_svc.queries.groups import EndedGroup, Failures, GroupKey, ScoredMember
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import TaskState, VoidReason
@@ -73,9 +73,18 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     if ready:
         await settle_accounts(connection, by_id, ready)
         await tasks.forget_failures(connection, {group.task for group in ready})
+        await tasks.learn_group_tokens(connection, _mean_tokens(ready))
         for task in await tasks.lock_tasks(connection, {group.task for group in ready}):
             await batch(connection, task, policy)
     return list(by_id.values())
+
+
+def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
+    """That a group took, by task."""
+    tokens: dict[str, list[int]] = {}
+    for group in ended:
+        tokens.setdefault(group.task, []).append(group.prompt_tokens + group.sampled_tokens)
+    return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], keys: set[GroupKey]) -> list[GroupKey]:

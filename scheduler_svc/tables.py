@@ -5,12 +5,14 @@ enums, versions within the task's steps, a reason for everything void.
 """
 
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Double,
     ForeignKey,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     func,
+    literal_column,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -85,6 +88,7 @@ tasks = Table(
     Column("voided", Integer, nullable=False, server_default=text("0")),  # of those
     Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
     Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
+    Column("group_tokens", Double),  # that a group is expected to take; absent until one was ready
     Column("start", JSONB),  # the adapter of version 0, where that is another task's
     Column("adapter", JSONB),
     Column("checkpoint", JSONB),
@@ -100,6 +104,17 @@ tasks = Table(
     Index(None, "state"),
     Index(None, "tenant"),
 )
+
+
+def allowance_of(columns: Any) -> ColumnElement[int]:
+    """How many groups a task's pace allows beyond those admitted (`admission.allowance`). `Any`: of a table or of a subquery."""
+    version = func.least(columns.version + columns.max_staleness + literal_column("1"), columns.steps)
+    return version * columns.groups_per_step - columns.admitted + columns.voided
+
+
+MAY_ADMIT = (tasks.c.state == literal_column("'running'")) & (allowance_of(tasks.c) > literal_column("0"))
+"""Written as the index is that finds them."""
+Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
 
 groups = Table(
     "groups",

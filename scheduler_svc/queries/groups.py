@@ -12,7 +12,6 @@ from sqlalchemy import (
     Integer,
     Text,
     and_,
-    bindparam,
     case,
     func,
     literal,
@@ -325,27 +324,3 @@ async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
         .group_by(tasks.c.pool)
     )
     return {pool: InFlight(count, float(tokens)) for pool, count, tokens in (await connection.execute(statement)).all()}
-
-
-async def expected_group_tokens(connection: AsyncConnection, ids: Collection[str], *, latest: int = 16) -> dict[str, float]:
-    """Mean tokens of each task's latest finished groups; tasks without any are absent."""
-    ranked = (
-        select(
-            groups.c.task,
-            groups.c.number,
-            func.row_number().over(partition_by=groups.c.task, order_by=groups.c.number.desc()).label("recency"),
-        )
-        .where(groups.c.task.in_(ids), groups.c.ready_at.is_not(None))
-        .subquery()
-    )
-    statement = (
-        select(
-            ranked.c.task,
-            func.sum(trajectories.c.prompt_tokens + trajectories.c.sampled_tokens),
-            func.count(ranked.c.number.distinct()),
-        )
-        .join(trajectories, and_(trajectories.c.task == ranked.c.task, trajectories.c.group == ranked.c.number))
-        .where(ranked.c.recency <= bindparam("latest", latest))
-        .group_by(ranked.c.task)
-    )
-    return {task: float(tokens) / count for task, tokens, count in (await connection.execute(statement)).all()}

@@ -1,19 +1,23 @@
 """Sentences about tasks and tenants."""
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, case, func, null, select, update
+from sqlalchemy import ColumnElement, RowMapping, case, func, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.fairness import TenantShare
+from scheduler_svc.fairness import TaskShare, TenantShare
 from scheduler_svc.states import LIVE, TaskState
-from scheduler_svc.tables import tasks, tenants
+from scheduler_svc.tables import MAY_ADMIT, allowance_of, tasks, tenants
+
+LEARNED_SHARE = 0.25
+"""Of the difference between what a task's groups were expected to take and what the latest ones took."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,23 @@ class Task:
     @property
     def is_live(self) -> bool:
         return self.state in LIVE
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Tasks that may admit groups, and their tenants by id."""
+
+    tasks: list[TaskShare]
+    tenants: dict[str, TenantShare]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Tokens to add to what a task and its tenant have consumed."""
+
+    task: str
+    tenant: str
+    tokens: float
 
 
 def _task(row: RowMapping) -> Task:
@@ -165,39 +186,104 @@ async def forget_failures(connection: AsyncConnection, ids: Collection[str]) -> 
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
 
 
-async def count_admitted(connection: AsyncConnection, admitted: dict[str, int], virtual_times: dict[str, float]) -> None:
-    """Raise each task's count of admitted groups and set its virtual time."""
-    if not admitted:
-        return
+async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
+    """The tasks that could be given any of the next `most` groups: of the least-served tenants, each one's next tasks.
+
+    Only tasks whose pace allows more, of these pools. At most `most` of a tenant, and `most` tenants or more; both in the
+    order of `fairness.next_task`, from indexes, so that it takes as long for ten tasks as for thousands.
+    """
+    waiting = (
+        select(tasks)
+        .where(tasks.c.tenant == tenants.c.id, MAY_ADMIT, tasks.c.pool.in_(sorted(pools)))
+        .order_by(tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
+        .limit(most)
+        .lateral("waiting")
+    )
     statement = (
-        update(tasks)
-        .where(tasks.c.id.in_(list(admitted)))
-        .values(
-            admitted=tasks.c.admitted + case(admitted, value=tasks.c.id),
-            virtual_time=case({task: virtual_times[task] for task in admitted}, value=tasks.c.id),
+        select(*_claim(waiting.c, tenants.c, allowance_of(waiting.c)))
+        .select_from(tenants.join(waiting, true()))
+        .order_by(tenants.c.virtual_time, tenants.c.id)
+        .limit(most * most)
+    )
+    return _claims((await connection.execute(statement)).mappings())
+
+
+async def claims_of(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Claims:
+    """These tasks, of these pools, with these allowances."""
+    statement = (
+        select(*_claim(tasks.c, tenants.c, allowance_of(tasks.c)))
+        .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
+        .where(tasks.c.id.in_([task for task, allowance in allowances.items() if allowance > 0]), tasks.c.pool.in_(sorted(pools)))
+    )
+    found = _claims((await connection.execute(statement)).mappings())
+    for task in found.tasks:
+        task.allowance = allowances[task.task]
+    return found
+
+
+def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
+    """The columns of a claim. `Any`: columns of a table or of a subquery."""
+    reserved = task.group_size * task.trajectory_tokens
+    expected = func.coalesce(task.group_tokens, reserved)
+    own = [task.id, task.tenant, task.pool, task.priority, task.virtual_time, task.group_size]
+    return [
+        *own,
+        allowance.label("allowance"),
+        reserved.label("reserved"),
+        expected.label("expected"),
+        tenant.weight,
+        tenant.virtual_time.label("tenant_time"),
+    ]
+
+
+def _claims(rows: Iterable[RowMapping]) -> Claims:
+    found = Claims([], {})
+    for row in rows:
+        found.tenants.setdefault(row["tenant"], TenantShare(row["tenant"], row["weight"], row["tenant_time"]))
+        found.tasks.append(
+            TaskShare(
+                task=row["id"],
+                tenant=row["tenant"],
+                pool=row["pool"],
+                priority=row["priority"],
+                virtual_time=row["virtual_time"],
+                allowance=row["allowance"],
+                group_size=row["group_size"],
+                group_tokens=float(row["expected"]),
+                reserved_tokens=float(row["reserved"]),
+            )
         )
-    )
-    await connection.execute(statement)
+    return found
 
 
-async def correct_charge(connection: AsyncConnection, task: str, tenant: str, tokens: float) -> None:
-    """Add what a group consumed beyond its charge (negative: less) to both virtual times."""
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(virtual_time=tasks.c.virtual_time + tokens))
-    await connection.execute(
-        update(tenants).where(tenants.c.id == tenant).values(virtual_time=tenants.c.virtual_time + tokens / tenants.c.weight)
-    )
+async def count_admitted(connection: AsyncConnection, admitted: dict[str, int]) -> None:
+    """Raise each task's count of admitted groups."""
+    if admitted:
+        added = case(admitted, value=tasks.c.id)
+        await connection.execute(update(tasks).where(tasks.c.id.in_(list(admitted))).values(admitted=tasks.c.admitted + added))
 
 
-async def lock_tenants(connection: AsyncConnection, ids: Collection[str]) -> dict[str, TenantShare]:
-    statement = select(tenants).where(tenants.c.id.in_(sorted(ids))).order_by(tenants.c.id).with_for_update()
-    rows = (await connection.execute(statement)).mappings()
-    return {row["id"]: TenantShare(row["id"], row["weight"], row["virtual_time"]) for row in rows}
+async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
+    """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants."""
+    by_task: Counter[str] = Counter()
+    by_tenant: Counter[str] = Counter()
+    for one in charges:
+        by_task[one.task] += one.tokens  # pyright: ignore[reportArgumentType]
+        by_tenant[one.tenant] += one.tokens  # pyright: ignore[reportArgumentType]
+    if not charges:
+        return
+    added = case(dict(by_task), value=tasks.c.id)
+    await connection.execute(update(tasks).where(tasks.c.id.in_(list(by_task))).values(virtual_time=tasks.c.virtual_time + added))
+    await connection.execute(select(tenants.c.id).where(tenants.c.id.in_(list(by_tenant))).order_by(tenants.c.id).with_for_update())
+    added = case(dict(by_tenant), value=tenants.c.id) / tenants.c.weight
+    await connection.execute(update(tenants).where(tenants.c.id.in_(list(by_tenant))).values(virtual_time=tenants.c.virtual_time + added))
 
 
-async def set_virtual_times(connection: AsyncConnection, shares: Collection[TenantShare]) -> None:
-    if shares:
-        by_id = {share.tenant: share.virtual_time for share in shares}
-        await connection.execute(update(tenants).where(tenants.c.id.in_(list(by_id))).values(virtual_time=case(by_id, value=tenants.c.id)))
+async def learn_group_tokens(connection: AsyncConnection, group_tokens: dict[str, float]) -> None:
+    """Groups of these tasks took so many tokens, in the mean: what the next one is expected to take follows slowly."""
+    known, found = tasks.c.group_tokens, case(group_tokens, value=tasks.c.id)
+    learned = func.coalesce(known + (found - known) * LEARNED_SHARE, found)
+    await connection.execute(update(tasks).where(tasks.c.id.in_(list(group_tokens))).values(group_tokens=learned))
 
 
 async def active_virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[list[float], list[float]]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from common.spec import TaskSpec
-from scheduler_svc.admission import Capacity, InFlight, allowance, groups_to_admit
+from scheduler_svc.admission import Capacity, InFlight, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.fairness import TaskShare, TenantShare, next_task, starting_virtual_time
 from scheduler_svc.retention import Kept
@@ -36,7 +36,7 @@ def tenants(**weights: float) -> dict[str, TenantShare]:
 
 
 def admitted(tasks: list[TaskShare], shares: dict[str, TenantShare], capacity: Capacity) -> list[str]:
-    return [admission.task for admission in groups_to_admit(tasks, shares, {"tiny": capacity}, {})]
+    return [admission.task for admission in groups_to_admit(tasks, shares, {"tiny": capacity}, {}, most=10**6)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- pace
@@ -105,7 +105,7 @@ def test_nobody_is_next_when_no_pace_is_left() -> None:
 def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: list[tuple[str, int, float]]) -> None:
     tasks = [share(f"t{i}", tenant, allowance=10**6, group_tokens=tokens) for i, (tenant, _, tokens) in enumerate(described)]
     shares = tenants(**{tenant: 1.0 for tenant, _, _ in described})
-    groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {})
+    groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {}, most=10**6)
     times = [each.virtual_time for each in shares.values()]
     assert max(times) - min(times) <= max(tokens for _, _, tokens in described) + 1e-6
 
@@ -119,7 +119,7 @@ def test_admission_stops_at_capacity_and_lets_nobody_small_overtake() -> None:
     shares = tenants(a=1, b=1)
     shares["b"].virtual_time = 1.0
     in_flight = {"tiny": InFlight(sequences=10, tokens=100.0)}
-    assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight) == []
+    assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight, most=9) == []
 
 
 def test_one_group_always_goes_when_nothing_is_in_flight() -> None:
@@ -134,11 +134,24 @@ def test_full_pool_does_not_hold_up_another() -> None:
     tasks = [share("a", "x"), share("b", "y", pool="other")]
     capacities = {"tiny": Capacity(8, 10**9), "other": Capacity(8, 10**9)}
     in_flight = {"tiny": InFlight(sequences=8, tokens=1.0)}
-    assert [each.task for each in groups_to_admit(tasks, tenants(x=1, y=1), capacities, in_flight)] == ["b"]
+    assert [each.task for each in groups_to_admit(tasks, tenants(x=1, y=1), capacities, in_flight, most=9)] == ["b"]
 
 
 def test_pool_without_replicas_admits_nothing() -> None:
-    assert groups_to_admit([share("a")], tenants(acme=1), {}, {}) == []
+    assert groups_to_admit([share("a")], tenants(acme=1), {}, {}, most=9) == []
+    assert pools_with_room({"tiny": Capacity(0, 0)}, {}) == set()
+
+
+def test_pools_with_room_are_those_that_might_take_a_group() -> None:
+    capacities = {"full": Capacity(8, 100), "idle": Capacity(0.5, 100), "tiny": Capacity(8, 100)}
+    in_flight = {"full": InFlight(sequences=8), "tiny": InFlight(sequences=7)}
+    assert pools_with_room(capacities, in_flight) == {"idle", "tiny"}
+
+
+def test_no_more_is_admitted_at_once_than_was_asked_for() -> None:
+    tasks = [share("a"), share("b", virtual_time=150.0)]
+    shares = tenants(acme=1)
+    assert [each.task for each in groups_to_admit(tasks, shares, dict(PLENTY), {}, most=3)] == ["a", "a", "b"]
 
 
 # ------------------------------------------------------------------------------------------------------------ batching
