@@ -46,6 +46,8 @@ class SampledSpan:
 
     task: str
     group: int
+    member: int
+    turn: int
     asked_at: float
     started_at: float
     ended_at: float
@@ -92,7 +94,7 @@ class WaitingEngine:
                 await asyncio.sleep(sample_s)
         finally:
             self._leave_place()
-        self._trace.sampled.append(SampledSpan(task, int(group), asked_at, started_at, time.time(), environment_s))
+        self._trace.sampled.append(SampledSpan(task, int(group), int(member), int(turn), asked_at, started_at, time.time(), environment_s))
         return Sampled([round(environment_s * 1000), *range(1, REPLY_TOKENS)], [-1.0] * REPLY_TOKENS, "stop")
 
     async def abort(self, request_ids: Sequence[str]) -> None:

@@ -121,6 +121,17 @@ def lanes(trace: Trace, begins: float) -> dict[str, dict[str, list[tuple[float, 
     return found
 
 
+def added_latencies(trace: Trace) -> list[float]:
+    """Seconds between the end of a turn and the arrival of the trajectory's next one, beyond those of its environment."""
+    begun = {(span.task, span.group, span.member, span.turn): span.asked_at for span in trace.sampled}
+    found: list[float] = []
+    for span in trace.sampled:
+        asked_at = begun.get((span.task, span.group, span.member, span.turn + 1))
+        if asked_at is not None:
+            found.append(asked_at - span.ended_at - span.environment_s)
+    return found
+
+
 def step_times(trained: Sequence[tuple[str, int, float, float]]) -> list[float]:
     """Seconds from step to step of each task; of the first, from its first admission. Of (task, version, admitted, trained)."""
     by_task: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)

@@ -35,7 +35,7 @@ def test_many_tasks_are_limited_by_steps_taken_one_at_a_time() -> None:
 
 def test_idle_time_goes_to_where_the_tasks_were() -> None:
     # One place of two is taken for 2 s of 4; then a second of environment, then a second of training.
-    trace = Trace([SampledSpan("a", 0, 0.0, 0.0, 2.0, environment_s=1.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
+    trace = Trace([SampledSpan("a", 0, 0, 0, 0.0, 0.0, 2.0, environment_s=1.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
     sampler, trainer = timeline.uses(trace, 0.0, {"a": 4.0}, places=2)
     assert (sampler.busy, sampler.in_use) == (0.25, 0.5)
     assert {place: share for place, share in sampler.idle_by_cause.items() if share} == {
@@ -49,7 +49,7 @@ def test_idle_time_goes_to_where_the_tasks_were() -> None:
 
 
 def test_a_task_on_its_way_between_services_is_held() -> None:
-    trace = Trace([SampledSpan("a", 0, 1.0, 1.0, 2.0, environment_s=0.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
+    trace = Trace([SampledSpan("a", 0, 0, 0, 1.0, 1.0, 2.0, environment_s=0.0)], [TrainedSpan("a", 0, 3.0, 3.0, 4.0)])
     _, trainer = timeline.uses(trace, 0.0, {"a": 4.0}, places=1)
     assert trainer.idle_by_cause["held"] == 0.5
 
@@ -58,8 +58,15 @@ def test_step_times_run_from_step_to_step() -> None:
     assert timeline.step_times([("a", 1, 5.0, 9.0), ("a", 0, 1.0, 4.0), ("b", 0, 0.0, 2.0)]) == [3.0, 5.0, 2.0]
 
 
+def test_added_latency_is_what_lies_between_a_turn_and_the_next_beyond_the_environment() -> None:
+    first = SampledSpan("a", 0, 0, 0, 0.0, 0.0, 1.0, environment_s=0.5)
+    second = SampledSpan("a", 0, 0, 1, 1.75, 1.75, 2.0, environment_s=0.0)
+    assert timeline.added_latencies(Trace([second, first], [])) == [0.25]
+
+
 def test_lanes_join_what_overlaps() -> None:
-    spans = [SampledSpan("a", 0, 0.0, 0.0, 2.0, 0.0), SampledSpan("a", 0, 1.0, 1.0, 3.0, 0.0), SampledSpan("a", 1, 5.0, 5.0, 6.0, 0.0)]
+    joined = [((0, 0, 0), 0.0, 2.0), ((0, 1, 0), 1.0, 3.0), ((1, 0, 0), 5.0, 6.0)]
+    spans = [SampledSpan("a", *where, begins, begins, ends, 0.0) for where, begins, ends in joined]
     assert timeline.lanes(Trace(spans, []), 0.0)["a"]["sampling"] == [(0.0, 3.0), (5.0, 1.0)]
 
 

@@ -1,0 +1,282 @@
+"""What the machinery costs when nothing computes: `python -m bench.machinery`. Writes bench/results/machinery.json.
+
+- Turns a second through NATS, codec, environment service and scheduler, with an engine, environments and a trainer that take no
+  time; and what the machinery adds to a turn at half that load.
+- Per trajectory: processor time of each service, PostgreSQL statements, write-ahead log and bytes kept.
+- Memory per waiting task and per trajectory in flight.
+- How long one admission takes with 10, 100, 1,000 and 5,000 running tasks.
+"""
+
+import argparse
+import asyncio
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from bench import report, timeline
+from bench.injected import Times, Work
+from bench.scaling import all_finished, scheduler_knows, submission
+from bench.services import BenchError, Services, postgres, services
+from bench.standins import POOL, Trace, at_work
+from common.bus import Bus
+from common.spec import parse_spec
+from marlaas import servers
+from scheduler_svc.admission import Capacity
+from scheduler_svc.policy import Policy
+
+NOTHING = Times(0.0, 0.0, 0.0)
+STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
+ADMISSIONS = 40
+"""Timed, for each number of tasks."""
+WAIT_MS = 1000
+"""An environment's answer while memory is measured."""
+
+
+def main() -> None:
+    options = arguments()
+    result: dict[str, Any] = {"machine": report.machine(), "options": vars(options)}
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with postgres(folder) as server:
+            for part in options.parts:
+                result[part] = PARTS[part](folder, server, options)
+                print(f"{part}: {result[part]}", flush=True)
+        if "statements" in options.parts or options.parts == list(PARTS):
+            with postgres(folder / "logged", "-c", "log_statement=all") as server:
+                result["statements"] = statements(folder, server, options)
+                print(f"statements: {result['statements']}", flush=True)
+    print(f"written: {report.write('machinery', result)}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=4, help="of each task")
+    parser.add_argument("--size", type=int, default=8, help="members of a group")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--places", type=int, default=256)
+    parser.add_argument("--counts", type=lambda text: [int(part) for part in text.split(",")], default=[10, 100, 1000, 5000])
+    return parser.parse_args()
+
+
+# ---------------------------------------------------------------------------------------------------------- throughput
+
+
+def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything as fast as it goes, then the same at about half that rate, by turns that take their time."""
+    work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
+    with services(folder, server, options.places, {}) as running:
+        full = asyncio.run(_played(running, NOTHING, work))
+    in_flight = min(options.places * 1.5, work.tasks * work.groups_per_step * work.group_size)
+    between_turns_s = in_flight / (full["turns_per_s"] / 2)
+    with services(folder, server, options.places, {}) as running:
+        half = asyncio.run(_played(running, Times(between_turns_s / 2, between_turns_s / 2, 0.0), work))
+    return {"full": full, "half": half}
+
+
+async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]:
+    names = [f"t{number:04}" for number in range(work.tasks)]
+    trace = Trace()
+    bus = await Bus.connect(running.nats_url, "bench")
+    try:
+        async with at_work(bus, times, work.places, trace):
+            await scheduler_knows(running, {"rollout", "env"})
+            cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _wal_bytes(running)
+            began = time.time()
+            await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
+            async with asyncio.timeout(300):
+                ended = max((await all_finished(bus, set(names))).values())
+            cpu = {name: after - cpu_before[name] for name, after in running.cpu_s().items()}
+            cpu["sampler and trainer"] = time.process_time() - own_before
+    finally:
+        await bus.close()
+    trajectories = work.tasks * work.steps * work.groups_per_step * work.group_size
+    first = min(span.asked_at for span in trace.sampled)
+    added = timeline.added_latencies(trace)
+    return {
+        "turns": len(trace.sampled),
+        "turns_per_s": round(len(trace.sampled) / (ended - first), 1),
+        "seconds": round(ended - began, 2),
+        "added_ms": {name: round(1000 * report.percentile(added, share), 2) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))},
+        "cpu_ms_per_turn": {name: round(1000 * seconds / len(trace.sampled), 3) for name, seconds in cpu.items()},
+        "wal_bytes_per_trajectory": round((_wal_bytes(running) - wal_before) / trajectories),
+        "rows_bytes_per_trajectory": round(_table_bytes(running) / trajectories),
+    }
+
+
+def _wal_bytes(running: Services) -> int:
+    with psycopg.connect(running.postgres_url) as connection:
+        return int(connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0])  # pyright: ignore
+
+
+def _table_bytes(running: Services) -> int:
+    """Of groups, trajectories and the ledger, indexes included."""
+    with psycopg.connect(running.postgres_url) as connection:
+        sizes = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(ARRAY['groups', 'trajectories', 'ledger']) name"
+        return int(connection.execute(sizes).fetchone()[0])  # pyright: ignore
+
+
+# ---------------------------------------------------------------------------------------------------------- statements
+
+
+def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """SQL statements per trajectory and per step, counted in the server's log, and the most frequent ones."""
+    work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
+    log = folder / "logged" / "postgres.log"
+    with services(folder, server, options.places, {}) as running:
+        before = log.stat().st_size
+        asyncio.run(_played(running, NOTHING, work))
+        text = log.read_bytes()[before:].decode(errors="replace")
+    found = Counter(_shape(statement) for statement in STATEMENT.findall(text))
+    steps = work.tasks * work.steps
+    return {
+        "per_step": round(found.total() / steps, 1),
+        "per_trajectory": round(found.total() / (steps * work.groups_per_step * work.group_size), 2),
+        "most": [f"{count / steps:.1f} a step: {shape}" for shape, count in found.most_common(12)],
+    }
+
+
+def _shape(statement: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\$\d+(, \$\d+)*", "…", statement))[:110]
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def memory(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Kibibytes that each service grows by, per task that is running but gets no capacity, and per trajectory in flight."""
+    del options
+    few, many = 10, 410
+    with services(folder, server, 1, {}) as running:
+        idle = asyncio.run(_memory_with_tasks(running, few, many))
+    work = Work(8, 2, 4, 64, 1, 2048)
+    with services(folder, server, work.places, {}) as running:
+        flying = asyncio.run(_memory_in_flight(running, work))
+    return {"kib_per_task": idle, "kib_per_trajectory_in_flight": flying}
+
+
+async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str, float]:
+    """No sampler is there, so tasks are accepted and wait."""
+    work = Work(many, 1, 1, 2, 1, 1)
+    names = [f"t{number:04}" for number in range(many)]
+    bus = await Bus.connect(running.nats_url, "bench")
+    try:
+        await scheduler_knows(running, {"env"})
+        before: dict[str, int] = {}
+        for part in (names[:few], names[few:]):
+            await asyncio.gather(*(bus.publish(submission(name, work)) for name in part))
+            wanted = few if part[0] == names[0] else many
+            await _until(running, "SELECT count(*) FROM tasks WHERE state = 'running'", wanted)
+            before = before or running.memory_bytes()
+        return {name: round((size - before[name]) / (many - few) / 1024, 2) for name, size in running.memory_bytes().items()}
+    finally:
+        await bus.close()
+
+
+async def _memory_in_flight(running: Services, work: Work) -> dict[str, float]:
+    """Measured while every trajectory waits in its environment."""
+    names = [f"t{number:04}" for number in range(work.tasks)]
+    trace = Trace()
+    bus = await Bus.connect(running.nats_url, "bench")
+    trajectories = work.tasks * work.groups_per_step * work.group_size
+    try:
+        async with at_work(bus, Times(0.0, 20.0, 0.0), work.places, trace):
+            await scheduler_knows(running, {"rollout", "env"})
+            before = running.memory_bytes()
+            await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
+            async with asyncio.timeout(60):
+                while len(trace.sampled) < trajectories:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1)
+            return {name: round((size - before[name]) / trajectories / 1024, 2) for name, size in running.memory_bytes().items()}
+    finally:
+        await bus.close()
+
+
+async def _until(running: Services, query: str, wanted: int) -> None:
+    async with asyncio.timeout(180), await psycopg.AsyncConnection.connect(running.postgres_url, autocommit=True) as connection:
+        while (await (await connection.execute(query.encode())).fetchone() or (0,))[0] < wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+# ----------------------------------------------------------------------------------------------------------- decisions
+
+
+def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of one admission of one group, transaction included, by how many tasks could be next; rolled back each time."""
+    from scheduler_svc.migrate import migrate
+
+    del folder
+    port, _ = server
+    found: dict[str, Any] = {}
+    for tenants in ("one tenant", "a tenant each"):
+        for count in options.counts:
+            database = f"decisions_{count}_{tenants.replace(' ', '_')}"
+            servers.create_database(port, database)
+            url = servers.database_url(port, database)
+            migrate(url)
+            found[f"{count} tasks, {tenants}"] = asyncio.run(_decisions(url, count, tenants == "one tenant"))
+    return found
+
+
+async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
+    from sqlalchemy import text
+
+    from scheduler_svc import dispatch
+    from scheduler_svc.database import Database
+    from scheduler_svc.queries import tasks
+
+    class RolledBack(Exception):
+        pass
+
+    database = await Database.connect(url)
+    work = Work(count, 1000, 8, 8, 1, 64)
+    try:
+        async with database.transaction() as connection:
+            for number in range(count):
+                raw = submission(f"t{number:05}", work).message.spec  # pyright: ignore
+                await tasks.add_task(connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
+            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
+            await connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
+        async with database.transaction() as connection:
+            await connection.execute(text("ANALYZE"))
+        spent: list[float] = []
+        computed: list[float] = []
+        for _ in range(ADMISSIONS):
+            began, began_cpu = time.perf_counter(), time.process_time()
+            try:
+                async with database.transaction() as connection:
+                    opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS)
+                    spent.append(time.perf_counter() - began)
+                    computed.append(time.process_time() - began_cpu)
+                    if opened != 1:
+                        raise BenchError(f"{opened} groups were admitted, expected 1")
+                    raise RolledBack
+            except RolledBack:
+                pass
+    finally:
+        await database.close()
+    return {
+        "p50_ms": round(1000 * statistics.median(spent), 2),
+        "p90_ms": round(1000 * report.percentile(spent, 0.9), 2),
+        "scheduler_cpu_p50_ms": round(1000 * statistics.median(computed), 2),
+    }
+
+
+PARTS = {"throughput": throughput, "memory": memory, "decisions": decisions}
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"bench.machinery: {error}")
