@@ -1,0 +1,61 @@
+"""Arithmetic that a small model cannot do in its head, with a calculator at hand: `calculator`.
+
+Row i asks for one sum, difference or product. The policy may call the tool `calculator` in as many turns as the task
+allows; its first reply without a call is the answer. What the tool is asked and what becomes of its result are the
+policy's own affair: only the answer is rewarded.
+"""
+
+import operator
+import random
+import re
+from collections.abc import Callable
+from typing import TypedDict
+
+from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
+
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+MOST_DIGITS = 9
+NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+class State(TypedDict):
+    answer: int
+
+
+class Calculator(Environment[State]):
+    """`What is 347 * 82?` Reward 1 for a reply whose last number is the right one."""
+
+    tools = ("calculator",)
+    components = ("well_formed",)
+
+    def __init__(self, min_digits: int = 2, max_digits: int = 3, signs: str = "+-*") -> None:
+        if not 1 <= min_digits <= max_digits <= MOST_DIGITS:
+            raise WrongOptions(
+                f"min_digits is {min_digits} and max_digits {max_digits}: expected 1 <= min_digits <= max_digits <= {MOST_DIGITS}"
+            )
+        if not signs or set(signs) - set(OPERATIONS):
+            raise WrongOptions(f"signs is '{signs}', expected some of {''.join(OPERATIONS)}")
+        self._digits = range(min_digits, max_digits + 1)
+        self._signs = signs
+
+    async def open(self, index: int, seed: int) -> Opening[State]:
+        rng = random.Random(f"{seed}:{index}")
+        left, right = (self._number(rng) for _ in range(2))
+        sign = rng.choice(self._signs)
+        question = ChatMessage(role="user", content=f"What is {left} {sign} {right}?")
+        return Opening([question], State(answer=OPERATIONS[sign](left, right)))
+
+    async def step(self, state: State, reply: Reply) -> Turn[State]:
+        usage = reply.usage
+        # Of the calls that it tried; an answer without any is 0, so that the curve shows whether calling is learned.
+        well_formed = usage.calls / (usage.calls + usage.errors) if usage and usage.calls else 0.0
+        return Finish(float(_last_number(reply.text) == state["answer"]), {"well_formed": well_formed})
+
+    def _number(self, rng: random.Random) -> int:
+        digits = rng.choice(self._digits)
+        return rng.randrange(10 ** (digits - 1), 10**digits)
+
+
+def _last_number(text: str) -> float | None:
+    found = NUMBER.findall(text)
+    return float(found[-1].replace(",", "").replace("−", "-")) if found else None
