@@ -11,6 +11,7 @@ from env_svc.contract import WrongOptions
 from env_svc.measures import CALL_S, RUNNING
 from env_svc.play import Call, Open, Outcome, failed, perform
 from env_svc.ready import as_ready
+from env_svc.recent import Recent
 from env_svc.registry import AnyEnvironment, family_of, find
 from env_svc.rewards import check_weights, weighted
 from env_svc.tools.tool import Tool
@@ -18,6 +19,7 @@ from env_svc.workers import Job, Workers
 
 Ready = list[tuple[int, Outcome]]
 """(position among the calls, outcome), of calls that were ready at the same moment."""
+MOST_FOUND = 1024
 NO_LIMITS = spec.Limits()
 
 
@@ -28,10 +30,11 @@ class Player:
         self._workers = workers
         self._call_timeout_s = call_timeout_s
         self._built = Built()
+        self._found: Recent[str, type[AnyEnvironment]] = Recent(MOST_FOUND)
 
     async def tools_of(self, environment: spec.Environment) -> Sequence[str | Tool]:
         """The tools that the environment itself wants for every episode. Raises: WrongOptions."""
-        found = await asyncio.to_thread(find, environment.name)
+        found = await self._find(environment.name)
         return found.tools if found.cpu_bound else self._built.get(environment.name, environment.options).tools
 
     async def play(
@@ -40,8 +43,7 @@ class Player:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
         timeout_s = max(0.1, min(self._call_timeout_s, longest_s, limits.max_turn_s or longest_s))
         try:
-            # In a thread: a module that is named for the first time is imported here.
-            found = await asyncio.to_thread(find, environment.name)
+            found = await self._find(environment.name)
             check_weights(environment.name, found.components, environment.weights)
             built = None if found.cpu_bound else self._built.get(environment.name, environment.options)
         except WrongOptions as error:
@@ -57,6 +59,14 @@ class Player:
                 with CALL_S.labels(kind, family).time():
                     async for batch in batches:
                         yield [(position, weighted(outcome, environment.weights)) for position, outcome in batch]
+
+    async def _find(self, name: str) -> type[AnyEnvironment]:
+        """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: UnknownEnvironment."""
+        known = self._found.peek(name)
+        if known is not None:
+            return known
+        found = await asyncio.to_thread(find, name)
+        return self._found.get(name, lambda: found)
 
 
 async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: Call, timeout_s: float) -> tuple[int, Outcome]:

@@ -25,5 +25,9 @@ class Recent(Generic[K, V]):
             self._values.popitem(last=False)
         return value
 
+    def peek(self, key: K) -> V | None:
+        """The value of `key` if it is there."""
+        return self._values.get(key)
+
     def forget(self, key: K) -> None:
         self._values.pop(key, None)

@@ -164,4 +164,4 @@ def _unknown(name: str) -> type[AnyEnvironment]:
 
 
 def _names_known() -> list[str]:
-    return [*list_environments(), *_installed()]
+    return sorted({*list_environments(), *_installed()})

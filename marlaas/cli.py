@@ -37,6 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+envs_app = typer.Typer()
+app.add_typer(envs_app, name="envs")
+
 Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.")]
@@ -292,13 +295,45 @@ def replay(
 # ---------------------------------------------------------------------------------------------------------- deployment
 
 
-@app.command()
-def envs(data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """List the environments that a task may name."""
+@envs_app.callback(invoke_without_command=True)
+def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """List the environments that a task may name; `new` and `check` help to write one."""
     from marlaas import display
 
+    if context.invoked_subcommand is not None:
+        return
     names = display.environments(_asked(data, url, lambda client: client.replicas()))
     _say("\n".join(names) if names else "no environment service reports; see `marlaas status`")
+
+
+@envs_app.command("new")
+def new_environment(
+    name: Annotated[str, typer.Argument(help="Of the package, such as my_env.")],
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
+) -> None:
+    """Write a package with an environment that works, its test and a task file."""
+    from marlaas.scaffold import class_name, write_package
+
+    folder = to or Path(name)
+    for path in write_package(name, folder):
+        _say(str(path))
+    _say(f"next: cd {folder} && marlaas envs check {name}.environment:{class_name(name)}")
+
+
+@envs_app.command("check")
+def check_environment(
+    name: Annotated[str, typer.Argument(help="An environment that is installed here, or module:attribute.")],
+    options: Annotated[str, typer.Option(help="The task's options, as JSON.")] = "{}",
+    rows: Annotated[int, typer.Option(min=1, help="Prompts to play.")] = 8,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    turns: Annotated[int, typer.Option(min=1, help="Most turns of an episode.")] = 16,
+) -> None:
+    """Play an environment by a script, and say whether it is fit to train on."""
+    argv = [sys.executable, "-m", "env_svc.check", name, "--options", options]
+    argv += ["--rows", str(rows), "--seed", str(seed), "--turns", str(turns)]
+    here = str(Path.cwd())  # a package that is not installed is found where the command is given
+    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.execve(argv[0], argv, os.environ | {"PYTHONPATH": paths})
 
 
 @app.command()

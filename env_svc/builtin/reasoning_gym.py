@@ -85,6 +85,10 @@ class ReasoningGym(Environment[State]):
         dataset = self._made(state["seed"], state["row"] // ROWS)
         return self._graded(dataset, entry, reply.text.strip() if answer is None else answer)
 
+    async def gold(self, state: State) -> str | None:
+        answer = (state["entry"] or self._entry(state["row"], state["seed"]))["answer"]
+        return answer if isinstance(answer, str) else None
+
     def _graded(self, dataset: Any, entry: Entry, answer: str) -> Finish:
         try:
             score = float(dataset.score_answer(readable(_source(self._dataset, entry), answer), entry))

@@ -1,0 +1,179 @@
+"""`python -m env_svc.check <name>`, or `marlaas envs check <name>`: is this environment fit to train on?
+
+It is played by a script in two processes that differ in what must not matter: the order of sets, and what was played
+before. Exit status 0 when nothing is wrong, 1 when something is, 2 when it cannot be built.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgpack
+
+from env_svc.contract import MAX_STATE_BYTES, Opening, WrongOptions
+from env_svc.registry import AnyEnvironment, build, find
+from env_svc.script import GOLD, Episode, Said, play_row
+from env_svc.workers import WORKER_VARIABLES
+
+PLAY_TIMEOUT_S = 900.0
+SHOWN_CHARS = 400
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about the environment, and whether it is as it should be."""
+
+    is_well: bool
+    text: str
+
+
+def main() -> None:
+    options = _arguments()
+    try:
+        environment = build(options.name, options.options)
+    except WrongOptions as error:
+        _end(f"{error}", 2)
+    rows = list(range(options.rows))
+    if options.play:
+        rows = rows[::-1] if options.backwards else rows
+        sys.stdout.write(json.dumps(asyncio.run(_played(environment, options.name, rows, options.seed, options.turns))))
+        return
+    first, second = _in_processes(options, hash_seeds=("0", "0") if find(options.name).cpu_bound else ("1", "2"))
+    findings = [
+        *judge(first, second),
+        asyncio.run(_round_trip(environment, options.seed)),
+        Finding(True, "runs in worker processes" if environment.cpu_bound else "runs on the event loop: it must await whatever takes long"),
+    ]
+    sys.stdout.write(_trajectory(first) + "\n".join(f"{'ok   ' if one.is_well else 'WRONG'} {one.text}" for one in findings) + "\n")
+    sys.exit(0 if all(one.is_well for one in findings) else 1)
+
+
+def judge(first: Sequence[Episode], second: Sequence[Episode]) -> list[Finding]:
+    """What two processes that played the same rows say about an environment."""
+    return [_finished(first), _repeatable(first, second), _state_size(first), _gold(first)]
+
+
+def _finished(episodes: Sequence[Episode]) -> Finding:
+    broken = [episode for episode in episodes if episode.failure is not None]
+    if broken:
+        return Finding(False, f"row {broken[0].row}, policy '{broken[0].policy}': {broken[0].failure}")
+    rows, turns = {episode.row for episode in episodes}, sorted({len(episode.states) for episode in episodes})
+    return Finding(True, f"{len(rows)} rows were opened, played and graded, whatever the policy said; turns: {turns[0]} to {turns[-1]}")
+
+
+def _repeatable(first: Sequence[Episode], second: Sequence[Episode]) -> Finding:
+    there = {(episode.row, episode.policy): episode for episode in second}
+    for episode in first:
+        other = there.get((episode.row, episode.policy))
+        if other is None or other.as_plain() != episode.as_plain():
+            where = f"row {episode.row}, policy '{episode.policy}'"
+            what = _difference(episode, other) if other else "was not played"
+            return Finding(False, f"the same seed gives something else in another process: {where}: {what}")
+    return Finding(True, "the same index, seed and replies give the same episode in another process, in any order")
+
+
+def _difference(one: Episode, other: Episode) -> str:
+    for name, value in one.as_plain().items():
+        there = other.as_plain()[name]
+        if value != there:
+            return f"{name}: {str(value)[:100]!r} against {str(there)[:100]!r}"
+    return "nothing"
+
+
+def _state_size(episodes: Sequence[Episode]) -> Finding:
+    most = max((episode.state_bytes for episode in episodes), default=0)
+    return Finding(most <= MAX_STATE_BYTES, f"its state takes {most} bytes at most, of {MAX_STATE_BYTES} that are allowed")
+
+
+def _gold(episodes: Sequence[Episode]) -> Finding:
+    gold = {episode.row: episode for episode in episodes if episode.policy == GOLD and episode.reward is not None}
+    if not gold:
+        return Finding(True, "it knows no gold answers (write `gold` to have their grading checked)")
+    for episode in episodes:
+        best = gold.get(episode.row)
+        if best is None or episode.policy == GOLD or episode.reward is None:
+            continue
+        if episode.reward >= (best.reward or 0.0):
+            text = f"row {episode.row}: the gold answer earns {best.reward:g}, policy '{episode.policy}' {episode.reward:g}"
+            return Finding(False, text)
+    rewards = sorted(episode.reward or 0.0 for episode in gold.values())
+    return Finding(True, f"gold answers earn {rewards[0]:g} to {rewards[-1]:g}, and more than nonsense does")
+
+
+async def _round_trip(environment: AnyEnvironment, seed: int) -> Finding:
+    try:
+        opening: Opening[Any] = await environment.open(0, seed)
+        back = msgpack.unpackb(msgpack.packb(opening.state), strict_map_key=False)
+    except Exception as error:
+        return Finding(False, f"its state does not go through MessagePack: {type(error).__name__}: {error}")
+    if back == opening.state:
+        return Finding(True, "its state goes through MessagePack unchanged")
+    return Finding(True, f"its state comes back from MessagePack as {str(back)[:100]} (tuples as lists), and is played like that")
+
+
+def _trajectory(episodes: Sequence[Episode]) -> str:
+    shown = next((episode for episode in episodes if episode.policy == GOLD), episodes[0])
+    lines = [f"row {shown.row}, policy '{shown.policy}'" + (f", {shown.tools} tools (not played here)" if shown.tools else "")]
+    lines += [f"  {said.role}: {_short(said)}" for said in shown.said]
+    parts = ", ".join(f"{name} {value:g}" for name, value in shown.components.items())
+    result = shown.failure if shown.reward is None else f"{shown.reward:g}"
+    return "\n".join([*lines, f"  reward: {result}" + (f" ({parts})" if parts else "")]) + "\n\n"
+
+
+def _short(said: Said) -> str:
+    text = said.text if len(said.text) <= SHOWN_CHARS else f"{said.text[:SHOWN_CHARS]}… ({len(said.text)} characters)"
+    return text.replace("\n", "\n    ")
+
+
+async def _played(environment: AnyEnvironment, name: str, rows: Sequence[int], seed: int, turns: int) -> list[dict[str, object]]:
+    found = [await play_row(environment, name, row, seed, turns) for row in rows]
+    return [episode.as_plain() for episodes in found for episode in episodes]
+
+
+def _in_processes(options: argparse.Namespace, hash_seeds: tuple[str, str]) -> tuple[list[Episode], list[Episode]]:
+    shared = [sys.executable, "-m", "env_svc.check", options.name, "--options", json.dumps(options.options), "--rows", str(options.rows)]
+    shared += ["--seed", str(options.seed), "--turns", str(options.turns), "--play"]
+    found: list[list[Episode]] = []
+    for hash_seed, more in zip(hash_seeds, ([], ["--backwards"]), strict=True):
+        variables = os.environ | WORKER_VARIABLES | {"PYTHONHASHSEED": hash_seed}
+        ended = subprocess.run([*shared, *more], env=variables, stdout=subprocess.PIPE, timeout=PLAY_TIMEOUT_S)
+        if ended.returncode:
+            _end(f"environment '{options.name}' ended the process that played it (exit status {ended.returncode})", 1)
+        played = json.loads(ended.stdout)
+        episodes = [Episode(**(one | {"said": [Said(**said) for said in one["said"]]})) for one in played]
+        found.append(sorted(episodes, key=lambda episode: episode.row))
+    return found[0], found[1]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="marlaas envs check", description="Is this environment fit to train on?")
+    parser.add_argument("name", help="an installed environment, or module:attribute")
+    parser.add_argument("--options", default="{}", help="the options of the task, as JSON")
+    parser.add_argument("--rows", type=int, default=8, help="prompts to play")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=16, help="most turns of an episode")
+    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--backwards", action="store_true", help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    try:
+        found.options = json.loads(found.options)
+    except ValueError:
+        found.options = None
+    if not isinstance(found.options, dict):
+        _end("--options is not a JSON object, such as '{\"size\": 3}'", 2)
+    return found
+
+
+def _end(text: str, status: int) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""`marlaas envs new`: a package with an environment that works, its test, and a task file to begin with."""
+
+import re
+from pathlib import Path
+
+from common.errors import Reject
+
+NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]*$")
+
+
+def write_package(name: str, folder: Path) -> list[Path]:
+    """Write the package `name` into `folder`; returns the files.
+
+    Raises: Reject when the name cannot be a module's, or something is there already.
+    """
+    if not NAME_PATTERN.match(name):
+        raise Reject(f"'{name}' cannot be the name of a Python package: use small letters, digits and underscores, a letter first")
+    if folder.exists() and any(folder.iterdir()):
+        raise Reject(f"{folder} is not empty; name another folder with --to")
+    written: list[Path] = []
+    for path, text in FILES.items():
+        file = folder / path.replace("NAME", name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("NAME", name).replace("CLASS", class_name(name)).replace("TASK", name.replace("_", "-")))
+        written.append(file)
+    return written
+
+
+def class_name(name: str) -> str:
+    """`number_game` → `NumberGame`."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=78"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "TASK"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["marlaas"]
+
+[project.entry-points."marlaas.environments"]
+NAME = "NAME.environment:CLASS"
+
+[tool.setuptools]
+packages = ["NAME"]
+
+[tool.pytest.ini_options]
+asyncio_mode = "auto"
+"""
+
+ENVIRONMENT = '''\
+"""CLASS: the policy must guess a number; each wrong guess is answered with a hint."""
+
+import random
+from typing import TypedDict
+
+from env_svc.contract import ChatMessage, Continue, Environment, Finish, Opening, Reply, Turn, WrongOptions
+
+
+class State(TypedDict):
+    """What belongs to one episode. It travels with every turn through MessagePack."""
+
+    number: int
+    guesses: int
+
+
+class CLASS(Environment[State]):
+    """Options of a task are the arguments of the constructor."""
+
+    components = ("guesses",)
+
+    def __init__(self, highest: int = 20) -> None:
+        if highest < 1:
+            raise WrongOptions(f"highest is {highest}, expected 1 or more")
+        self._highest = highest
+
+    async def open(self, index: int, seed: int) -> Opening[State]:
+        number = random.Random(f"{seed}:{index}").randint(1, self._highest)
+        question = f"I think of a number from 1 to {self._highest}. Your guess? Answer with a number only."
+        return Opening([ChatMessage(role="user", content=question)], State(number=number, guesses=0))
+
+    async def step(self, state: State, reply: Reply) -> Turn[State]:
+        guess, guesses = reply.text.strip(), state["guesses"] + 1
+        if guess == str(state["number"]):
+            return Finish(1.0 / guesses, {"guesses": float(guesses)})
+        if not guess.isdecimal():
+            return Finish(0.0, {"guesses": float(guesses)})
+        hint = "Higher." if int(guess[:9]) < state["number"] else "Lower."
+        return Continue([ChatMessage(role="user", content=hint)], State(number=state["number"], guesses=guesses))
+
+    async def gold(self, state: State) -> str:
+        return str(state["number"])
+'''
+
+TEST = '''\
+"""Named by behaviour: what the policy says, and what it gets."""
+
+from env_svc.contract import Continue, Finish, Reply
+from NAME.environment import CLASS
+
+
+async def test_right_guess_earns_more_the_earlier_it_comes() -> None:
+    environment = CLASS(highest=9)
+    opening = await environment.open(0, seed=1)
+    assert await environment.step(opening.state, Reply(await environment.gold(opening.state))) == Finish(1.0, {"guesses": 1.0})
+    turn = await environment.step(opening.state, Reply("0"))
+    assert isinstance(turn, Continue)
+    assert turn.messages[0].content == "Higher."
+    assert await environment.step(turn.state, Reply(await environment.gold(turn.state))) == Finish(0.5, {"guesses": 2.0})
+
+
+async def test_anything_but_a_number_ends_the_episode() -> None:
+    environment = CLASS()
+    opening = await environment.open(0, seed=1)
+    assert await environment.step(opening.state, Reply("seven?")) == Finish(0.0, {"guesses": 1.0})
+'''
+
+TASK = """\
+name = "TASK"
+tenant = "acme"
+pool = "tiny"
+steps = 20
+
+[environment]
+name = "NAME"
+options = { highest = 20 }
+
+[sampling]
+max_tokens = 8
+
+[limits]
+max_turns = 6
+"""
+
+README = """\
+# NAME
+
+An environment for MARLaaS.
+
+    pip install -e .                     # where env_svc runs; then start it again
+    marlaas envs check NAME              # or, not installed: marlaas envs check NAME.environment:CLASS
+    python -m pytest                     # needs pytest and pytest-asyncio
+    marlaas submit task.toml
+"""
+
+FILES = {
+    "pyproject.toml": PYPROJECT,
+    "README.md": README,
+    "task.toml": TASK,
+    "NAME/__init__.py": '"""An environment for MARLaaS."""\n',
+    "NAME/environment.py": ENVIRONMENT,
+    "tests/test_NAME.py": TEST,
+}

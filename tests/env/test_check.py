@@ -1,0 +1,121 @@
+"""`env_svc.check`: what it says of environments that are fit to train on, and of those that are not."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
+from env_svc.registry import build
+from env_svc.script import GOLD, play_row
+
+ROOT = Path(__file__).parents[2]
+
+
+class Well(Environment[str]):
+    """Says a word, wants it back."""
+
+    async def open(self, index: int, seed: int) -> Opening[str]:
+        word = random.Random(f"{seed}:{index}").choice(["tea", "oil", "ink"])
+        return Opening([ChatMessage(role="user", content=f"Say {word}.")], state=word)
+
+    async def step(self, state: str, reply: Reply) -> Turn[str]:
+        return Finish(1.0 if reply.text == state else 0.0)
+
+    async def gold(self, state: str) -> str:
+        return state
+
+
+class OtherEachTime(Well):
+    async def open(self, index: int, seed: int) -> Opening[str]:
+        return Opening([ChatMessage(role="user", content=f"Say {random.random()}.")], state="tea")
+
+
+class OrderOfSets(Well):
+    async def open(self, index: int, seed: int) -> Opening[str]:
+        return Opening([ChatMessage(role="user", content=" ".join({f"word{number}" for number in range(20)}))], state="tea")
+
+
+class WrongGold(Well):
+    async def gold(self, state: str) -> str:
+        return "water"
+
+
+class Generous(Well):
+    async def step(self, state: str, reply: Reply) -> Turn[str]:
+        return Finish(1.0)
+
+
+class Breakable(Well):
+    async def step(self, state: str, reply: Reply) -> Turn[str]:
+        return Finish(float(reply.text == state and bool(reply.text[0])) if reply.text else 1 / len(reply.text))
+
+
+class LargeState(Well):
+    async def open(self, index: int, seed: int) -> Opening[str]:
+        return Opening([ChatMessage(role="user", content="?")], state="x" * 2**20)
+
+
+class Killer(Well):
+    async def step(self, state: str, reply: Reply) -> Turn[str]:
+        import os
+
+        os._exit(3)
+
+
+def checked(name: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "env_svc.check", name, "--rows", "3", *more]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=120)
+
+
+def test_fit_environment_passes_and_its_trajectory_is_shown() -> None:
+    ended = checked("tests.env.test_check:Well")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "WRONG" not in ended.stdout
+    assert "gold answers earn 1 to 1, and more than nonsense does" in ended.stdout
+    assert "row 0, policy 'gold'\n  user: Say " in ended.stdout
+    assert "  reward: 1\n" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("OtherEachTime", "WRONG the same seed gives something else in another process: row 0, policy 'gold': said"),
+        ("OrderOfSets", "WRONG the same seed gives something else in another process"),
+        ("WrongGold", "WRONG row 0: the gold answer earns 0, policy 'nonsense' 0"),
+        ("Generous", "WRONG row 0: the gold answer earns 1, policy 'nonsense' 1"),
+        ("Breakable", "WRONG row 0, policy 'nothing': environment 'tests.env.test_check:Breakable' failed on row 0: ZeroDivisionError"),
+        ("LargeState", "can travel with a turn"),
+        ("Killer", "ended the process that played it (exit status 3)"),
+    ],
+)
+def test_unfit_environment_is_found_out(name: str, problem: str) -> None:
+    ended = checked(f"tests.env.test_check:{name}")
+    assert ended.returncode == 1
+    assert problem in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "problem"),
+    [
+        ("tests.env.test_check:Wel", [], "module 'tests.env.test_check' has no 'Wel'"),
+        ("tests.env.test_check:Well", ["--options", '{"size": 3}'], "has no option 'size'"),
+        ("tests.env.test_check:Well", ["--options", "size=3"], "--options is not a JSON object"),
+        ("tests.env.test_check:Well", ["--options", "[3]"], "--options is not a JSON object"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(name: str, more: list[str], problem: str) -> None:
+    ended = checked(name, *more)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert problem in ended.stderr
+
+
+async def test_script_plays_many_turns_and_ends_at_the_limit() -> None:
+    environment = build("tests.env.toys:Lenient", {})
+    episodes = {episode.policy: episode for episode in await play_row(environment, "toy", 0, 0, max_turns=2)}
+    assert GOLD not in episodes
+    assert (episodes["nonsense"].reward, len(episodes["nonsense"].states)) == (0.0, 1)
+    assert [said.role for said in episodes["nonsense"].said] == ["user", "assistant"]

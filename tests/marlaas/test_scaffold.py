@@ -1,0 +1,59 @@
+"""`marlaas envs new` and `marlaas envs check`: the package that is written works."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from common.spec import TaskSpec, parse_spec
+
+CODE = "from marlaas.cli import main; main()"
+ROOT = Path(__file__).parents[2]
+
+
+def marlaas(folder: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    return subprocess.run([sys.executable, "-c", CODE, *words], cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_written_package_passes_its_test_and_the_check(tmp_path: Path) -> None:
+    made = marlaas(tmp_path, "envs", "new", "number_game")
+    assert made.returncode == 0, made.stderr
+    package = tmp_path / "number_game"
+    assert (package / "number_game" / "environment.py").exists()
+    check = marlaas(package, "envs", "check", "number_game.environment:NumberGame", "--rows", "2", "--options", '{"highest": 5}')
+    assert check.returncode == 0, check.stdout + check.stderr
+    assert "from 1 to 5" in check.stdout
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=package, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert "2 passed" in tests.stdout, tests.stdout
+
+
+def test_installed_package_is_found_by_its_name(tmp_path: Path) -> None:
+    marlaas(tmp_path, "envs", "new", "number_game")
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), "./number_game"]
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    check = marlaas(tmp_path, "envs", "check", "number_game", "--rows", "2", PYTHONPATH=f"{ROOT}{os.pathsep}{site}")
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_written_task_is_valid(tmp_path: Path) -> None:
+    import tomllib
+
+    marlaas(tmp_path, "envs", "new", "number_game")
+    assert isinstance(parse_spec(tomllib.loads((tmp_path / "number_game" / "task.toml").read_text())), TaskSpec)
+
+
+def test_wrong_name_and_full_folder_are_refused_in_one_line(tmp_path: Path) -> None:
+    wrong = marlaas(tmp_path, "envs", "new", "Number-Game")
+    assert wrong.returncode == 1
+    assert "cannot be the name of a Python package" in wrong.stderr
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.py").touch()
+    full = marlaas(tmp_path, "envs", "new", "number_game", "--to", "full")
+    assert full.returncode == 1
+    assert full.stderr == "marlaas: full is not empty; name another folder with --to\n"
+    assert sorted(path.name for path in (tmp_path / "full").iterdir()) == ["mine.py"]
