@@ -1,4 +1,6 @@
-"""Steps of many tasks that are ready at once: computed together against one after another. Prints JSON.
+"""Steps of many tasks that are ready at once: computed together against one after another.
+
+Prints JSON, and writes it to bench/results/shared-steps-<device>.json with a plot in docs/images.
 
 python -m bench.shared_steps                    the tiny base model on a CPU: a few minutes on one core
 python -m bench.shared_steps --device cuda      a random base model of 0.6 B parameters on a GPU: under 8 minutes
@@ -24,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.report import machine, write
 from bench.trainer_step import make_groups
 
 if TYPE_CHECKING:
@@ -75,10 +78,16 @@ def main() -> None:
     elif args.outside:
         print(json.dumps({"device": args.device} | outside(args), indent=2))
     else:
-        print(json.dumps(report(args), indent=2))
+        found = measurements(args)
+        write(f"shared-steps-{args.device}", found)
+        print(json.dumps(found, indent=2))
+        from bench.learning_charts import draw_shared_steps
+
+        draw_shared_steps(found)
 
 
-def report(args: argparse.Namespace) -> dict[str, Any]:
+def measurements(args: argparse.Namespace) -> dict[str, Any]:
+    described = machine()
     started, rows, left_out = time.monotonic(), list[dict[str, Any]](), list[str]()
     for tasks in map(int, args.tasks.split(",")):
         found: dict[str, Any] = {"tasks": tasks}
@@ -97,7 +106,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     if args.device == "cpu":
         left_out.append("everything on a GPU: torch sees none here")
     settings = {name: getattr(args, name) for name in ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")}
-    return settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
+    return {"machine": described} | settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
 
 
 def gain(found: dict[str, Any]) -> float | None:

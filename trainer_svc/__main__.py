@@ -67,7 +67,8 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
         budget_tokens=pool.train_tokens,
         most_together=settings.shared_steps,
     )
-    return Trainer(running.bus, learner, Residents(settings.resident_tasks), settings.pool)
+    residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
+    return Trainer(running.bus, learner, residents, settings.pool)
 
 
 def _import_heavy() -> None:

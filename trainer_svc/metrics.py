@@ -12,6 +12,8 @@ from trainer_svc.batch import Group
 MAX_COMPONENTS = 32
 """Reward components that are reported, the first by name: an environment may have any number."""
 
+RATIO_EDGES = (0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.25, 2)
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -48,6 +50,7 @@ def token_metrics(measured: Sequence[Measured]) -> dict[str, float]:
         "ratio_mean": float(ratio_N.mean()),
         "ratio_p99": float(np.quantile(ratio_N, 0.99)),
         "ratio_max": float(ratio_N.max()),
+        **{f"ratio.{edge:g}": float((ratio_N <= edge).mean()) for edge in RATIO_EDGES},
         "effective_sample_share": effective_sample_share(ratio_N),
         "kl_sampler": float((ratio_N - 1 - log_ratio_N).mean()),
         **({} if mismatch is None else {"sampler_mismatch": mismatch}),

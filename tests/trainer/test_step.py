@@ -286,6 +286,9 @@ def test_metrics_say_what_happened(policy: Policy) -> None:
     assert 0 < result.metrics["entropy"] < math.log(VOCABULARY)
     assert result.metrics["kl_sampler"] > 0
     assert result.metrics["ratio_max"] >= result.metrics["ratio_p99"] >= result.metrics["ratio_mean"]
+    shares = [result.metrics[f"ratio.{edge}"] for edge in ("0.5", "0.8", "0.9", "0.97", "1.03", "1.1", "1.25", "2")]
+    assert 0 < shares[0] < shares[-1] < 1
+    assert shares == sorted(shares)
     assert 0 < result.metrics["effective_sample_share"] < 1
     assert result.metrics["sampler_mismatch"] > 0
     assert {stale: result.metrics[f"staleness.{stale}"] for stale in range(3)} == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: 1 / 3})
@@ -338,6 +341,21 @@ def test_least_recently_trained_task_gives_way(policy: Policy) -> None:
     residents.forget("a")
     assert residents.get("a", "a1") is None
     assert len(residents) == 1
+
+
+def test_large_states_give_way_before_there_are_too_many(policy: Policy) -> None:
+    small, large, other = (begin(policy, DIFFERENT[name]) for name in "bca")
+    assert small.size_bytes == 12 * small.optimizer.params.numel()
+    residents = Residents(limit=8, limit_bytes=large.size_bytes + small.size_bytes)
+    for resident in (small, large):
+        residents.keep(resident, "1")
+    assert (len(residents), residents.size_bytes) == (2, large.size_bytes + small.size_bytes)
+    residents.keep(other, "1")
+    assert residents.get("b", "1") is None
+    assert residents.size_bytes <= large.size_bytes + small.size_bytes
+    nothing_fits = Residents(limit=8, limit_bytes=1)
+    nothing_fits.keep(small, "1")
+    assert len(nothing_fits) == 0
 
 
 def changed(groups: list[Group], **change: object) -> list[Group]:
