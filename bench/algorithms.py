@@ -29,9 +29,9 @@ from env_svc.contract import Finish, Reply
 from env_svc.registry import AnyEnvironment, build
 from rollout_svc.chat import Chat
 from trainer_svc.batch import Group, Trajectory
-from trainer_svc.grouped import LoopedProduct
+from trainer_svc.grouped import Part, by_one
 from trainer_svc.learner import initial_resident
-from trainer_svc.lora import Part, adapt, attached
+from trainer_svc.lora import adapt, attached
 from trainer_svc.packing import Row, Sample, collate
 from trainer_svc.policy import Adapted, Policy, prepare_torch
 from trainer_svc.resident import Resident
@@ -178,8 +178,8 @@ class Sampler:
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         replies: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
         open_, cache = set(range(len(prompts))), None
-        part = Part(0, resident.layout.views(resident.optimizer.params))
-        with torch.no_grad(), attached(self._layers, [part], LoopedProduct):
+        products = by_one([Part(0, resident.layout, resident.optimizer.params)])
+        with torch.no_grad(), attached(self._layers, products):
             for _ in range(NEW_TOKENS):
                 output = self._model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
                 cache, log_all = output.past_key_values, output.logits[:, -1].log_softmax(-1)

@@ -119,10 +119,10 @@ def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
     """Median seconds for one step of every task, and the memory that took, in this process."""
     import torch
 
-    from trainer_svc.grouped import GroupedMmProduct, LoopedProduct
+    from trainer_svc.grouped import by_grouped_mm, by_loop
 
     policy = load(args)
-    policy.product = GroupedMmProduct if way == "grouped_mm" else LoopedProduct
+    policy.way_together = by_grouped_mm if way == "grouped_mm" else by_loop
     run = steps(args, policy, tasks, together=way != "alone")
     on_gpu = args.device == "cuda"
     run(0)

@@ -1,4 +1,4 @@
-"""Several adapters in one layer: the first tokens belong to one, the next to another, each with its own rank and scale. Pure.
+"""Several adapters in one forward: the first tokens belong to one, the next to another, each with its own rank and scale. Pure.
 
 Two ways that give the same numbers but for rounding: a loop over the parts, which is the plain reference and copies
 nothing, and `grouped_mm`, one kernel for all parts, which is what a GPU with many small parts needs. In both, a part's
@@ -8,44 +8,144 @@ Source: one frozen product for all tokens and the low-rank terms grouped: Punica
 arXiv 2312.02515.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer_svc.lora import Layout, LoraModule, Product, alone
+
 RANK_MULTIPLE = 8
 """Ranks are filled up to a multiple of this: `grouped_mm` wants rows of a multiple of 16 bytes on a GPU."""
 
 
-class LoopedProduct(torch.autograd.Function):
-    """xWᵀ + bias, plus s·(xAᵀ)Bᵀ for each part of x with its own A, B and s; a scaling of None: nothing is added there.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Which tokens one adapter is for: so many, after those of the parts before. `vector` is in the precision to compute with."""
 
-    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each part that has
-    any. `ends` says where each part's rows of x end.
+    tokens: int
+    layout: Layout
+    vector: Tensor
+
+
+Way = Callable[[Sequence[Part]], dict[str, Product]]
+"""What each layer has to compute for these parts, by the layer's name; layers that none of them changes are left out."""
+
+
+def way_on(device: torch.device) -> Way:
+    """The faster one there."""
+    return by_grouped_mm if device.type == "cuda" else by_loop
+
+
+def by_one(parts: Sequence[Part]) -> dict[str, Product]:
+    """For a single part."""
+    (part,) = parts
+    return {name: alone(pair) for name, pair in part.layout.views(part.vector).items()}
+
+
+def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
+    """Part by part in each layer."""
+    ends = list(accumulate(part.tokens for part in parts))
+    pairs = [part.layout.views(part.vector) for part in parts]
+    found: dict[str, Product] = {}
+    for name in dict.fromkeys(name for own in pairs for name in own):
+        present = [(slice(end - part.tokens, end), own[name]) for part, end, own in zip(parts, ends, pairs, strict=True) if name in own]
+        rows, scalings = [rows for rows, _ in present], [pair.scaling for _, pair in present]
+        found[name] = partial(_by_loop, rows, scalings, [matrix for _, pair in present for matrix in (pair.a, pair.b)])
+    return found
+
+
+def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
+    """All parts at once in each layer; every rank is filled up with zeros to the largest, also where a part has no adapter.
+
+    The adapters are laid out for that once for the whole model, with two operations each.
+    """
+    most = max(part.layout.rank for part in parts)
+    rank = -(-most // RANK_MULTIPLE) * RANK_MULTIPLE
+    modules = tuple(dict.fromkeys(module for part in parts for module in part.layout.modules))
+    if not modules:
+        return {}
+    device = parts[0].vector.device
+    bank_G_P = torch.stack([_filled_up(part, modules, rank) for part in parts])
+    sizes = [rank * width for module in modules for width in (module.inputs, module.outputs)]
+    matrices = iter(bank_G_P.split(sizes, dim=1))
+    tokens = [part.tokens for part in parts]
+    offsets_G = torch.tensor(list(accumulate(tokens)), dtype=torch.int32, device=device)
+    scaling_G = torch.tensor([part.layout.scaling for part in parts], dtype=bank_G_P.dtype, device=device)
+    scaling_N_1 = scaling_G.repeat_interleave(torch.tensor(tokens, device=device), output_size=sum(tokens))[:, None]
+    return {
+        module.name: partial(
+            _by_grouped_mm,
+            offsets_G,
+            scaling_N_1,
+            next(matrices).view(len(parts), rank, module.inputs),
+            next(matrices).view(len(parts), module.outputs, rank),
+        )
+        for module in modules
+    }
+
+
+def _by_loop(
+    rows: Sequence[slice], scalings: Sequence[float], matrices: Sequence[Tensor], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    return _LoopedProduct.apply(x, weight, bias, rows, scalings, *matrices)
+
+
+def _by_grouped_mm(
+    offsets_G: Tensor, scaling_N_1: Tensor, a_G_R_I: Tensor, b_G_O_R: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    return _GroupedMmProduct.apply(x, weight, bias, offsets_G, scaling_N_1, a_G_R_I, b_G_O_R)
+
+
+def _filled_up(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
+    size = sum(rank * (module.inputs + module.outputs) for module in modules)
+    return part.vector.new_zeros(size).index_copy(0, _places(part.layout, modules, rank).to(part.vector.device), part.vector)
+
+
+@lru_cache(maxsize=256)
+def _places(layout: Layout, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
+    """Where each element of the layout's vector goes: for each of `modules` A (rank, inputs), then B (outputs, rank)."""
+    start = dict(zip(modules, accumulate([0, *(rank * (module.inputs + module.outputs) for module in modules)]), strict=False))
+    found: list[Tensor] = []
+    for module in layout.modules:
+        behind_a = start[module] + rank * module.inputs
+        found.append(torch.arange(start[module], start[module] + layout.rank * module.inputs))
+        found.append((behind_a + torch.arange(module.outputs)[:, None] * rank + torch.arange(layout.rank)).flatten())
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+
+class _LoopedProduct(torch.autograd.Function):
+    """xWᵀ + bias, plus s·(xAᵀ)Bᵀ for each of the given ranges of rows with its own A, B and s.
+
+    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range.
     """
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, bias, ends, scalings, *matrices = given
+        x, weight, bias, ranges, scalings, *matrices = given
         output = functional.linear(x, weight, bias)
         hiddens = []
-        for rows, scaling, a, b in _parts(ends, scalings, matrices):
+        for rows, scaling, a, b in zip(ranges, scalings, matrices[::2], matrices[1::2], strict=True):
             hiddens.append(x[rows] @ a.t())
             output[rows].addmm_(hiddens[-1], b.t(), alpha=scaling)
         ctx.save_for_backward(x, weight, *matrices, *hiddens)
-        ctx.ends, ctx.scalings = ends, scalings
+        ctx.ranges, ctx.scalings = ranges, scalings
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = gradients
         x, weight, *saved = ctx.saved_tensors
-        matrices, hiddens = saved[: len(saved) * 2 // 3], saved[len(saved) * 2 // 3 :]
+        parts = len(ctx.scalings)
+        matrices, hiddens = saved[: 2 * parts], saved[2 * parts :]
         grad_x = grad @ weight if ctx.needs_input_grad[0] else None
         found: list[Tensor] = []
-        for (rows, scaling, a, b), hidden in zip(_parts(ctx.ends, ctx.scalings, matrices), hiddens, strict=True):
+        for rows, scaling, a, b, hidden in zip(ctx.ranges, ctx.scalings, matrices[::2], matrices[1::2], hiddens, strict=True):
             grad_hidden = (grad[rows] @ b).mul_(scaling)
             if grad_x is not None:
                 grad_x[rows].addmm_(grad_hidden, a)
@@ -53,66 +153,25 @@ class LoopedProduct(torch.autograd.Function):
         return grad_x, None, None, None, None, *found
 
 
-class GroupedMmProduct(torch.autograd.Function):
-    """As `LoopedProduct`, by `torch.nn.functional.grouped_mm`: ranks are filled up with zeros to the largest."""
+class _GroupedMmProduct(torch.autograd.Function):
+    """The same with `torch.nn.functional.grouped_mm`.
+
+    Shapes: x (N, inputs); W (outputs, inputs), frozen; `offsets_G` int32, where each part's rows of x end; `scaling_N_1`.
+    """
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, bias, ends, scalings, *matrices = given
-        a_G_R_I, b_G_R_O = _stacked(x, weight, ends, scalings, matrices)
-        offsets = torch.tensor(ends, dtype=torch.int32, device=x.device)
-        hidden = functional.grouped_mm(x, a_G_R_I.transpose(1, 2), offs=offsets)
-        ctx.save_for_backward(x, weight, offsets, a_G_R_I, b_G_R_O, hidden)
-        ctx.ends, ctx.scalings, ctx.ranks = ends, scalings, [a.shape[0] for a in matrices[::2]]
-        return functional.linear(x, weight, bias).add_(functional.grouped_mm(hidden, b_G_R_O, offs=offsets))
+        x, weight, bias, offsets_G, scaling_N_1, a_G_R_I, b_G_O_R = given
+        hidden = functional.grouped_mm(x, a_G_R_I.transpose(1, 2), offs=offsets_G) * scaling_N_1
+        ctx.save_for_backward(x, weight, offsets_G, scaling_N_1, a_G_R_I, b_G_O_R, hidden)
+        return functional.linear(x, weight, bias).add_(functional.grouped_mm(hidden, b_G_O_R.transpose(1, 2), offs=offsets_G))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad = gradients[0].contiguous()
-        x, weight, offsets, a_G_R_I, b_G_R_O, hidden = ctx.saved_tensors
-        grad_hidden = functional.grouped_mm(grad, b_G_R_O.transpose(1, 2), offs=offsets)
-        grad_x = (grad @ weight).add_(functional.grouped_mm(grad_hidden, a_G_R_I, offs=offsets)) if ctx.needs_input_grad[0] else None
-        grad_a_G_R_I = functional.grouped_mm(grad_hidden.t(), x, offs=offsets)
-        grad_b_G_R_O = functional.grouped_mm(hidden.t(), grad, offs=offsets)
-        found: list[Tensor] = []
-        ranks = iter(ctx.ranks)
-        for part, scaling in enumerate(ctx.scalings):
-            if scaling is not None:
-                rank = next(ranks)
-                found += [grad_a_G_R_I[part, :rank], grad_b_G_R_O[part, :rank].t() * scaling]
-        return grad_x, None, None, None, None, *found
-
-
-GroupedProduct = type[LoopedProduct] | type[GroupedMmProduct]
-
-
-def grouped_product(device: torch.device) -> GroupedProduct:
-    """The faster of the two on this device."""
-    return GroupedMmProduct if device.type == "cuda" else LoopedProduct
-
-
-def _parts(
-    ends: Sequence[int], scalings: Sequence[float | None], matrices: Sequence[Tensor]
-) -> Iterator[tuple[slice, float, Tensor, Tensor]]:
-    """Of each part that has an adapter here: its rows, its scaling, A and B."""
-    pairs = zip(matrices[::2], matrices[1::2], strict=True)
-    for start, end, scaling in zip((0, *ends), ends, scalings, strict=False):
-        if scaling is not None:
-            yield slice(start, end), scaling, *next(pairs)
-
-
-def _stacked(
-    x: Tensor, weight: Tensor, ends: Sequence[int], scalings: Sequence[float | None], matrices: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """A (G, R, inputs) and s·Bᵀ (G, R, outputs), zero where a part has no adapter or a smaller rank."""
-    most = max(a.shape[0] for a in matrices[::2])
-    rank = -(-most // RANK_MULTIPLE) * RANK_MULTIPLE
-    a_G_R_I = x.new_zeros(len(ends), rank, weight.shape[1])
-    b_G_R_O = x.new_zeros(len(ends), rank, weight.shape[0])
-    pairs = zip(matrices[::2], matrices[1::2], strict=True)
-    for part, scaling in enumerate(scalings):
-        if scaling is not None:
-            a, b = next(pairs)
-            a_G_R_I[part, : a.shape[0]] = a
-            b_G_R_O[part, : a.shape[0]] = b.t() * scaling
-    return a_G_R_I, b_G_R_O
+        x, weight, offsets_G, scaling_N_1, a_G_R_I, b_G_O_R, hidden = ctx.saved_tensors
+        grad_hidden = functional.grouped_mm(grad, b_G_O_R, offs=offsets_G) * scaling_N_1
+        grad_x = (grad @ weight).add_(functional.grouped_mm(grad_hidden, a_G_R_I, offs=offsets_G)) if ctx.needs_input_grad[0] else None
+        grad_a_G_R_I = functional.grouped_mm(grad_hidden.t(), x, offs=offsets_G)
+        grad_b_G_O_R = functional.grouped_mm(grad.t(), hidden, offs=offsets_G)
+        return grad_x, None, None, None, None, grad_a_G_R_I, grad_b_G_O_R

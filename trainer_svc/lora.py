@@ -5,17 +5,14 @@ cloning, clipping, updating and storing them is one operation each, and nothing 
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from trainer_svc.grouped import GroupedProduct
 
 
 @dataclass(frozen=True)
@@ -64,45 +61,33 @@ class Pair:
     scaling: float
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Which tokens of a forward one adapter is for, and what it changes."""
-
-    tokens: int
-    """So many, after those of the parts before."""
-    pairs: Mapping[str, Pair]
-
-
-@dataclass(frozen=True, eq=False)
-class Attachment:
-    """The parts' pairs for one layer (None where an adapter leaves it as it is), and how they are multiplied."""
-
-    ends: tuple[int, ...]
-    """Where each part's tokens end."""
-    pairs: tuple[Pair | None, ...]
-    product: GroupedProduct
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""x (N, inputs), a frozen weight and its bias → (N, outputs), with the adapters that it was made for."""
 
 
 class LoraLinear(nn.Linear):
-    """A frozen linear layer, sharing the weight of the one it replaces, plus the attached pairs: xWᵀ + s·(xAᵀ)Bᵀ."""
+    """A frozen linear layer, sharing the weight of the one it replaces, that computes what is attached to it."""
 
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
         self.weight = frozen.weight
         self.bias = frozen.bias
-        self.attached: Attachment | None = None
+        self.attached: Product | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         if self.attached is None:
             return functional.linear(input, self.weight, self.bias)
-        x, ends, pairs = input.reshape(-1, self.in_features), self.attached.ends, self.attached.pairs
-        matrices = [matrix.to(input.dtype) for pair in pairs if pair for matrix in (pair.a, pair.b)]
-        if len(pairs) == 1 and pairs[0]:
-            output = _LoraProduct.apply(x, self.weight, self.bias, *matrices, pairs[0].scaling)
-        else:
-            scalings = [pair.scaling if pair else None for pair in pairs]
-            output = self.attached.product.apply(x, self.weight, self.bias, ends, scalings, *matrices)
+        output = self.attached(input.reshape(-1, self.in_features), self.weight, self.bias)
         return output.view(*input.shape[:-1], self.out_features)
+
+
+def alone(pair: Pair) -> Product:
+    """One adapter for all of x."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _LoraProduct.apply(x, weight, bias, pair.a, pair.b, pair.scaling)
+
+    return product
 
 
 class _LoraProduct(torch.autograd.Function):
@@ -140,13 +125,11 @@ def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
 
 
 @contextmanager
-def attached(layers: Mapping[str, LoraLinear], parts: Sequence[Part], product: GroupedProduct) -> Generator[None]:
-    """Within the block the model computes each part of its tokens with that part's pairs; afterwards it is the base model again."""
-    ends = tuple(accumulate(part.tokens for part in parts))
+def attached(layers: Mapping[str, LoraLinear], products: Mapping[str, Product]) -> Generator[None]:
+    """Within the block the model computes with these; afterwards it is the base model again."""
     try:
-        for name, layer in layers.items():
-            pairs = tuple(part.pairs.get(name) for part in parts)
-            layer.attached = Attachment(ends, pairs, product) if any(pairs) else None
+        for name, product in products.items():
+            layers[name].attached = product
         yield
     finally:
         for layer in layers.values():

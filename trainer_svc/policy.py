@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
 from common.spec import LORA_TARGETS
-from trainer_svc.grouped import grouped_product
-from trainer_svc.lora import Layout, LoraLinear, Part, adapt, attached
+from trainer_svc.grouped import Part, by_one, way_on
+from trainer_svc.lora import Layout, LoraLinear, adapt, attached
 from trainer_svc.packing import Packed, Row, Sample, collate
 
 LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
@@ -61,7 +61,7 @@ class Policy:
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
         self.shares_prefixes = True
-        self.product = grouped_product(device)
+        self.way_together = way_on(device)
         self._check()
 
     @classmethod
@@ -93,11 +93,12 @@ class Policy:
     def _hidden(self, packed: Packed, adapted: Sequence[Adapted]) -> Tensor:
         columns = packed.ids_B_T.shape[1]
         parts = [
-            Part((segment.rows.stop - segment.rows.start) * columns, part.layout.views(part.vector))
+            Part((segment.rows.stop - segment.rows.start) * columns, part.layout, part.vector.to(self.dtype))
             for segment, part in zip(packed.segments, adapted, strict=True)
         ]
         mask = _branch_mask(self.tensor(packed.branch_B_T), self.dtype) if packed.has_branches else None
-        with attached(self.layers, parts, self.product):
+        way = by_one if len(parts) == 1 else self.way_together
+        with attached(self.layers, way(parts)):
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
                 attention_mask=mask,

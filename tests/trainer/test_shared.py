@@ -6,9 +6,11 @@ differently, so what is compared is bounded by TOLERANCE, relative to the vector
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.test_step import BUDGET, DIFFERENT, assert_identical, begin
 from trainer_svc.batch import Group
-from trainer_svc.grouped import GroupedMmProduct, GroupedProduct, LoopedProduct
+from trainer_svc.grouped import Way, by_grouped_mm, by_loop
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.packing import Packed, pack, rows_of, unpadded_tokens
 from trainer_svc.policy import Adapted, Policy, TokenScores
@@ -71,11 +73,11 @@ def assert_equal_but_for_rounding(found: Outcome, expected: StepResult, before: 
     np.testing.assert_allclose(*canaries, atol=1e-3)
 
 
-@pytest.fixture(params=[LoopedProduct, GroupedMmProduct])
-def either_way(request: pytest.FixtureRequest, policy: Policy) -> GroupedProduct:
+@pytest.fixture(params=[by_loop, by_grouped_mm])
+def either_way(request: pytest.FixtureRequest, policy: Policy) -> Way:
     """The session's policy, multiplying one way or the other."""
-    before, policy.product = policy.product, request.param
-    request.addfinalizer(lambda: setattr(policy, "product", before))
+    before, policy.way_together = policy.way_together, request.param
+    request.addfinalizer(lambda: setattr(policy, "way_together", before))
     return request.param
 
 
@@ -196,39 +198,44 @@ class Narrow(Policy):
         return super().scores(packed, adapted, entropy_gradient=entropy_gradient)
 
 
-async def trained(learner: Learner, policy: Policy, names: str) -> list[Trained]:
-    """Steps that are asked for at the same moment, the first of them while the thread is busy."""
-    started = [asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in names]
-    return await asyncio.gather(*started)
-
-
-@pytest.mark.parametrize(("most", "budget", "expected"), [(1, 4096, [1, 1, 1, 1]), (3, 4096, [3, 3, 3, 1]), (8, 4096, [4, 4, 4, 4])])
-async def test_steps_that_wait_are_taken_together_as_the_settings_allow(
-    policy: Policy, most: int, budget: int, expected: list[int]
-) -> None:
+@asynccontextmanager
+async def busy_thread() -> AsyncGenerator[tuple[ThreadPoolExecutor, Event]]:
+    """The learner's thread, which does nothing else until the event is set."""
     with ThreadPoolExecutor(max_workers=1) as thread:
-        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
-        found = await trained(Learner(policy, thread, budget_tokens=budget, most_together=most), policy, "abca")
-        busy.result()
+        gate = Event()
+        thread.submit(gate.wait)
+        try:
+            yield thread, gate
+        finally:
+            gate.set()
+
+
+async def trained(policy: Policy, names: str, *, budget: int = 4096, most: int = 8) -> list[Trained]:
+    """Steps that all wait when the thread gets to them."""
+    async with busy_thread() as (thread, gate):
+        learner = Learner(policy, thread, budget_tokens=budget, most_together=most)
+        asked = [asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in names]
+        await asyncio.sleep(0)
+        assert learner.waiting == len(names)
+        gate.set()
+        return await asyncio.gather(*asked)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, [1, 1, 1, 1]), (3, [3, 3, 3, 1]), (8, [4, 4, 4, 4])])
+async def test_steps_that_wait_are_taken_together_as_the_settings_allow(policy: Policy, most: int, expected: list[int]) -> None:
+    found = await trained(policy, "abca", most=most)
     assert [result.step.metrics["together"] for result in found] == expected
 
 
 async def test_a_full_micro_batch_takes_no_company(policy: Policy) -> None:
     budget = unpadded_tokens(groups_of("a")) + unpadded_tokens(groups_of("b"))
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
-        found = await trained(Learner(policy, thread, budget_tokens=budget, most_together=8), policy, "abc")
-        busy.result()
+    found = await trained(policy, "abc", budget=budget)
     assert [result.step.metrics["together"] for result in found] == [2, 2, 1]
 
 
 async def test_computation_that_fails_together_is_tried_alone(model_folder_policy: Narrow) -> None:
     policy = model_folder_policy
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
-        found = await trained(Learner(policy, thread, budget_tokens=4096, most_together=8), policy, "ab")
-        busy.result()
-    for name, result in zip("ab", found, strict=True):
+    for name, result in zip("ab", await trained(policy, "ab"), strict=True):
         expected = train_step(policy, begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name], budget_tokens=4096)
         assert_identical(result.step.resident, expected.resident)
 
@@ -241,15 +248,15 @@ def model_folder_policy(model_folder: object) -> Narrow:
 
 
 async def test_step_whose_asker_is_gone_is_not_taken(policy: Policy) -> None:
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    async with busy_thread() as (thread, gate):
         learner = Learner(policy, thread, budget_tokens=4096, most_together=8)
-        busy = thread.submit(asyncio.run, asyncio.sleep(0.2))
         gone, stays = (
             asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in "ab"
         )
         await asyncio.sleep(0)
         gone.cancel()
+        await asyncio.sleep(0)
+        gate.set()
         result = await stays
-        busy.result()
     assert result.step.metrics["together"] == 1
     assert learner.waiting == 0
