@@ -6,7 +6,7 @@ Every field that a task file may hold is declared and documented here, and nowhe
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from common.errors import Reject
 
@@ -34,10 +34,13 @@ class Tool(Section):
     options: dict[str, JsonValue] = {}
     """Passed to the tool as they are; it says which it knows."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
+
+def _as_tool(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+NamedTool = Annotated[Tool, BeforeValidator(_as_tool, json_schema_input_type=str | Tool)]
+"""As a task file may write it: the name alone is enough."""
 
 
 class Environment(Section):
@@ -50,7 +53,7 @@ class Environment(Section):
     weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
     and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[NamedTool, ...] = ()
     """What the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
     """Put the tools' schemas into the first prompt, as the chat template does. False where the model knows them already."""

@@ -18,6 +18,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.tasks import Tasks
     from env_svc import measures, registry
     from env_svc.player import Player
+    from env_svc.sandboxes.choice import chosen
+    from env_svc.sandboxes.current import use
     from env_svc.service import EnvService
     from env_svc.tools.layer import ToolPlayer
     from env_svc.tools.toolbox import Toolbox
@@ -29,7 +31,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     measures.WORKERS_BUSY.set_function(lambda: workers.busy)
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    tasks, toolbox = Tasks(), Toolbox()
+    sandbox, tasks, toolbox = chosen(settings), Tasks(), Toolbox()
+    use(sandbox)
     service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s), toolbox), tasks)
 
     def report() -> ReplicaReport:
@@ -38,6 +41,8 @@ async def serve(running: Running[EnvSettings]) -> None:
 
     try:
         await workers.start()
+        if sandbox is not None:
+            await sandbox.start()
         await tasks.read(bus)
         async with asyncio.TaskGroup() as runners:
             runners.create_task(service.follow_tasks(bus))
@@ -49,6 +54,8 @@ async def serve(running: Running[EnvSettings]) -> None:
             running.health.set_ready(f"serving {', '.join(families)}")
     finally:
         await asyncio.shield(asyncio.gather(workers.stop(), toolbox.close()))
+        if sandbox is not None:
+            await asyncio.shield(sandbox.close())
 
 
 def main() -> None:

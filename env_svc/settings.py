@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,17 @@ class EnvSettings(Settings):
     """Groups opened at once, per family."""
     turns: int = Field(default=2048, ge=1)
     """Messages with turns played at once, per family."""
+    sandbox: Literal["monty", "bubblewrap", "docker", "none"] = "monty"
+    """Where code runs that a policy wrote. `monty`: an interpreter of a part of Python, always there; `bubblewrap`: CPython,
+    needs the program bwrap; `docker`: CPython in a container; `none`: tasks that need one are refused."""
+    sandbox_runs: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=1, le=4096)
+    """Runs at once; others wait."""
+    docker_url: str = "unix:///var/run/docker.sock"
+    """Of the engine, for the sandbox `docker`."""
+    sandbox_image: str = "python:3.11-slim"
+    """With `python3` and `env`, for the sandbox `docker`; it is not pulled."""
+    sandbox_warm: int = Field(default=4, ge=0, le=256)
+    """Containers that wait for their code, for the sandbox `docker`."""
 
     @property
     def family_names(self) -> list[str]:

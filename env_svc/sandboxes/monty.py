@@ -4,15 +4,17 @@ It runs in worker processes of its own, so that what crashes it crashes a worker
 generators, few modules, no packages: for calculators and short programs, not for any program.
 """
 
+import asyncio
+import math
+
 import pydantic_monty as monty
 
 from common.errors import Fatal
+from env_svc.sandboxes.printed import LONGEST_ERROR, Printed
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
 
 GRACE_S = 1.0
 """After its time a run is ended from inside; after this, its worker is."""
-LONGEST_ERROR = 2_000
-"""Characters."""
 
 
 class MontySandbox(Sandbox):
@@ -23,6 +25,7 @@ class MontySandbox(Sandbox):
             max_processes=processes, feed_duration_limit_grace=GRACE_S, turn_duration_limit_grace=GRACE_S
         )
         self._pool: monty.AsyncMonty | None = None
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
         try:
@@ -31,21 +34,21 @@ class MontySandbox(Sandbox):
             raise Fatal(f"the sandbox 'monty' does not start: {error}") from None
 
     async def run(self, source: str, bounds: Bounds) -> Ran:
-        printed = _Printed(bounds.output_bytes)
+        printed = Printed(bounds.output_bytes)
         try:
             pool = await self._started()
-            async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": bounds.time_s}) as session:
+            async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": math.inf}) as session:
                 # Only what it prints counts: a value would have to be converted, however large.
-                await session.feed_run(f"{source}\nNone", print_callback=printed)
+                await session.feed_run(f"{source}\nNone", print_callback=lambda _, text: printed.add(text.encode()))
         except monty.MontyCrashedError as error:
-            return Ran(printed.text, "TimeoutError", "time") if error.timed_out else Ran(printed.text, "the interpreter crashed", "memory")
+            return Ran(printed.output, "it took too long", "time") if error.timed_out else Ran(printed.output, "it crashed", "memory")
         except monty.MontySyntaxError as error:
             return Ran("", error.display("type-msg")[:LONGEST_ERROR])
         except monty.MontyRuntimeError as error:
             return _ended(error, printed)
         except (OSError, monty.MontyError, RuntimeError) as error:
             raise SandboxUnavailable(f"monty: {type(error).__name__}: {error}") from error
-        return Ran(printed.text)
+        return Ran(printed.output)
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -53,35 +56,10 @@ class MontySandbox(Sandbox):
             self._pool = None
 
     async def _started(self) -> monty.AsyncMonty:
-        if self._pool is None:
-            self._pool = await self._new_pool().__aenter__()
-        return self._pool
-
-
-class _Full(Exception):
-    """The code printed more than it may."""
-
-
-class _Printed:
-    """What the code prints, up to a limit."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
-        self._parts: list[str] = []
-        self.is_full = False
-
-    def __call__(self, stream: str, text: str) -> None:
-        del stream
-        kept = text.encode()[: self._left].decode(errors="ignore")
-        self._parts.append(kept)
-        self._left -= len(text.encode())
-        if self._left < 0:
-            self.is_full, self._left = True, 0
-            raise _Full
-
-    @property
-    def text(self) -> str:
-        return "".join(self._parts)
+        async with self._starting:
+            if self._pool is None:
+                self._pool = await self._new_pool().__aenter__()
+            return self._pool
 
 
 def _limits(bounds: Bounds) -> monty.ResourceLimits:
@@ -92,13 +70,13 @@ def _limits(bounds: Bounds) -> monty.ResourceLimits:
     }
 
 
-def _ended(error: monty.MontyRuntimeError, printed: _Printed) -> Ran:
+def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
     text = error.display("type-msg")
-    if printed.is_full:
-        return Ran(printed.text, "it printed too much", "output")
+    if printed.is_too_much:
+        return Ran(printed.output, "it printed too much", "output")
     stopped: Stopped | None = None
     if text.startswith("TimeoutError") and "limit exceeded" in text:
         stopped = "time"
     elif text.startswith("MemoryError") and "limit exceeded" in text:
         stopped = "memory"
-    return Ran(printed.text, error.display("traceback")[-LONGEST_ERROR:], stopped)
+    return Ran(printed.output, error.display("traceback")[-LONGEST_ERROR:], stopped)

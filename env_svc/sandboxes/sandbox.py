@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from env_svc.sandboxes.printed import Printed
 from env_svc.tools.tool import ToolUnavailable
 
 MIB = 2**20
@@ -47,6 +48,18 @@ class Ran:
     def is_complete(self) -> bool:
         """It came to its end by itself and without an error."""
         return not self.error and self.stopped is None
+
+
+def ended(printed: Printed, stopped: Stopped | None, status: int | None) -> Ran:
+    """How a process ended that a limit `stopped`, or that ended with this exit status (negative, or above 128: by a signal)."""
+    last = printed.error.strip().rpartition("\n")[2]
+    if stopped is None and (last.startswith("MemoryError") or status in (-9, 137)):
+        stopped = "memory"
+    if stopped is None and status in (-24, 152):
+        stopped = "time"
+    if stopped is not None:
+        return Ran(printed.output, printed.error, stopped)
+    return Ran(printed.output, (printed.error or f"exit status {status}") if status else "")
 
 
 class Sandbox(ABC):

@@ -20,6 +20,7 @@ from env_svc.tools.tool import Tool, ToolSource
 ENTRY_POINTS = "marlaas.tools"
 BUILT_IN = {
     "calculator": "env_svc.tools.calculator:Calculator",
+    "python": "env_svc.tools.python:Python",
 }
 
 AnyTool = Tool | ToolSource

@@ -257,7 +257,7 @@ def test_notes_travel_around_any_state() -> None:
 
 async def test_toolbox_shares_a_tool_and_closes_it() -> None:
     toolbox = Toolbox()
-    first, second = [await toolbox.kit([spec.Tool.model_validate("calculator")]) for _ in range(2)]
+    first, second = [await toolbox.kit(["calculator"]) for _ in range(2)]
     assert first["calculator"].tool is second["calculator"].tool
     assert (await toolbox.kit([Parrot()]))["parrot"].objection({}) == "parrot: 'text' is a required property"
     await toolbox.close()

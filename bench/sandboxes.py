@@ -1,0 +1,56 @@
+"""What a sandbox costs: `python -m bench.sandboxes [monty bubblewrap docker]`.
+
+start       from nothing to ready for code
+run         median of one run of `print(6 * 7)`, one after another
+throughput  such runs a second, as many at once as there are places
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+
+from env_svc.sandboxes.choice import chosen
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.settings import EnvSettings
+
+IN_A_ROW = 20
+AT_ONCE = {"monty": 4000, "bubblewrap": 100, "docker": 40}
+SOURCE = "print(6 * 7)"
+
+
+async def measure(kind: str) -> str:
+    settings = EnvSettings.model_validate({"sandbox": kind})
+    sandbox = chosen(settings)
+    assert sandbox is not None
+    started = time.perf_counter()
+    await sandbox.start()
+    start_s = time.perf_counter() - started
+    try:
+        runs_s = [await _run(sandbox) for _ in range(IN_A_ROW)]
+        started = time.perf_counter()
+        await asyncio.gather(*(_run(sandbox) for _ in range(AT_ONCE[kind])))
+        per_s = AT_ONCE[kind] / (time.perf_counter() - started)
+    finally:
+        await sandbox.close()
+    return (
+        f"| `{kind}` | {start_s:.2f} s | {1e3 * statistics.median(runs_s):.1f} ms | {1e3 * max(runs_s):.1f} ms "
+        f"| {per_s:.0f}/s, {settings.sandbox_runs} at once |"
+    )
+
+
+async def _run(sandbox: Sandbox) -> float:
+    started = time.perf_counter()
+    ran = await sandbox.run(SOURCE, Bounds())
+    assert ran == Ran("42\n"), ran
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    print("| sandbox | start | run, median | run, slowest | throughput |\n|---|---|---|---|---|")
+    for kind in sys.argv[1:] or list(AT_ONCE):
+        print(asyncio.run(measure(kind)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

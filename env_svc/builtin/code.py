@@ -1,0 +1,93 @@
+"""Programming problems graded by unit tests: `code`.
+
+Rows are JSON objects as in MBPP: a text, tests that are assert statements, and optionally a solution and code before the tests:
+
+    {"text": "Write a function that doubles.", "test_list": ["assert double(2) == 4"], "code": "def double(n): return 2 * n"}
+
+The last fenced block of a reply is its code, or all of it. How it is graded so that nothing can be forged: `unit_tests.py`.
+"""
+
+import re
+import secrets
+from typing import TypedDict
+
+from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
+from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
+from env_svc.sandboxes.current import current
+from env_svc.sandboxes.sandbox import MIB, Bounds
+from env_svc.unit_tests import NotATest, UnitTest, asking_program, function_of, judging_program, returned, unit_test
+
+BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+OUTPUT_BYTES = 256 * 1024
+INSTRUCTION = "Answer with a Python function that passes this test: {test}"
+
+
+class State(TypedDict):
+    """The problem itself, so that a replica with another file grades the same."""
+
+    tests: list[str]
+    setup: str
+    solution: str
+
+
+class Code(Environment[State]):
+    """One problem, one reply; reward 1 where all tests hold. Tests beyond the first `shown` are not in the prompt."""
+
+    components = ("passed", "parsed")
+
+    def __init__(
+        self,
+        *,
+        file: str | None = None,
+        dataset: str | None = None,
+        configuration: str | None = None,
+        split: str = "train",
+        shown: int = 1,
+        time_s: float = 5.0,
+        memory_mib: int = 256,
+    ) -> None:
+        if file is not None and dataset is not None:
+            raise WrongOptions("environment 'code' takes one of the options 'file' and 'dataset'")
+        self._rows: list[Row] = rows_of_dataset(dataset, configuration, split) if dataset else rows_of_file(file or "small_programs.jsonl")
+        self._shown = shown
+        self._bounds = Bounds(time_s=time_s, memory_bytes=memory_mib * MIB, output_bytes=OUTPUT_BYTES)
+        self._sandbox = current("the environment 'code'")
+        for number, row in enumerate(self._rows):
+            try:
+                _tests(row["test_list"])
+                row["text"] = str(row["text"])
+            except (KeyError, TypeError, NotATest) as error:
+                raise WrongOptions(f"environment 'code': row {number}: {error!s:.200}") from None
+
+    async def open(self, index: int, seed: int) -> Opening[State]:
+        row = row_at(self._rows, index, seed)
+        asked = [INSTRUCTION.format(test="\n".join(row["test_list"][: self._shown]))] if self._shown else []
+        question = ChatMessage(role="user", content="\n\n".join([row["text"], *asked]))
+        state = State(tests=list(row["test_list"]), setup=str(row.get("test_setup_code") or ""), solution=str(row.get("code") or ""))
+        return Opening([question], state)
+
+    async def step(self, state: State, reply: Reply) -> Turn[State]:
+        tests, setup = _tests(state["tests"]), state["setup"]
+        mark = secrets.token_hex(8)
+        asked = await self._sandbox.run(asking_program(written(reply.text), setup, tests, mark), self._bounds)
+        values = returned(asked.output, mark)
+        held: set[str] = set()
+        if values:
+            judged = await self._sandbox.run(judging_program(setup, tests, values), self._bounds)
+            held = set(judged.output.split())
+        passed = len(held & set(map(str, range(len(tests))))) / len(tests)
+        return Finish(float(passed == 1), {"passed": passed, "parsed": float("SyntaxError" not in asked.error)})
+
+    async def gold(self, state: State) -> str | None:
+        return f"```python\n{state['solution']}\n```" if state["solution"] else None
+
+
+def written(reply: str) -> str:
+    """The code in a reply."""
+    blocks = BLOCK.findall(reply)
+    return str(blocks[-1]) if blocks else reply
+
+
+def _tests(sources: list[str]) -> list[UnitTest]:
+    function = function_of(sources)
+    return [unit_test(source, function) for source in sources]

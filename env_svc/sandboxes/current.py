@@ -1,0 +1,22 @@
+"""The sandbox of this process: set once by `__main__`, asked for when a tool or an environment is built.
+
+Not an option of a task: where code may run is for the operator of a replica to say.
+"""
+
+from env_svc.contract import WrongOptions
+from env_svc.sandboxes.sandbox import Sandbox
+
+_current: Sandbox | None = None
+
+
+def use(sandbox: Sandbox | None) -> None:
+    """From now on. None: code that a policy wrote is refused."""
+    global _current
+    _current = sandbox
+
+
+def current(wanted_by: str) -> Sandbox:
+    """Where code runs that a policy wrote. Raises: WrongOptions when there is none: such code never runs elsewhere."""
+    if _current is None:
+        raise WrongOptions(f"{wanted_by} runs code that a policy wrote, and this process has no sandbox for it: see MARLAAS_ENV_SANDBOX")
+    return _current

@@ -1,0 +1,228 @@
+"""The door to Docker: CPython in a container that lives for one run.
+
+A container has no network, no capabilities, a read-only root, an empty /tmp, no environment variables, and limits on memory
+and processes. Starting one takes most of a second, so some are kept warm: each waits for its code on standard input, and
+ends by itself when the service that holds its standard input is gone.
+"""
+
+import asyncio
+import contextlib
+import functools
+import math
+import os
+import socket
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import docker
+import requests
+import structlog
+from docker.errors import DockerException, NotFound
+
+from common.errors import Fatal
+from env_svc.sandboxes.prelude import LARGEST_FILE_BYTES, PRELUDE, READY, Rlimits, standard_input
+from env_svc.sandboxes.printed import Printed, PrintedTooMuch
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, SandboxUnavailable, Stopped, ended
+
+USER = "65534:65534"
+COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", PRELUDE]
+LABEL = "marlaas.sandbox"
+ROOM_BYTES = 32 * MIB
+"""For the interpreter and /tmp, beyond what the code may use."""
+ENGINE_TIMEOUT_S = 60
+START_TIMEOUT_S = 30.0
+FRAME = struct.Struct(">BxxxI")
+"""Before each piece of output: which stream, how many bytes."""
+STANDARD_ERROR = 2
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class _Container:
+    """One that waits for its code."""
+
+    id: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class DockerSandbox(Sandbox):
+    """At most `runs` at once; `warm` containers with the usual bounds wait for their code."""
+
+    def __init__(self, url: str, image: str, runs: int, warm: int) -> None:
+        self._url = url
+        self._image = image
+        self._runs = asyncio.Semaphore(runs)
+        self._most_warm = warm
+        self._warm: list[_Container] = []
+        self._warming = 0
+        self._side_work: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    @functools.cached_property
+    def _engine(self) -> Any:  # of the SDK, which is not typed
+        return docker.APIClient(base_url=self._url, timeout=ENGINE_TIMEOUT_S, version="auto")
+
+    async def start(self) -> None:
+        try:
+            await self._asked(lambda engine: engine.inspect_image(self._image))
+            await self._sweep()
+        except NotFound:
+            raise Fatal(f"the sandbox 'docker' has no image {self._image}: docker pull {self._image}") from None
+        except SandboxUnavailable as error:
+            raise Fatal(f"the sandbox 'docker' does not work: {error}") from None
+        ran = await self.run("print(6 * 7)", Bounds())
+        if ran != Ran("42\n"):
+            raise Fatal(f"the sandbox 'docker' does not work: {ran.error or ran.output!r}")
+        await asyncio.gather(*(self._fill() for _ in range(self._most_warm)), *self._side_work)
+
+    async def run(self, source: str, bounds: Bounds) -> Ran:
+        async with self._runs, self._taken(bounds) as container:
+            limits = Rlimits(bounds.memory_bytes, cpu_s=math.ceil(bounds.time_s) + 1)
+            printed = Printed(bounds.output_bytes)
+            stopped = await _watched(container, standard_input(source, limits), printed, bounds)
+            status = None if stopped is not None else await self._asked(lambda engine: engine.wait(container.id)["StatusCode"])
+            return ended(printed, stopped, status)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await asyncio.gather(*self._side_work, return_exceptions=True)
+        warm, self._warm = self._warm, []
+        await asyncio.gather(*(self._remove(container) for container in warm), return_exceptions=True)
+        await asyncio.to_thread(self._engine.close)
+
+    # ------------------------------------------------------------------------------------------------------ containers
+
+    @contextlib.asynccontextmanager
+    async def _taken(self, bounds: Bounds) -> AsyncGenerator[_Container]:
+        """A container for one run, warm where its bounds are the usual ones; removed afterwards, in the background."""
+        is_usual = (bounds.memory_bytes, bounds.processes) == (Bounds().memory_bytes, Bounds().processes)
+        container = self._warm.pop(0) if is_usual and self._warm else await self._created(bounds)
+        try:
+            yield container
+        finally:
+            self._beside(self._remove(container))
+            if is_usual:
+                self._beside(self._fill())
+
+    def _beside(self, work: Any) -> None:
+        if self._is_closed:
+            work.close()
+            return
+        runner = asyncio.ensure_future(work)
+        self._side_work.add(runner)
+        runner.add_done_callback(self._side_work.discard)
+
+    async def _fill(self) -> None:
+        if self._is_closed or len(self._warm) + self._warming >= self._most_warm:
+            return
+        self._warming += 1
+        try:
+            self._warm.append(await self._created(Bounds()))
+        except SandboxUnavailable as error:  # the next run will say so to somebody
+            log.warning("sandbox_not_warmed", reason=str(error))
+        finally:
+            self._warming -= 1
+
+    async def _created(self, bounds: Bounds) -> _Container:
+        host = {
+            "network_mode": "none",
+            "read_only": True,
+            "mem_limit": bounds.memory_bytes + ROOM_BYTES,
+            "memswap_limit": bounds.memory_bytes + ROOM_BYTES,
+            "pids_limit": bounds.processes,
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges"],
+            "tmpfs": {"/tmp": f"size={LARGEST_FILE_BYTES},mode=1777,nosuid,nodev,noexec"},
+            "ipc_mode": "none",
+            "log_config": {"Type": "none"},
+        }
+        config = await self._asked(
+            lambda engine: engine.create_container(
+                self._image,
+                entrypoint=COMMAND,
+                user=USER,
+                working_dir="/tmp",
+                stdin_open=True,
+                labels={LABEL: "1"},
+                host_config=engine.create_host_config(**host),
+            )
+        )
+        try:
+            raw = await self._asked(lambda engine: _attached(engine, config["Id"]))
+            reader, writer = await asyncio.open_connection(sock=raw)
+            await self._asked(lambda engine: engine.start(config["Id"]))
+        except BaseException:
+            await asyncio.shield(self._asked(lambda engine: engine.remove_container(config["Id"], force=True)))
+            raise
+        return _Container(config["Id"], reader, writer)
+
+    async def _remove(self, container: _Container) -> None:
+        container.writer.close()
+        with contextlib.suppress(NotFound, SandboxUnavailable):
+            await self._asked(lambda engine: engine.remove_container(container.id, force=True))
+
+    async def _sweep(self) -> None:
+        """Remove what replicas that were killed have left: their containers have ended, with their standard input."""
+        found = await self._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL, "status": "exited"}))
+        for one in found:
+            with contextlib.suppress(NotFound):
+                await self._asked(lambda engine, left=one["Id"]: engine.remove_container(left, force=True))
+
+    async def _asked(self, question: Callable[[Any], T]) -> T:
+        """What the engine answers. Raises: NotFound, SandboxUnavailable."""
+        try:
+            return await asyncio.to_thread(lambda: question(self._engine))
+        except NotFound:
+            raise
+        except (DockerException, requests.RequestException, OSError) as error:
+            raise SandboxUnavailable(f"Docker: {str(error)[:300]}") from error
+
+
+def _attached(engine: Any, container: str) -> socket.socket:
+    """The container's standard streams, as a socket of our own."""
+    stream = engine.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+    raw = socket.socket(fileno=os.dup(stream.fileno()))
+    stream.close()
+    raw.setblocking(False)
+    return raw
+
+
+async def _watched(container: _Container, given: bytes, printed: Printed, bounds: Bounds) -> Stopped | None:
+    """Which limit ended the run, if one did."""
+    is_ready = False
+    try:
+        container.writer.write(given)
+        async with asyncio.timeout(START_TIMEOUT_S) as patience:
+            async for stream, data in _pieces(container.reader):
+                if not is_ready:
+                    if stream == STANDARD_ERROR or not data.startswith(READY):
+                        raise SandboxUnavailable(f"Docker: the interpreter did not start: {data.decode(errors='replace')[-300:]}")
+                    is_ready, data = True, data.removeprefix(READY)
+                    patience.reschedule(asyncio.get_running_loop().time() + bounds.time_s)
+                printed.add(data, is_error=stream == STANDARD_ERROR)
+    except PrintedTooMuch:
+        return "output"
+    except TimeoutError:
+        if is_ready:
+            return "time"
+        raise SandboxUnavailable(f"Docker: the interpreter did not start within {START_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise SandboxUnavailable(f"Docker: {error}") from error
+    if not is_ready:
+        raise SandboxUnavailable("Docker: the interpreter ended before its code began")
+    return None
+
+
+async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
+    """(stream, bytes), until the container ends."""
+    while True:
+        try:
+            stream, size = FRAME.unpack(await reader.readexactly(FRAME.size))
+            yield stream, await reader.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return

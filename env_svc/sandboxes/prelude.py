@@ -1,0 +1,61 @@
+"""The program that a sandboxed interpreter starts with: it takes the code over standard input, binds itself, and runs it.
+
+Run with `python -I -S -c`, so it may import nothing of ours, and is kept short: every run pays for it. What it sets cannot be
+taken back by the code that follows, which has no privileges. Limits are set here and not by the parent, because the count
+of processes is one of the sandbox's own user, or user namespace, which the parent is not in.
+"""
+
+import json
+from dataclasses import dataclass
+
+READY = b"\x06"
+"""Written to standard output right before the code starts."""
+LARGEST_FILE_BYTES = 16 * 2**20
+OPEN_FILES = 64
+
+PRELUDE = r"""
+import os, resource, sys
+limits, user, size = eval(sys.stdin.buffer.readline())
+source = sys.stdin.buffer.read(size)
+os.dup2(os.open('/dev/null', os.O_RDONLY), 0)
+if user:
+    os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+for name, most in limits.items():
+    resource.setrlimit(getattr(resource, name), (most, most))
+os.write(1, b'\x06')
+try:
+    exec(compile(source, 'main.py', 'exec', dont_inherit=True), {'__name__': '__main__', '__builtins__': __builtins__})
+except Exception as error:
+    import linecache, traceback
+    linecache.cache['main.py'] = len(source), None, source.decode(errors='replace').splitlines(True), 'main.py'
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    traceback.print_exception(error, limit=-8)
+    sys.exit(1)
+"""
+
+
+@dataclass(frozen=True)
+class Rlimits:
+    """What the kernel allows each process of a run."""
+
+    memory_bytes: int
+    cpu_s: int
+    processes: int | None = None
+    """None where something else counts them."""
+
+    def named(self) -> dict[str, int]:
+        limits = {
+            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_CPU": self.cpu_s,
+            "RLIMIT_FSIZE": LARGEST_FILE_BYTES,
+            "RLIMIT_NOFILE": OPEN_FILES,
+            "RLIMIT_CORE": 0,
+        }
+        return limits if self.processes is None else {**limits, "RLIMIT_NPROC": self.processes}
+
+
+def standard_input(source: str, limits: Rlimits, user: int = 0) -> bytes:
+    """What the prelude reads. `user`: whom to become, where it starts as root; 0 for nobody else."""
+    code = source.encode(errors="replace")
+    header = json.dumps([limits.named(), user, len(code)])
+    return f"{header}\n".encode() + code

@@ -1,0 +1,129 @@
+"""Unit tests of code that nobody trusts. Pure.
+
+A test is one `assert` of the task's owner. Before it is judged it is taken apart: the calls of what was asked for are made in
+one sandbox, together with the policy's code, which sees nothing of the test but the arguments; its values come back as text
+that is read as literals; and the assertion is judged in another sandbox, where there is none of the policy's code. So there
+is nothing for that code to forge: it decides what its functions return, and that is the question.
+"""
+
+import ast
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LONGEST_VALUE = 20_000
+"""Characters of what one call returned, as text."""
+
+
+class NotATest(ValueError):
+    """What was given as a test is none; its text says why."""
+
+
+@dataclass(frozen=True)
+class UnitTest:
+    """One assertion, and the calls in it, as source."""
+
+    source: str
+    calls: tuple[str, ...]
+
+
+def unit_test(source: str, function: str) -> UnitTest:
+    """Raises: NotATest unless `source` is one `assert` with a call of `function`."""
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotATest(f"{source!r:.80} does not parse: {error}") from None
+    if len(statements) != 1 or not isinstance(statements[0], ast.Assert):
+        raise NotATest(f"{source!r:.80} is not one assert statement")
+    finder = _Calls(function)
+    finder.visit(statements[0].test)
+    if not finder.found:
+        raise NotATest(f"{source!r:.80} does not call {function}")
+    return UnitTest(source, tuple(finder.found))
+
+
+def function_of(sources: Sequence[str]) -> str:
+    """The function that the tests are about: the first name called in them that Python does not have.
+
+    Raises: NotATest.
+    """
+    for source in sources:
+        try:
+            nodes = list(ast.walk(ast.parse(source)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id):
+                return node.func.id
+    raise NotATest("the tests call no function")
+
+
+def asking_program(solution: str, setup: str, tests: Sequence[UnitTest], mark: str) -> str:
+    """The policy's code, followed by the tests' calls, each of which prints a line with what it returned."""
+    asked = [
+        f"try:\n    print('\\n{mark}', {number}, repr({call}))\nexcept Exception:\n    pass" for number, call in enumerate(_calls(tests))
+    ]
+    return "\n".join([setup, solution, *asked])
+
+
+def returned(output: str, mark: str) -> dict[int, str]:
+    """Number of the call → literal, of the lines that `asking_program` printed; what is no literal is left out."""
+    found: dict[int, str] = {}
+    for line in output.splitlines():
+        first, _, rest = line.partition(" ")
+        number, _, value = rest.partition(" ")
+        if first == mark and number.isdecimal() and number.isascii() and _is_literal(value):
+            found[int(number)] = value
+    return found
+
+
+def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str]) -> str:
+    """Prints the number of each test that holds. It contains the tests, literals, and nothing that the policy wrote."""
+    lines, first = [setup], 0
+    for number, test in enumerate(tests):
+        known = {call: values.get(first + place) for place, call in enumerate(test.calls)}
+        first += len(test.calls)
+        if None not in known.values():
+            tree = _Replaced({call: str(value) for call, value in known.items()}).visit(ast.parse(test.source))
+            judged = ast.unparse(ast.fix_missing_locations(tree))
+            lines.append(f"try:\n    {judged}\n    print({number})\nexcept Exception:\n    pass")
+    return "\n".join(lines)
+
+
+def _calls(tests: Sequence[UnitTest]) -> list[str]:
+    return [call for test in tests for call in test.calls]
+
+
+def _is_literal(text: str) -> bool:
+    if len(text) > LONGEST_VALUE:
+        return False
+    try:
+        ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+class _Calls(ast.NodeVisitor):
+    """The outermost calls of one function, in their order."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self.found: list[str] = []
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id == self._function:
+            self.found.append(ast.unparse(node))
+        else:
+            self.generic_visit(node)
+
+
+class _Replaced(ast.NodeTransformer):
+    """Calls, by their source, replaced by literals."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        value = self._values.get(ast.unparse(node))
+        return self.generic_visit(node) if value is None else ast.parse(value, mode="eval").body
