@@ -51,13 +51,14 @@ CMD ["python", "-m", "scheduler_svc"]
 
 # ---- env
 # A dependency of reasoning-gym (pycosat) has no wheel, so it is compiled in a stage that is left behind. Tests of libraries
-# are left out (43 MB), but for numpy's, which it imports.
+# (60 MB, but for one folder that numpy itself imports) and what only a compiler or a type checker reads are left out.
 FROM base AS env-needs
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev python3-dev && rm -rf /var/lib/apt/lists/*
 COPY requirements/cpu.txt requirements/
 COPY --from=needs /needs/env.txt /needs/
 RUN pip install -q -c requirements/cpu.txt -r /needs/env.txt \
- && find /opt/marlaas -type d -name tests -not -path '*/numpy/*' -prune -exec rm -r {} +
+ && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
+ && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete
 
 FROM base AS env
 COPY --from=env-needs /opt/marlaas /opt/marlaas
