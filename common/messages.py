@@ -158,7 +158,7 @@ class GroupContext(Value):
     task: str
     pool: str
     group: int = Field(ge=0)
-    """Counts the task's groups from 0, void ones included."""
+    """Counts the task's groups from 0, void ones included; those of evaluations from 10⁹."""
     size: int = Field(ge=1)
     """Members (G)."""
     version: int = Field(ge=0)
@@ -169,6 +169,8 @@ class GroupContext(Value):
     """Of the environment: the queue that its turns go through."""
     environment: Environment
     sampling: Sampling
+    greedy: bool = False
+    """Take the likeliest token each time, whatever `sampling.temperature` says; for evaluations."""
     limits: Limits
     row: int = Field(ge=0)
     """Which prompt; the environment turns it into one."""
@@ -414,7 +416,7 @@ class Event(Message):
     kind: ClassVar[str] = "event.1"
     tenant: str
     task: str
-    event: Literal["accepted", "rejected", "step", "paused", "resumed", "resent", "cancelled", "finished", "failed"]
+    event: Literal["accepted", "rejected", "step", "evaluation", "paused", "resumed", "resent", "cancelled", "finished", "failed"]
     at_s: float
     data: dict[str, JsonValue] = {}
 

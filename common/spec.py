@@ -213,10 +213,49 @@ class Keep(Section):
     """Of the last so many versions: what training can go on from, and what a step can be taken again from."""
     every: int = Field(default=0, ge=0, le=1_000_000)
     """Also the checkpoint of each version that this divides; 0: none."""
+    best: int = Field(default=0, ge=0, le=1_000_000)
+    """Also the checkpoints of so many versions whose evaluations had the highest rewards."""
     adapters: Literal["all", "checkpoints"] = "all"
     """Of every version, or only of those whose checkpoint is kept."""
     batches: int = Field(default=0, ge=0, le=1_000_000)
     """Trained trajectories of the last so many steps, for `marlaas replay`: about 5 bytes a token."""
+
+
+class Evaluation(Section):
+    """Held-out prompts, the same each time, answered by a version that was just trained. They are never trained on."""
+
+    every: int = Field(default=0, ge=0, le=1_000_000)
+    """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
+    prompts: int = Field(default=64, ge=1, le=4096)
+    attempts: int = Field(default=1, ge=1, le=256)
+    """At each prompt; pass@k is told for k up to it."""
+    temperature: float = Field(default=0.0, ge=0, le=5)
+    """0: the likeliest token each time."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of the prompts. Training takes its own from other rows and seeds."""
+    success: float = 1.0
+    """Least reward of an attempt that passes."""
+    options: dict[str, JsonValue] = {}
+    """Of the environment, in place of the task's: where its prompts are few, those of another split."""
+
+    @model_validator(mode="after")
+    def _attempts_differ(self) -> Self:
+        if 0 < self.temperature < 0.01:
+            raise ValueError(f"temperature is {self.temperature:g}: use 0 for the likeliest tokens, or 0.01 and more")
+        if self.temperature == 0 and self.attempts > 1:
+            raise ValueError(f"attempts is {self.attempts}, but at temperature 0 they would all be the same")
+        return self
+
+
+class Stop(Section):
+    """What finishes a task before its last step: looked at after each step and evaluation."""
+
+    reward: float | None = None
+    """An evaluation's mean reward that is enough."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Budget: prompt, sampled, trained and evaluation tokens together."""
+    seconds: float | None = Field(default=None, gt=0)
+    """Budget: since the task was accepted."""
 
 
 class Start(Section):
@@ -257,6 +296,8 @@ class TaskSpec(Section):
     optimizer: Optimizer = Optimizer()
     keep: Keep = Keep()
     start: Start = Start()
+    evaluation: Evaluation = Evaluation()
+    stop: Stop = Stop()
 
     @property
     def trajectory_tokens(self) -> int:
@@ -271,6 +312,8 @@ class TaskSpec(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         algorithm, correction, limit = self.algorithm, self.correction, self.reply_tokens
+        if self.evaluation.every == 0 and (self.stop.reward is not None or self.keep.best):
+            raise ValueError(f"{'keep.best' if self.keep.best else 'stop.reward'} is about evaluations: set evaluation.every too")
         if self.overlong.buffer_tokens > limit:
             raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
         bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None

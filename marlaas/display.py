@@ -1,8 +1,9 @@
 """What the command line shows: tables of tasks, of the stack, and of a start; pure functions to rich's renderables."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import JsonValue
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -126,6 +127,8 @@ def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
 def event_line(event: Event, now_s: float | None = None) -> str:
     """One event in one line, for output that is not redrawn."""
     clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
+    if event.event == "evaluation":
+        return f"{clock} {event.task} {_evaluation(event.data)}"
     if event.event != "step":
         reason = event.data.get("reasons") or event.data.get("reason") or event.data.get("subject") or ""
         return f"{clock} {event.task} {event.event}{f': {reason}' if reason else ''}"
@@ -136,6 +139,14 @@ def event_line(event: Event, now_s: float | None = None) -> str:
         f"{clock} {event.task} step {step.version} reward {_f(step.reward)} staleness {_f(step.staleness_mean, 1)}"
         f" tokens {step.sampled_tokens}{loss}{failed}"
     )
+
+
+def _evaluation(data: Mapping[str, JsonValue]) -> str:
+    reward, pass_at = data.get("reward"), data.get("pass_at")
+    said = f"evaluation of version {data.get('version')} reward {_f(reward if isinstance(reward, float) else None)}"
+    if isinstance(pass_at, dict):
+        said += "".join(f" pass@{k} {value:.3f}" for k, value in pass_at.items() if isinstance(value, int | float))
+    return said + (f" failed {data['failed_share']:.0%}: {data.get('failure', '')}" if data.get("failed_share") else "")
 
 
 def duration(seconds: float) -> str:

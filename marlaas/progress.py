@@ -45,6 +45,8 @@ class Progress:
     accepted_s: float | None = None
     ended_s: float | None = None
     steps: list[Step] = field(default_factory=list[Step])
+    evaluations: dict[int, float | None] = field(default_factory=dict[int, float | None])
+    """Version → mean reward on held-out prompts; None where every attempt failed."""
 
     def take(self, event: Event) -> None:
         """Note one event; the same step told twice counts once."""
@@ -52,6 +54,8 @@ class Progress:
             step = step_of(event)
             if not self.steps or step.version > self.steps[-1].version:
                 self.steps.append(step)
+        elif event.event == "evaluation":
+            self.evaluations[int(_number(event.data.get("version")) or 0)] = _number(event.data.get("reward"))
         elif event.event == "rejected" and self.accepted_s is not None:
             pass  # somebody's attempt to use the id again
         elif event.event == "resent":

@@ -113,7 +113,7 @@ class Rollout:
             request_id=derived.request_id(group, request.member, request.turn),
             ids=prompt.ids_T().tolist(),
             max_tokens=group.sampling.max_tokens,
-            temperature=group.sampling.temperature,
+            temperature=0.0 if group.greedy else group.sampling.temperature,
             seed=derived.seed_of(group, request.member, request.turn),
             stop_ids=self._chat.stop_ids,
             adapter=adapter,

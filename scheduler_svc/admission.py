@@ -31,6 +31,9 @@ class InFlight:
     sequences: int = 0
     tokens: float = 0.0
 
+    def __add__(self, other: "InFlight") -> "InFlight":
+        return InFlight(self.sequences + other.sequences, self.tokens + other.tokens)
+
     def has_room(self, capacity: Capacity, task: TaskShare) -> bool:
         if self.sequences == 0:
             return True
@@ -47,6 +50,7 @@ class Admission:
 
     task: str
     charged_tokens: float
+    evaluates: bool = False
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
@@ -83,5 +87,5 @@ def groups_to_admit(
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenants[task.tenant].charge(task.group_tokens)
-        admitted.append(Admission(task.task, task.group_tokens))
+        admitted.append(Admission(task.task, task.group_tokens, task.evaluates))
     return admitted

@@ -24,7 +24,7 @@ from common.bus import Bus
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from scheduler_svc.database import Database
-from scheduler_svc.queries import steps, tasks
+from scheduler_svc.queries import evaluations, steps, tasks
 from scheduler_svc.queries.steps import StepBlob
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.retention import Kept
@@ -67,8 +67,8 @@ class Cleaner:
 
     async def after_step(self, task: Task) -> None:
         """Delete the scored messages and the blobs that the step has made old."""
-        kept = Kept(task.spec, task.version)
         async with self._database.transaction() as connection:
+            kept = await _kept(connection, task)
             needed = await steps.first_needed_sequence(connection, task.id)
             aged = await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old()))
             started = await tasks.started_from(connection, task.id)
@@ -119,11 +119,15 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     found = await tasks.find_task(connection, task)
     if found is None:
         return None
-    kept = Kept(found.spec, found.version)
+    kept = await _kept(connection, found)
     blobs = await steps.blobs_of_steps(connection, task)
     started = await tasks.started_from(connection, task)
     needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) or blob.ref.name in started}
     return NeededBlobs(found.is_live, found.version, needed)
+
+
+async def _kept(connection: AsyncConnection, task: Task) -> Kept:
+    return Kept(task.spec, task.version, await evaluations.held_versions(connection, task.id, task.spec.keep.best))
 
 
 def _is_kept(blob: StepBlob, kept: Kept) -> bool:

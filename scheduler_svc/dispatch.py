@@ -11,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.messages import CheckEnvironment, GroupContext, OpenGroup, TrainBatch
-from scheduler_svc.admission import Admission, Capacity, allowance, groups_to_admit, pools_with_room
+from scheduler_svc import evaluating
+from scheduler_svc.admission import Admission, Capacity, InFlight, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.batching import groups_for_step, stale_groups
 from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
 from scheduler_svc.notices import publish_status
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
-from scheduler_svc.queries import groups, outbox, steps, tasks
+from scheduler_svc.queries import evaluations, groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
 from scheduler_svc.queries.outbox import Letter
 from scheduler_svc.queries.tasks import Charge, Claims, Task
@@ -31,7 +32,7 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
     """Open as many groups as may go now; returns how many messages there are to publish."""
     if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
         return 0  # another replica is admitting, and will see what this one saw
-    in_flight = await groups.work_in_flight(connection)
+    in_flight = await _work_in_flight(connection)
     with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
         return sent
@@ -47,10 +48,14 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
 
 
 async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str]) -> Claims:
-    """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups."""
+    """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups.
+
+    Evaluations wait for no policy: they are of versions that are trained already.
+    """
+    held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE)
     if policy is Policy.ASYNCHRONOUS:
-        return await tasks.next_in_line(connection, pools, most=AT_ONCE)
-    return await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
+        return held_out + await tasks.next_in_line(connection, pools, most=AT_ONCE)
+    return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
 
 
 async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission]) -> int:
@@ -60,7 +65,7 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
     locked = {task.id: task for task in await tasks.lock_tasks(connection, {admission.task for admission in admissions})}
     counts: Counter[str] = Counter()
     new: list[NewGroup] = []
-    for admission in admissions:
+    for admission in [admission for admission in admissions if not admission.evaluates]:
         task = locked[admission.task]
         if task.state == TaskState.RUNNING and counts[task.id] < _allowance(task):
             new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens))
@@ -68,8 +73,18 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
     await groups.add_groups(connection, new)
     await tasks.count_admitted(connection, dict(counts))
     await tasks.charge(connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens) for group in new])
-    await outbox.post(connection, [_open(locked[group.task], group) for group in new])
-    return len(new)
+    letters = [_open(locked[group.task], group) for group in new]
+    for admission in [admission for admission in admissions if admission.evaluates]:
+        task = locked[admission.task]
+        letters += await evaluating.open_group(connection, task, admission.charged_tokens) if task.state == TaskState.RUNNING else []
+    await outbox.post(connection, letters)
+    return len(letters)
+
+
+async def _work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
+    """Per pool, of training and evaluations."""
+    training, evaluation = await groups.work_in_flight(connection), await evaluations.work_in_flight(connection)
+    return {pool: training.get(pool, InFlight()) + evaluation.get(pool, InFlight()) for pool in training.keys() | evaluation.keys()}
 
 
 async def batch(connection: AsyncConnection, task: Task, policy: Policy) -> bool:

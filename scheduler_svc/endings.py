@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.notices import announce, publish_status
-from scheduler_svc.queries import groups, steps, tasks
+from scheduler_svc.queries import evaluations, groups, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup, GroupKey
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason
@@ -34,6 +34,9 @@ async def end_task(
         await tasks.count_voided(connection, task.id, len(live), failures=0)
         await settle_accounts(connection, {task.id: task}, ended)
     await steps.void_steps(connection, task.id)
+    unfinished = await evaluations.live_group_keys(connection, task.id)
+    await charge_evaluation(connection, {task.id: task}, await evaluations.give_up_groups(connection, unfinished, f"task {to}"))
+    await evaluations.void_running(connection, task.id)
     await announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
     await publish_status(connection, task.id)
     return True
@@ -68,6 +71,12 @@ async def _verdict(connection: AsyncConnection, task: Task, failures: int) -> st
     if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
     return None
+
+
+async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EndedGroup]) -> None:
+    """The same for groups of evaluations."""
+    await evaluations.record_tokens(connection, {task.id: task.tenant for task in by_id.values()}, ended)
+    await tasks.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
 async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:

@@ -37,22 +37,31 @@ class TaskShare:
     """Expected, for charging."""
     reserved_tokens: float
     """Worst case, for the KV cache."""
+    evaluates: bool = False
+    """These are groups of the task's evaluations: a claim of their own beside that of its training."""
 
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens
+
+    def evaluate(self, group_size: int) -> None:
+        """Make it a claim for groups of an evaluation, of another size."""
+        share = group_size / self.group_size
+        self.group_size, self.group_tokens, self.reserved_tokens = group_size, self.group_tokens * share, self.reserved_tokens * share
+        self.evaluates = True
 
 
 def next_task(tasks: Iterable[TaskShare], tenants: dict[str, TenantShare]) -> TaskShare | None:
     """The task that may admit the next group; None when no allowance is left.
 
-    Order: least-served tenant, then the tenant's highest priority, then its least-served task; ids break ties.
+    Order: least-served tenant, then the tenant's highest priority, then its least-served task, of one task its
+    evaluations; ids break ties.
     """
     waiting = [task for task in tasks if task.allowance > 0]
     if not waiting:
         return None
     return min(
         waiting,
-        key=lambda task: (tenants[task.tenant].virtual_time, task.tenant, -task.priority, task.virtual_time, task.task),
+        key=lambda task: (tenants[task.tenant].virtual_time, task.tenant, -task.priority, task.virtual_time, task.task, not task.evaluates),
     )
 
 

@@ -15,7 +15,9 @@ from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
+from scheduler_svc import evaluating
 from scheduler_svc.endings import end_task, void_and_refund
+from scheduler_svc.evaluation import is_group
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import groups, outbox, tasks
 from scheduler_svc.queries.groups import GroupKey
@@ -60,7 +62,9 @@ async def _settle(connection: AsyncConnection, task: Task, letter: DeadLetter) -
         await end_task(connection, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
     elif letter.stage == "train":
         await end_task(connection, task, TaskState.FAILED, reason=letter.reason)
-    elif (key := _group_of(letter, task.id)) is not None:
+    elif (key := _group_of(letter, task.id)) is not None and is_group(key[1]):
+        await evaluating.give_up(connection, {task.id: task}, [key], letter.reason)
+    elif key is not None:
         await groups.lock_groups(connection, [key])
         if key in await groups.live_group_keys(connection, task.id):
             await void_and_refund(connection, {task.id: task}, [key], VoidReason.FAILED, {key: letter.reason})

@@ -15,10 +15,12 @@ class Kept:
 
     spec: TaskSpec
     at: int
+    held: frozenset[int] = frozenset()
+    """Versions under evaluation, and the best ones."""
 
     def has_checkpoint(self, version: int) -> bool:
         keep = self.spec.keep
-        return version > self.at - keep.checkpoints or (keep.every > 0 and version % keep.every == 0)
+        return version > self.at - keep.checkpoints or (keep.every > 0 and version % keep.every == 0) or version in self.held
 
     def has_adapter(self, version: int) -> bool:
         return self.spec.keep.adapters == "all" or self.has_checkpoint(version) or version > self.at - self._sampled_versions

@@ -12,12 +12,12 @@ from common.bus import Bus, Delivery
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, endings, jobs, letters, settlement
+from scheduler_svc import dispatch, endings, evaluating, jobs, letters, settlement
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.jobs import Offer
-from scheduler_svc.queries import groups, outbox, tasks
+from scheduler_svc.queries import evaluations, groups, outbox, tasks
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
@@ -148,3 +148,7 @@ class Scheduler:
             if self._replicas.families:
                 await dispatch.resolve_environments(connection, self._replicas.families)
             await outbox.record_replicas(connection, self._replicas.reports)
+        async with self._changing() as connection:
+            late = await evaluations.overdue_groups(connection)
+            by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in late})}
+            await evaluating.give_up(connection, by_id, late, "was not finished before limits.episode_timeout_s")

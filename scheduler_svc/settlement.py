@@ -1,6 +1,7 @@
 """What came back: environments checked, trajectories scored, weights updated."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import structlog
 from pydantic import JsonValue, ValidationError
@@ -10,12 +11,15 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import EnvironmentChecked, Settlement, StoredStep, WeightUpdated, as_json
 from common.streams import SETTLEMENT_HEADER
+from scheduler_svc import evaluating
 from scheduler_svc.dispatch import batch
 from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
+from scheduler_svc.evaluation import is_group
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, steps, tasks
+from scheduler_svc.queries.evaluations import Outcome
 from scheduler_svc.queries.groups import EndedGroup, Failures, GroupKey, ScoredMember
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
@@ -45,6 +49,7 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
         tenant_time=starting_virtual_time(0.0, others) if not siblings else 0.0,
     )
     await tasks.move_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
+    await evaluating.plan(connection, task)
     await announce(connection, task.tenant, task.id, "accepted")
     await publish_status(connection, task.id)
 
@@ -57,8 +62,11 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     outcomes = [outcome for delivery in deliveries for outcome in _outcomes(delivery)]
     by_id = {task.id: task for task in await tasks.lock_tasks(connection, {outcome.task for outcome in outcomes})}
     outcomes = [outcome for outcome in outcomes if outcome.task in by_id]
+    evaluated = [Outcome(outcome.task, outcome.group, outcome.member) for outcome in outcomes if is_group(outcome.group)]
+    await evaluating.settle(connection, by_id, evaluated)
+    outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
     if not outcomes:
-        return []
+        return list(by_id.values())
     keys = {(outcome.task, outcome.group) for outcome in outcomes}
     await groups.lock_groups(connection, keys)
     await groups.settle_members(connection, outcomes)
@@ -132,12 +140,31 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     task = (await tasks.lock_tasks(connection, [updated.task]))[0]
     failures = await groups.latest_failures(connection, task.id)
     await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, failures))
-    if task.version >= task.spec.steps:
-        await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": step.reward})
+    await evaluating.plan(connection, task)
+    exhausted = await exhausted_budget(connection, task)
+    if exhausted is not None:
+        data: dict[str, JsonValue] = {"version": task.version, "reward": step.reward, "reason": exhausted}
+        await end_task(connection, task, TaskState.FINISHED, reason=exhausted, data=data)
+        return (await tasks.lock_tasks(connection, [updated.task]))[0]
+    if await evaluating.finish_if_done(connection, task):
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
     await publish_status(connection, task.id)
     await batch(connection, task, policy)
     return task
+
+
+async def exhausted_budget(connection: AsyncConnection, task: Task) -> str | None:
+    """Which budget of the task is used up before its last step; None while there is some left."""
+    stop = task.spec.stop
+    if task.version >= task.spec.steps:
+        return None
+    if stop.tokens is not None and (spent := await steps.spent_tokens(connection, task.id)) >= stop.tokens:
+        return f"stop.tokens: {spent} tokens are spent, the budget is {stop.tokens}"
+    if stop.seconds is not None and task.accepted_at is not None:
+        seconds = (datetime.now(UTC) - task.accepted_at).total_seconds()
+        if seconds >= stop.seconds:
+            return f"stop.seconds: {seconds:.0f} s since the task was accepted, the budget is {stop.seconds:g} s"
+    return None
 
 
 def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) -> dict[str, JsonValue]:

@@ -8,6 +8,8 @@
     group       open ──▶ ready ──▶ batched ──▶ trained      any of the first three ──▶ void (with a reason)
     trajectory  open ──▶ scored ──────────────▶ trained      either of the first two ──▶ void (with a reason)
     step        batched ──▶ trained                          batched ──▶ void (its task ended first)
+    evaluation  running ──▶ finished                         running ──▶ void (its task ended first)
+        its groups   planned ──▶ open ──▶ ended (complete, or given up with a detail)
 
 A group is ready when every member is scored. Void groups are refilled: they do not count against the task's pace.
 """
@@ -47,6 +49,18 @@ class StepState(StrEnum):
     BATCHED = "batched"
     TRAINED = "trained"
     VOID = "void"
+
+
+class EvaluationState(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    VOID = "void"
+
+
+class EvaluationGroupState(StrEnum):
+    PLANNED = "planned"
+    OPEN = "open"
+    ENDED = "ended"
 
 
 class VoidReason(StrEnum):

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from scheduler_svc.states import GroupState, StepState, TaskState, TrajectoryState, VoidReason
+from scheduler_svc.states import EvaluationGroupState, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 
 metadata = MetaData(
     naming_convention={
@@ -191,6 +191,55 @@ steps = Table(
     CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
 )
 
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, primary_key=True),  # that answers
+    Column("state", Text, nullable=False),
+    Column("adapter", JSONB),  # absent for the base model itself
+    Column("reward", Double),  # mean over scored attempts; absent where there is none
+    Column("results", JSONB, nullable=False, server_default=text("'{}'")),
+    _now("planned_at"),
+    _moment("finished_at"),
+    _one_of("state", EvaluationState, "state"),
+    Index("ix_evaluations_running", "task", postgresql_where=text("state = 'running'")),
+)
+
+evaluation_groups = Table(
+    "evaluation_groups",
+    metadata,
+    Column("task", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("prompt", Integer, nullable=False),
+    Column("size", Integer, nullable=False),  # attempts
+    Column("state", Text, nullable=False),
+    Column("detail", Text, nullable=False, server_default=text("''")),  # why it was given up
+    Column("charged_tokens", Double, nullable=False, server_default=text("0")),  # to the fair-share counters, corrected when it ends
+    _moment("deadline_at"),
+    ForeignKeyConstraint(["task", "version"], ["evaluations.task", "evaluations.version"], ondelete="CASCADE"),
+    _one_of("state", EvaluationGroupState, "state"),
+    CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
+    Index("ix_evaluation_groups_live", "task", "number", postgresql_where=text("state IN ('planned', 'open')")),
+)
+
+evaluation_members = Table(
+    "evaluation_members",
+    metadata,
+    Column("task", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("member", Integer, primary_key=True),
+    Column("reward", Double),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("sampled_tokens", Integer, nullable=False),
+    Column("turns", Integer, nullable=False),
+    Column("truncated", Boolean, nullable=False),
+    Column("failure", Text),
+    ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
+    CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
+)
+
 ledger = Table(
     "ledger",
     metadata,
@@ -201,7 +250,7 @@ ledger = Table(
     Column("number", Integer, nullable=False),  # the group's, or the step's version
     Column("tokens", BigInteger, nullable=False),
     _now("at"),
-    CheckConstraint("kind IN ('prompt', 'sampled', 'trained')", name="kind"),
+    CheckConstraint("kind IN ('prompt', 'sampled', 'trained', 'evaluation')", name="kind"),
     UniqueConstraint("task", "kind", "number"),
 )
 

@@ -57,9 +57,18 @@ SELECT n.id AS tenant, n.weight,
        coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'prompt'), 0) AS prompt_tokens,
        coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
        coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'trained'), 0) AS trained_tokens,
-       (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks
+       (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks,
+       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'evaluation'), 0) AS evaluation_tokens
 FROM tenants n LEFT JOIN ledger l ON l.tenant = n.id
 GROUP BY n.id, n.weight
+"""
+
+TASK_EVALUATIONS = """
+SELECT e.task, t.tenant, e.version, e.state, e.reward, e.results -> 'pass_at' AS pass_at, (e.results ->> 'prompts')::int AS prompts,
+       (e.results ->> 'failed_share')::float8 AS failed_share, (e.results ->> 'response_length')::float8 AS response_length,
+       (e.results ->> 'truncated_share')::float8 AS truncated_share,
+       e.planned_at, e.finished_at, extract(epoch FROM e.finished_at - e.planned_at) AS took_s
+FROM evaluations e JOIN tasks t ON t.id = e.task
 """
 
 STAGE_HEALTH = """
@@ -72,6 +81,7 @@ VIEWS = {
     "task_status": TASK_STATUS,
     "task_staleness": TASK_STALENESS,
     "task_timeline": TASK_TIMELINE,
+    "task_evaluations": TASK_EVALUATIONS,
     "tenant_usage": TENANT_USAGE,
     "stage_health": STAGE_HEALTH,
 }

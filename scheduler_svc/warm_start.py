@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import AdapterRef
 from common.spec import Lora, TaskSpec
-from scheduler_svc.queries import steps, tasks
+from scheduler_svc.queries import evaluations, steps, tasks
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.retention import Kept
 
@@ -30,7 +30,8 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
     adapter = await steps.adapter_of(connection, found.id, version)
     assert adapter is not None
     started = await tasks.started_from(connection, found.id)
-    if not (Kept(found.spec, found.version).has_adapter(version) or adapter.blob.name in started):
+    held = await evaluations.held_versions(connection, found.id, found.spec.keep.best)
+    if not (Kept(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
         raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters says")
     return adapter.model_copy(update={"task": task, "version": 0})
 

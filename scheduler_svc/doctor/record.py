@@ -56,7 +56,30 @@ RULES: dict[str, str] = {
     "a step of an ended task is trained or void, one of a live task is not void": f"""
         SELECT s.task, s.version, s.state, t.state AS task_state FROM steps s JOIN tasks t ON t.id = s.task
         WHERE s.state = CASE WHEN t.state IN {ENDED} THEN 'batched' ELSE 'void' END""",
-    "a finished task trained every step": "SELECT id AS task, version, steps FROM tasks WHERE state = 'finished' AND version <> steps",
+    "a finished task trained every step, or says what stopped it": """
+        SELECT id AS task, version, steps, reason FROM tasks WHERE state = 'finished' AND version <> steps AND reason NOT LIKE 'stop.%'""",
+    "an evaluation is over when all of its groups are": """
+        SELECT e.task, e.version, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
+        JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version
+        GROUP BY e.task, e.version, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
+    "an ended task has no evaluation under way, and is told of each that finished": f"""
+        SELECT t.id AS task, t.state, count(e.version) FILTER (WHERE e.state = 'running') AS running,
+               count(e.version) FILTER (WHERE e.state = 'finished') AS finished,
+               (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation') AS told
+        FROM tasks t JOIN evaluations e ON e.task = t.id GROUP BY t.id
+        HAVING (t.state IN {ENDED} AND count(e.version) FILTER (WHERE e.state = 'running') > 0)
+            OR count(e.version) FILTER (WHERE e.state = 'finished')
+               <> (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation')""",
+    "the ledger has what each evaluation consumed, and nothing else": """
+        WITH spent AS (
+            SELECT g.task, g.number, sum(m.prompt_tokens + m.sampled_tokens) AS tokens
+            FROM evaluation_groups g JOIN evaluation_members m ON m.task = g.task AND m.number = g.number
+            WHERE g.state = 'ended' GROUP BY g.task, g.number),
+        booked AS (SELECT task, number, tokens FROM ledger WHERE kind = 'evaluation')
+        SELECT coalesce(s.task, b.task) AS task, coalesce(s.number, b.number) AS "group",
+               coalesce(s.tokens, 0) AS consumed, coalesce(b.tokens, 0) AS booked
+        FROM spent s FULL JOIN booked b ON b.task = s.task AND b.number = s.number
+        WHERE coalesce(s.tokens, 0) <> coalesce(b.tokens, 0)""",
     "a step has as many groups as its task says, in the step's own state": """
         SELECT s.task, s.version, s.state, count(g.number) AS groups, t.groups_per_step
         FROM steps s JOIN tasks t ON t.id = s.task LEFT JOIN groups g ON g.task = s.task AND g.step = s.version AND g.state = s.state

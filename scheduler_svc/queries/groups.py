@@ -73,6 +73,8 @@ class EndedGroup:
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
     """Write groups with all their members, open."""
+    if not new:
+        return
     await connection.execute(
         insert(groups),
         [

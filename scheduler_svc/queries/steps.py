@@ -159,6 +159,12 @@ async def sampled_tokens(connection: AsyncConnection, task: str) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
+async def spent_tokens(connection: AsyncConnection, task: str) -> int:
+    """All that the ledger has of the task."""
+    statement = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task)
+    return int((await connection.execute(statement)).scalar_one())
+
+
 async def first_needed_sequence(connection: AsyncConnection, task: str) -> int | None:
     """The oldest scored message that a step may still read; None when there is none."""
     statement = select(func.min(trajectories.c.sequence)).where(trajectories.c.task == task, trajectories.c.state == TrajectoryState.SCORED)

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.fairness import TaskShare, TenantShare
-from scheduler_svc.states import LIVE, TaskState
-from scheduler_svc.tables import MAY_ADMIT, allowance_of, tasks, tenants
+from scheduler_svc.states import LIVE, EvaluationGroupState, EvaluationState, TaskState
+from scheduler_svc.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
 
 LEARNED_SHARE = 0.25
 """Of the difference between what a task's groups were expected to take and what the latest ones took."""
@@ -54,6 +54,9 @@ class Claims:
 
     tasks: list[TaskShare]
     tenants: dict[str, TenantShare]
+
+    def __add__(self, other: "Claims") -> "Claims":
+        return Claims(self.tasks + other.tasks, self.tenants | other.tenants)
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,31 @@ async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, m
         .limit(most * most)
     )
     return _claims((await connection.execute(statement)).mappings())
+
+
+async def evaluations_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
+    """The same for groups of evaluations: of running tasks whose evaluations have groups that wait to be opened."""
+    waiting = (evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+    count = select(func.count()).select_from(evaluation_groups).where(*waiting).scalar_subquery()
+    size = select(evaluation_groups.c.size).where(*waiting).limit(1).scalar_subquery()
+    evaluated = select(evaluations.c.task).where(evaluations.c.state == EvaluationState.RUNNING)
+    statement = (
+        select(*_claim(tasks.c, tenants.c, count), size.label("size"))  # pyright: ignore[reportArgumentType]
+        .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
+        .where(
+            tasks.c.id.in_(evaluated),
+            tasks.c.state == TaskState.RUNNING,
+            tasks.c.pool.in_(sorted(pools)),
+            select(evaluation_groups.c.number).where(*waiting).exists(),
+        )
+        .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
+        .limit(most)
+    )
+    rows = (await connection.execute(statement)).mappings().all()
+    found = _claims(rows)
+    for row, task in zip(rows, found.tasks, strict=True):
+        task.evaluate(row["size"])
+    return found
 
 
 async def claims_of(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Claims:

@@ -316,3 +316,13 @@ def updated(ref: AdapterRef) -> WeightUpdated:
         started_s=time.time(),
         finished_s=time.time(),
     )
+
+
+async def test_greedy_group_takes_the_likeliest_token_each_time(stage: Stage, oracle: Oracle) -> None:
+    turns = await stage.answer(group_of("greedy", greedy=True), *first_turns(range(4)))
+    assert len({turn.transcript.ids for turn in turns.values()}) == 1
+    record = turns[0].transcript
+    ids, sampled_T = record.ids_T().tolist(), record.sampled_T().astype(bool)
+    for place in np.flatnonzero(sampled_T):
+        best = max(oracle.logprobs([*ids[:place], other], None)[-1] for other in range(0, 512, 7))
+        assert oracle.logprobs(ids[: place + 1], None)[-1] >= best - 1e-4

@@ -132,7 +132,12 @@ BROKEN_BY: dict[str, str] = {
     "a task's version is the number of its trained steps": "DELETE FROM steps WHERE task = 'a' AND version = 1",
     "trained steps are contiguous from 0, and at most one more was sent": "UPDATE steps SET version = 7 WHERE task = 'a' AND version = 2",
     "a step of an ended task is trained or void, one of a live task is not void": "UPDATE tasks SET state = 'running' WHERE id = 'failed'",
-    "a finished task trained every step": "UPDATE tasks SET steps = steps + 1 WHERE id = 'a'",
+    "a finished task trained every step, or says what stopped it": "UPDATE tasks SET steps = steps + 1 WHERE id = 'a'",
+    "an evaluation is over when all of its groups are": "UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 3",
+    "an ended task has no evaluation under way, and is told of each that finished": """
+        DELETE FROM events WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 0""",
+    "the ledger has what each evaluation consumed, and nothing else": """
+        UPDATE ledger SET tokens = tokens + 1 WHERE task = 'a' AND kind = 'evaluation' AND number = 1000000000""",
     "a step has as many groups as its task says, in the step's own state": "UPDATE groups SET step = 2 WHERE task = 'a' AND number = 0",
     "a trained or batched group belongs to a step that is there": "UPDATE groups SET step = 9 WHERE task = 'a' AND number = 0",
     "nothing trained or waiting is staler than its task allows": "UPDATE groups SET version = version - 2 WHERE task = 'a' AND number = 4",
@@ -157,7 +162,7 @@ async def test_each_rule_of_the_record_is_named_when_it_is_broken(bus: Bus, data
     assert set(BROKEN_BY) == set(record.RULES), "a rule without a test, or a test without its rule"
     made = stages(bus, tmp_path, withheld=lambda group, member: group.task == "live" and member == 1)
     async with running_world(bus, database_url, made) as world:
-        await world.submit("a")
+        await world.submit("a", spec(evaluation={"every": 3, "prompts": 2}))
         await world.submit("live", spec(tenant="other"))
         await world.event("a", "finished")
         made.trains = False

@@ -1,0 +1,95 @@
+"""Evaluations: a trained version answers held-out prompts, which are never trained on. What is due, and what came out. Pure.
+
+The prompts are the same at every version: rows from FIRST_ROW on, with seeds of their own. Groups are numbered from
+FIRST_GROUP on, so that no message about one can be taken for one about training.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from statistics import fmean
+
+from common.spec import Evaluation, TaskSpec
+
+FIRST_GROUP = 1_000_000_000
+FIRST_ROW = 2**31
+"""Training counts rows from 0 and does not come this far."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One member's outcome."""
+
+    reward: float | None
+    """None when it failed: that says nothing of the policy."""
+    sampled_tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one version. None where every attempt failed."""
+
+    reward: float | None
+    """Mean over the attempts that were scored."""
+    pass_at: dict[int, float]
+    """k → probability that at least one of k attempts at a prompt succeeds, for k = 1, 2, 4, … and all attempts."""
+    prompts: int
+    """With at least one scored attempt."""
+    failed_share: float
+    """Of the attempts."""
+    response_length: float | None
+    truncated_share: float | None
+
+
+def is_group(number: int) -> bool:
+    """Whether a group of that number is an evaluation's."""
+    return number >= FIRST_GROUP
+
+
+def is_due(spec: TaskSpec, version: int) -> bool:
+    every = spec.evaluation.every
+    return every > 0 and (version % every == 0 or version == spec.steps)
+
+
+def first_group(spec: TaskSpec, evaluations_before: int) -> int:
+    return FIRST_GROUP + evaluations_before * spec.evaluation.prompts
+
+
+def prompt_seed(spec: TaskSpec, prompt: int) -> int:
+    """56 bits, as those of training, from another name."""
+    digest = hashlib.sha256(f"evaluation:{spec.evaluation.seed}:{prompt}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def result_of(attempts_by_prompt: Sequence[Sequence[Attempt]], evaluation: Evaluation) -> Result:
+    """`attempts_by_prompt`: those that came to an end; missing ones count as failed."""
+    scored = [[one for one in attempts if one.reward is not None] for attempts in attempts_by_prompt]
+    every = [one for attempts in scored for one in attempts]
+    rewards = [one.reward for one in every if one.reward is not None]
+    return Result(
+        reward=fmean(rewards) if rewards else None,
+        pass_at=_pass_at(scored, evaluation),
+        prompts=sum(map(bool, scored)),
+        failed_share=1 - len(every) / (evaluation.prompts * evaluation.attempts),
+        response_length=fmean(one.sampled_tokens for one in every) if every else None,
+        truncated_share=fmean(one.truncated for one in every) if every else None,
+    )
+
+
+def pass_at_k(attempts: int, passed: int, k: int) -> float:
+    """Probability that k of the attempts, drawn without replacement, are not all failures: 1 − C(n−c, k) / C(n, k).
+
+    Source: the unbiased estimator of Codex, arXiv 2107.03374, eq. 1.
+    """
+    return 1 - comb(attempts - passed, k) / comb(attempts, k)
+
+
+def _pass_at(scored: Sequence[Sequence[Attempt]], evaluation: Evaluation) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for k in sorted({1 << power for power in range(evaluation.attempts.bit_length())} | {evaluation.attempts}):
+        enough = [[(one.reward or 0.0) >= evaluation.success for one in attempts] for attempts in scored if len(attempts) >= k]
+        if enough:
+            found[k] = fmean(pass_at_k(len(passed), sum(passed), k) for passed in enough)
+    return found

@@ -1,0 +1,317 @@
+"""Sentences about evaluations, their groups and members."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, func, null, select, true, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import AdapterRef, SettledMember, as_json, from_json
+from scheduler_svc.admission import InFlight
+from scheduler_svc.evaluation import Attempt
+from scheduler_svc.queries.groups import GroupKey
+from scheduler_svc.states import EvaluationGroupState, EvaluationState
+from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, ledger, tasks
+
+EvaluationKey = tuple[str, int]
+"""(task, version)"""
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group of an evaluation that may be opened."""
+
+    task: str
+    number: int
+    version: int
+    prompt: int
+    adapter: AdapterRef | None
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """With what it consumed."""
+
+    task: str
+    number: int
+    version: int
+    charged_tokens: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One member of a group, as it arrived."""
+
+    task: str
+    group: int
+    member: SettledMember
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+
+
+async def count(connection: AsyncConnection, task: str) -> int:
+    """Evaluations that the task ever had."""
+    return int((await connection.execute(select(func.count()).where(evaluations.c.task == task))).scalar_one())
+
+
+async def add(
+    connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, numbers: Sequence[int], *, size: int
+) -> bool:
+    """Plan an evaluation with groups of `size`, numbered as given, one a prompt; False when there is one of this version."""
+    row = {
+        "task": task,
+        "version": version,
+        "state": EvaluationState.RUNNING,
+        "adapter": as_json(adapter) if adapter else null(),
+    }
+    statement = insert(evaluations).values(row).on_conflict_do_nothing().returning(evaluations.c.version)
+    if (await connection.execute(statement)).first() is None:
+        return False
+    await connection.execute(
+        insert(evaluation_groups),
+        [
+            {"task": task, "number": number, "version": version, "prompt": prompt, "size": size, "state": EvaluationGroupState.PLANNED}
+            for prompt, number in enumerate(numbers)
+        ],
+    )
+    return True
+
+
+async def open_first_group(connection: AsyncConnection, task: str, *, charged_tokens: float, deadline_at: datetime) -> PlannedGroup | None:
+    """The task's first planned group becomes open; None when there is none."""
+    first = (
+        select(func.min(evaluation_groups.c.number))
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+        .scalar_subquery()
+    )
+    opened = (
+        update(evaluation_groups)
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.number == first)
+        .values(state=EvaluationGroupState.OPEN, charged_tokens=charged_tokens, deadline_at=deadline_at)
+        .returning(evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.prompt)
+        .cte("opened")
+    )
+    statement = select(opened.c.number, opened.c.version, opened.c.prompt, evaluations.c.adapter).join(
+        evaluations, and_(evaluations.c.task == task, evaluations.c.version == opened.c.version)
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    return PlannedGroup(task, row.number, row.version, row.prompt, from_json(AdapterRef, row.adapter) if row.adapter else None)
+
+
+async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
+    """Per pool: open members, and the tokens that they may still come to."""
+    scored = (
+        select(func.count())
+        .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
+        .scalar_subquery()
+    )
+    waiting = evaluation_groups.c.size - scored
+    statement = (
+        select(tasks.c.pool, func.sum(waiting), func.sum(waiting * tasks.c.trajectory_tokens))
+        .join(tasks, tasks.c.id == evaluation_groups.c.task)
+        .where(evaluation_groups.c.state == EvaluationGroupState.OPEN)
+        .group_by(tasks.c.pool)
+    )
+    return {pool: InFlight(int(sequences), float(tokens)) for pool, sequences, tokens in (await connection.execute(statement)).all()}
+
+
+# ------------------------------------------------------------------------------------------------------------ outcomes
+
+
+async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
+    """Note what became of members of open groups, which are locked by this. The first that arrives about a member counts."""
+    keys = sorted({(outcome.task, outcome.group) for outcome in outcomes})
+    among = tuple_(evaluation_groups.c.task, evaluation_groups.c.number).in_(keys)
+    statement = (
+        select(evaluation_groups.c.task, evaluation_groups.c.number)
+        .where(among, evaluation_groups.c.state == EvaluationGroupState.OPEN)
+        .order_by(evaluation_groups.c.task, evaluation_groups.c.number)
+        .with_for_update()
+    )
+    live = {(row.task, row.number) for row in (await connection.execute(statement)).all()}
+    rows = [
+        {
+            "task": outcome.task,
+            "number": outcome.group,
+            "member": outcome.member.member,
+            "reward": None if outcome.member.failure else outcome.member.reward,
+            "prompt_tokens": outcome.member.prompt_tokens,
+            "sampled_tokens": outcome.member.sampled_tokens,
+            "turns": outcome.member.turns,
+            "truncated": outcome.member.truncated,
+            "failure": outcome.member.failure,
+        }
+        for outcome in outcomes
+        if (outcome.task, outcome.group) in live
+    ]
+    if rows:
+        await connection.execute(insert(evaluation_members).on_conflict_do_nothing(), rows)
+
+
+async def end_complete_groups(connection: AsyncConnection, keys: Collection[GroupKey]) -> list[EndedGroup]:
+    """Open groups among `keys` of which every member has come to an end are over."""
+    arrived = (
+        select(func.count())
+        .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
+        .scalar_subquery()
+    )
+    return await _end(connection, keys, arrived >= evaluation_groups.c.size, "")
+
+
+async def give_up_groups(connection: AsyncConnection, keys: Collection[GroupKey], detail: str) -> list[EndedGroup]:
+    """Groups among `keys` that are not over end as they are."""
+    return await _end(connection, keys, true(), detail)
+
+
+async def _end(connection: AsyncConnection, keys: Collection[GroupKey], condition: ColumnElement[bool], detail: str) -> list[EndedGroup]:
+    if not keys:
+        return []
+    statement = (
+        update(evaluation_groups)
+        .where(
+            tuple_(evaluation_groups.c.task, evaluation_groups.c.number).in_(sorted(keys)),
+            evaluation_groups.c.state != EvaluationGroupState.ENDED,
+            condition,
+        )
+        .values(state=EvaluationGroupState.ENDED, detail=detail)
+        .returning(evaluation_groups.c.task, evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.charged_tokens)
+    )
+    rows = (await connection.execute(statement)).all()
+    if not rows:
+        return []
+    spent = (
+        select(
+            evaluation_members.c.task,
+            evaluation_members.c.number,
+            func.sum(evaluation_members.c.prompt_tokens + evaluation_members.c.sampled_tokens),
+        )
+        .where(tuple_(evaluation_members.c.task, evaluation_members.c.number).in_([(row.task, row.number) for row in rows]))
+        .group_by(evaluation_members.c.task, evaluation_members.c.number)
+    )
+    tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent)).all()}
+    return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
+
+
+async def record_tokens(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:
+    """Write what groups consumed into the ledger, once for each."""
+    rows = [
+        {"tenant": tenant_of[group.task], "task": group.task, "kind": "evaluation", "number": group.number, "tokens": group.tokens}
+        for group in ended
+        if group.tokens
+    ]
+    if rows:
+        await connection.execute(insert(ledger).on_conflict_do_nothing(), rows)
+
+
+async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
+    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
+        evaluation_groups.c.task == task, evaluation_groups.c.state != EvaluationGroupState.ENDED
+    )
+    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+
+
+async def overdue_groups(connection: AsyncConnection) -> list[GroupKey]:
+    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
+        evaluation_groups.c.state == EvaluationGroupState.OPEN, evaluation_groups.c.deadline_at < func.now()
+    )
+    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+async def complete(connection: AsyncConnection, keys: Collection[EvaluationKey]) -> list[EvaluationKey]:
+    """Running evaluations among `keys` of which every group is over, in order."""
+    left = select(evaluation_groups.c.number).where(
+        evaluation_groups.c.task == evaluations.c.task,
+        evaluation_groups.c.version == evaluations.c.version,
+        evaluation_groups.c.state != EvaluationGroupState.ENDED,
+    )
+    statement = (
+        select(evaluations.c.task, evaluations.c.version)
+        .where(
+            tuple_(evaluations.c.task, evaluations.c.version).in_(sorted(keys)),
+            evaluations.c.state == EvaluationState.RUNNING,
+            ~left.exists(),
+        )
+        .order_by(evaluations.c.task, evaluations.c.version)
+    )
+    return [(row.task, row.version) for row in (await connection.execute(statement)).all()]
+
+
+async def attempts_of(connection: AsyncConnection, task: str, version: int) -> list[list[Attempt]]:
+    """What came to an end, by prompt."""
+    statement = (
+        select(evaluation_groups.c.number, evaluation_members.c.reward, evaluation_members.c.sampled_tokens, evaluation_members.c.truncated)
+        .join(
+            evaluation_members,
+            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
+        )
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
+        .order_by(evaluation_groups.c.number, evaluation_members.c.member)
+    )
+    found: dict[int, list[Attempt]] = {}
+    for row in (await connection.execute(statement)).all():
+        found.setdefault(row.number, []).append(Attempt(row.reward, row.sampled_tokens, row.truncated))
+    return list(found.values())
+
+
+async def first_failure(connection: AsyncConnection, task: str, version: int) -> str:
+    """Why a group or member came to nothing; empty when none did."""
+    groups = select(evaluation_groups.c.detail).where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
+    members = (
+        select(evaluation_members.c.failure)
+        .join(
+            evaluation_groups,
+            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
+        )
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version, evaluation_members.c.failure.is_not(None))
+    )
+    found = (await connection.execute(groups.where(evaluation_groups.c.detail != "").union_all(members).limit(1))).scalar()
+    return found or ""
+
+
+async def finish(
+    connection: AsyncConnection, task: str, version: int, reward: float | None, results: dict[str, object]
+) -> tuple[datetime, datetime]:
+    """The running evaluation becomes finished; returns when it was planned and when it finished."""
+    statement = (
+        update(evaluations)
+        .where(evaluations.c.task == task, evaluations.c.version == version, evaluations.c.state == EvaluationState.RUNNING)
+        .values(state=EvaluationState.FINISHED, reward=reward, results=results, finished_at=func.now())
+        .returning(evaluations.c.planned_at, evaluations.c.finished_at)
+    )
+    row = (await connection.execute(statement)).one()
+    return row.planned_at, row.finished_at
+
+
+async def void_running(connection: AsyncConnection, task: str) -> None:
+    """Evaluations of an ended task that will not finish."""
+    await connection.execute(
+        update(evaluations)
+        .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
+        .values(state=EvaluationState.VOID, finished_at=func.now())
+    )
+
+
+async def is_running(connection: AsyncConnection, task: str) -> bool:
+    statement = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING).limit(1)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def held_versions(connection: AsyncConnection, task: str, best: int) -> frozenset[int]:
+    """Versions under evaluation, and the `best` with the highest rewards; of equals the earlier."""
+    running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
+    finished = (
+        select(evaluations.c.version)
+        .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.FINISHED, evaluations.c.reward.is_not(None))
+        .order_by(evaluations.c.reward.desc(), evaluations.c.version)
+        .limit(best)
+    )
+    return frozenset([*(await connection.execute(running)).scalars(), *((await connection.execute(finished)).scalars() if best else ())])
