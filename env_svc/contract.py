@@ -136,7 +136,7 @@ class Environment(ABC, Generic[S]):
     """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
     Empty: any weight is taken."""
 
-    tools: "ClassVar[Sequence[str | Tool]]" = ()
+    tools: "Sequence[str | Tool]" = ()
     """Tools that every episode has: names, or objects. One that runs on the event loop may set it in its constructor."""
 
     @classmethod

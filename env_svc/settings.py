@@ -26,6 +26,8 @@ class EnvSettings(Settings):
     """Groups opened at once, per family."""
     turns: int = Field(default=2048, ge=1)
     """Messages with turns played at once, per family."""
+    tool_servers: Path = Path("tool-servers.toml")
+    """File with the MCP servers whose tools tasks may name; see docs/environments.md. It need not exist."""
     sandbox: Literal["monty", "bubblewrap", "docker", "none"] = "monty"
     """Where code runs that a policy wrote. `monty`: an interpreter of a part of Python, always there; `bubblewrap`: CPython,
     needs the program bwrap; `docker`: CPython in a container; `none`: tasks that need one are refused."""

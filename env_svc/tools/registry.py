@@ -20,7 +20,9 @@ from env_svc.tools.tool import Tool, ToolSource
 ENTRY_POINTS = "marlaas.tools"
 BUILT_IN = {
     "calculator": "env_svc.tools.calculator:Calculator",
+    "mcp": "env_svc.tools.mcp:Mcp",
     "python": "env_svc.tools.python:Python",
+    "search": "env_svc.tools.search:Search",
 }
 
 AnyTool = Tool | ToolSource

@@ -1,0 +1,190 @@
+"""Tools of MCP servers: the door to the package `mcp`, which is an optional extra.
+
+The operator names the servers, in the file of MARLAAS_ENV_TOOL_SERVERS; a task names one of them and can neither start a program
+nor reach an address of its own choice:
+
+    [files]
+    command = ["python", "/srv/files_server.py"]
+    environment = { FILES_ROOT = "/srv/files" }      # and no other variables than the few that a program needs
+
+    [weather]
+    url = "http://tools.internal:8000/mcp"
+
+One connection serves all episodes; a server that ended is started again for the next call.
+"""
+
+import asyncio
+import tomllib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError, model_validator
+
+from env_svc.options import near
+from env_svc.settings import EnvSettings
+from env_svc.tools.tool import Arguments, CallError, Tool, ToolSource, ToolUnavailable, WrongOptions
+
+CONNECT_TIMEOUT_S = 30.0
+PING_TIMEOUT_S = 5.0
+
+
+class ToolServer(BaseModel):
+    """One table of the file: a command that speaks over its standard streams, or an address."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    url: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "ToolServer":
+        if bool(self.command) == bool(self.url):
+            raise ValueError("give either a command or a url")
+        return self
+
+
+class Mcp(ToolSource):
+    """The tools of one server, or those of them that are named."""
+
+    def __init__(self, server: str, *, tools: list[str] | None = None, time_s: float = 10.0) -> None:
+        try:
+            import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError:
+            raise WrongOptions("tool 'mcp' needs the package 'mcp' on the replica: pip install 'marlaas[mcp]'") from None
+        self._server, self._chosen, self._time_s = server, tools, time_s
+        self._connection = _Connection(server, _server(server))
+
+    async def tools(self) -> Sequence[Tool]:
+        client = await self._connection.client()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+        except Exception as error:
+            raise self._connection.lost(error) from error
+        for name in self._chosen or ():
+            if name not in listed:
+                raise WrongOptions(f"tool server '{self._server}' has no tool '{name}'{near(name, list(listed))}")
+        names = self._chosen if self._chosen is not None else list(listed)
+        return [
+            _RemoteTool(self._connection, name, listed[name].description or "", listed[name].input_schema, self._time_s) for name in names
+        ]
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class _RemoteTool(Tool):
+    def __init__(self, connection: "_Connection", name: str, description: str, parameters: dict[str, JsonValue], time_s: float) -> None:
+        self.name, self.description, self.parameters = name, description, parameters
+        self._connection, self._time_s = connection, time_s
+
+    async def call(self, arguments: Arguments) -> str:
+        from mcp import MCPError
+
+        client = await self._connection.client()
+        try:
+            async with asyncio.timeout(self._time_s):
+                result = await client.call_tool(self.name, arguments)
+        except TimeoutError:
+            await self._connection.check(client)
+            raise CallError(f"{self.name} took more than {self._time_s:g} s") from None
+        except MCPError as error:
+            await self._connection.check(client)
+            raise CallError(str(error)) from None
+        except Exception as error:
+            raise self._connection.lost(error) from error
+        text = "\n".join(block.text if block.type == "text" else f"({block.type})" for block in result.content)
+        if result.is_error:
+            raise CallError(text)
+        return text
+
+
+class _Connection:
+    """To one server, made when it is needed. It lives in a task of its own, because what it holds must be left where it was entered."""
+
+    def __init__(self, name: str, server: ToolServer) -> None:
+        self._name, self._server = name, server
+        self._lock = asyncio.Lock()
+        self._client: Any = None  # of the package, whose import is left to those who need it
+        self._holder: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
+
+    async def client(self) -> Any:
+        """Raises: ToolUnavailable."""
+        async with self._lock:
+            if self._client is None:
+                await self._end()
+                ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                self._leave = asyncio.Event()
+                self._holder = asyncio.create_task(self._hold(ready, self._leave))
+                try:
+                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                        self._client = await ready
+                except TimeoutError:
+                    raise self.lost(TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s")) from None
+            return self._client
+
+    async def check(self, client: Any) -> None:
+        """Returns when the server answers. Raises: ToolUnavailable."""
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await client.list_tools()
+        except Exception as error:
+            raise self.lost(error) from error
+
+    def lost(self, error: BaseException) -> ToolUnavailable:
+        """The server does not answer: the next call connects again."""
+        self._client = None
+        self._leave.set()
+        return ToolUnavailable(f"server '{self._name}': {type(error).__name__}: {error!s:.200}")
+
+    async def close(self) -> None:
+        async with self._lock:
+            self._client = None
+            await self._end()
+
+    async def _end(self) -> None:
+        self._leave.set()
+        if self._holder is not None:
+            await asyncio.gather(self._holder, return_exceptions=True)
+            self._holder = None
+
+    async def _hold(self, ready: "asyncio.Future[Any]", leave: asyncio.Event) -> None:
+        from mcp import Client, StdioServerParameters
+
+        server: Any = self._server.url
+        if self._server.command:
+            command, *arguments = self._server.command
+            server = StdioServerParameters(command=command, args=arguments, env=self._server.environment)
+        try:
+            async with Client(server) as client:
+                ready.set_result(client)
+                await leave.wait()
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(ToolUnavailable(f"server '{self._name}': {type(error).__name__}: {error!s:.200}"))
+
+
+def _server(name: str) -> ToolServer:
+    servers = _servers()
+    if name not in servers:
+        raise WrongOptions(f"no tool server '{name}' on this replica{near(name, list(servers))}")
+    return servers[name]
+
+
+@lru_cache
+def _servers() -> dict[str, ToolServer]:
+    path = EnvSettings.read().tool_servers
+    return servers_of(path) if path.exists() else {}
+
+
+def servers_of(path: Path) -> dict[str, ToolServer]:
+    """Raises: WrongOptions, naming the file."""
+    try:
+        return TypeAdapter(dict[str, ToolServer]).validate_python(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise WrongOptions(f"tool servers of this replica, {path.name}: {reason}") from None

@@ -1,0 +1,37 @@
+"""An MCP server for the tests: `python mcp_server.py`, over its standard streams."""
+
+import os
+import time
+
+from mcp.server import MCPServer
+
+server = MCPServer("birds")
+
+
+@server.tool()
+def call(bird: str, times: int = 1) -> str:
+    """What a bird says."""
+    return {"owl": "hoo"}[bird] * times
+
+
+@server.tool()
+def doze(seconds: float) -> str:
+    """Takes long."""
+    time.sleep(seconds)
+    return "awake"
+
+
+@server.tool()
+def variables() -> str:
+    """What the server sees of its environment."""
+    return " ".join(sorted(os.environ))
+
+
+@server.tool()
+def die() -> str:
+    """Ends the server."""
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    server.run("stdio")
