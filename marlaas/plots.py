@@ -1,6 +1,6 @@
 """Plots of a run, as PNG: reward, staleness, and when each task was sampled and trained. The door to matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +20,20 @@ def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
     """Write reward.png, staleness.png and timeline.png to `folder`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     return [_reward(tasks, folder / "reward.png"), _staleness(tasks, folder / "staleness.png"), _timeline(tasks, folder / "timeline.png")]
+
+
+def draw_metrics(tasks: Sequence[Progress], titles: Mapping[str, str], path: Path) -> None:
+    """The reward of every task, and beside it each metric of its steps that `titles` names (name → title)."""
+    figure, all_axes = pyplot.subplots(1, 1 + len(titles), figsize=SIZE_INCHES, layout="constrained", sharex=True)
+    for axes, (metric, title) in zip(all_axes, {"": "mean reward of the step", **titles}.items(), strict=True):
+        for one in tasks:
+            points = [(step.version, step.metrics.get(metric) if metric else step.reward) for step in one.steps]
+            known = [(version, value) for version, value in points if value is not None]
+            axes.plot([version for version, _ in known], [value for _, value in known], label=one.spec.name, linewidth=1.5)
+        axes.set(xlabel="optimizer step", title=title)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.25)
+    _saved(figure, all_axes[0], path)
 
 
 def _reward(tasks: Sequence[Progress], path: Path) -> Path:

@@ -1,7 +1,7 @@
 """Judges a base model: its reward on every question set at version 0, and what plain GRPO with LoRA makes of it. No services involved.
 
 python models/tiny/check.py                                        # version 0 alone: sampled and greedy
-python models/tiny/check.py --sets sums bits --steps 30 --seeds 0 1 2 --rank 8 --lr 2e-3
+python models/tiny/check.py --sets letters lcm --steps 30 --seeds 0 1 2 --rank 8 --lr 2e-3
     python models/tiny/check.py --sets gcd --options max_value=12      # a narrower task than the model was made for
 """
 

@@ -1,9 +1,10 @@
 """Makes the tiny base model of the demo from generated text alone: tokenizer, then a small Qwen3 trained on chat transcripts.
 
-    python models/tiny/make.py [--out models/tiny] [--seed 0] [--steps 2000]
+    python models/tiny/make.py [--out models/tiny] [--seed 0]      # every stage, from nothing
+    python models/tiny/make.py --start FOLDER --stages doubts      # some stages, on what an earlier run made
 
-First the answers are all right; then the share of wrong ones rises to that of `tasks.py`, so that the finished model knows the answers
-but does not always say them.
+What is taught is right at first; then the share of wrong answers rises to that of `tasks.py` and `transcripts.py`, so that
+the finished model knows the answers but does not always say them.
 """
 
 import argparse
@@ -19,27 +20,36 @@ from tasks import QUESTION_SETS
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transcripts import CALCULATOR, Author, Transcript, calculation, pieces
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from vocabulary import MAX_LENGTH_TOKENS, VOCABULARY_SIZE, train_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from vocabulary import CHAT_TEMPLATE, MAX_LENGTH_TOKENS, VOCABULARY_SIZE, train_tokenizer
 
 POOL_SIZE = 20_000
-BATCHES_PER_CHUNK = 64
-WARMUP_STEPS = 100
+BATCHES_PER_CHUNK = 32
 TEXTS_PER_QUESTION_SET = 200
 # A merge must occur in about every second question of one set: template wording qualifies, numbers and words asked about do not.
 MERGE_MIN_FREQUENCY = 100
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What the result depends on, beside the data."""
+class Stage:
+    """One training run: a fresh optimizer, and a learning rate that rises and falls."""
 
-    seed: int
     steps: int
     batch_size: int
     peak_lr: float
-    doubt_from: float  # the share of training after which wrong answers begin
-    threads: int
+    calculator_share: float  # of the transcripts; the others are questions
+    questions_doubted_from: float  # the share of the stage after which wrong answers begin
+    calls_doubted: bool = False
+
+
+STAGES = {
+    "questions": Stage(2000, 128, 4e-3, calculator_share=0.0, questions_doubted_from=0.75),
+    "calls": Stage(600, 64, 2e-3, calculator_share=0.5, questions_doubted_from=0.0),
+    "copies": Stage(1200, 32, 2e-3, calculator_share=0.8, questions_doubted_from=0.0),
+    "review": Stage(224, 64, 1.5e-3, calculator_share=0.3, questions_doubted_from=1.0),
+    "doubts": Stage(160, 64, 5e-4, calculator_share=0.35, questions_doubted_from=0.0, calls_doubted=True),
+}
+WARMUP_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,25 +63,32 @@ class Batch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--start", type=Path, help="a model to go on with")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--peak-lr", type=float, default=4e-3)
-    parser.add_argument("--doubt-from", type=float, default=0.75)
     parser.add_argument("--threads", type=int, default=2)
-    options = vars(parser.parse_args())
-    out: Path = options.pop("out")
-    recipe = Recipe(**options)
-    torch.set_num_threads(recipe.threads)
-    torch.manual_seed(recipe.seed)
-    author = Author(recipe.seed, POOL_SIZE)
-    tokenizer = train_tokenizer(tokenizer_texts(author), MERGE_MIN_FREQUENCY)
+    parser.add_argument("--no-compile", action="store_true", help="slower steps, but no C++ compiler and no wait for it")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    author = Author(options.seed, POOL_SIZE)
+    if options.start is None:
+        tokenizer = train_tokenizer(tokenizer_texts(author), MERGE_MIN_FREQUENCY)
+        model = new_model(tokenizer)
+    else:
+        tokenizer, model = AutoTokenizer.from_pretrained(options.start), AutoModelForCausalLM.from_pretrained(options.start)
+        tokenizer.chat_template = CHAT_TEMPLATE
+        for name in ("is_local", "local_files_only"):  # how it was loaded, which would be saved with it
+            tokenizer.init_kwargs.pop(name, None)
     check_template(tokenizer, author)
-    model = new_model(tokenizer)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
-    train(model, tokenizer, author, recipe)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    if not options.no_compile:
+        model.model.compile(dynamic=True)  # a minute and a half to compile, then 1.6 times as fast
+    for name in options.stages:
+        print(name, flush=True)
+        train(model, tokenizer, author, STAGES[name])
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
@@ -100,13 +117,13 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 def tokenizer_texts(author: Author) -> list[str]:
     """Some questions of each set, and as many calculator dialogues."""
     asked = [item.question for questions in QUESTION_SETS.values() for item in questions.items(0, TEXTS_PER_QUESTION_SET)]
-    dialogues = [calculation(author.rng) for _ in range(TEXTS_PER_QUESTION_SET * 2)]
+    dialogues = [calculation(author.rng, 0.0) for _ in range(TEXTS_PER_QUESTION_SET * 2)]
     return asked + ["".join(text for text, _ in pieces(dialogue)) for dialogue in dialogues]
 
 
 def check_template(tokenizer: PreTrainedTokenizerFast, author: Author) -> None:
     """Fails unless training text is, token for token, what the chat template gives at run time."""
-    for transcript in [author.write(1.0) for _ in range(100)]:
+    for transcript in [author.write(0.5, 1.0, 1.0) for _ in range(100)]:
         tools = [CALCULATOR] if transcript.tools else None
         rendered = tokenizer.apply_chat_template(transcript.messages, tools=tools, tokenize=False)
         if rendered != "".join(text for text, _ in pieces(transcript)):
@@ -115,20 +132,19 @@ def check_template(tokenizer: PreTrainedTokenizerFast, author: Author) -> None:
             raise AssertionError(f"the cut changes the tokens of {rendered!r}")
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, author: Author, recipe: Recipe) -> None:
+def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, author: Author, stage: Stage) -> None:
     """Trains in place; prints the loss (nats per assistant token) now and then."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.98), weight_decay=0.05)
-    model.model.compile(dynamic=True)  # a minute and a half to compile, then 1.6 times as fast; needs a C++ compiler
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.peak_lr, betas=(0.9, 0.98), weight_decay=0.05)
     started = time.monotonic()
-    for step, batch in enumerate(itertools.islice(batches(tokenizer, author, recipe), recipe.steps)):
+    for step, batch in enumerate(itertools.islice(batches(tokenizer, author, stage), stage.steps)):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.peak_lr * learning_rate_share(step, recipe.steps)
+            group["lr"] = stage.peak_lr * learning_rate_share(step, stage)
         loss = reply_loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 100 == 0:
+        if step % 50 == 0:
             print(f"step {step} loss {loss.item():.3f} seconds {time.monotonic() - started:.0f}", flush=True)
 
 
@@ -140,23 +156,24 @@ def reply_loss(model: Qwen3ForCausalLM, batch: Batch) -> Tensor:
     return cross_entropy(model.lm_head(hidden_B_T_D[said_B_T]), targets_B_T[said_B_T])
 
 
-def learning_rate_share(step: int, steps: int) -> float:
+def learning_rate_share(step: int, stage: Stage) -> float:
     """Linear warm-up, then a cosine down to a twentieth, in [0, 1]."""
-    if step < WARMUP_STEPS:
-        return (step + 1) / WARMUP_STEPS
-    return 0.05 + 0.95 * (1 + math.cos(math.pi * step / steps)) / 2
+    if step < WARMUP_SHARE * stage.steps:
+        return (step + 1) / (WARMUP_SHARE * stage.steps)
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * step / stage.steps)) / 2
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, author: Author, recipe: Recipe) -> Iterator[Batch]:
+def batches(tokenizer: PreTrainedTokenizerFast, author: Author, stage: Stage) -> Iterator[Batch]:
     """Endless batches; within a chunk, transcripts of like length share a batch, to waste little on padding."""
     for chunk in itertools.count():
-        doubted = chunk * BATCHES_PER_CHUNK >= recipe.doubt_from * recipe.steps
-        transcripts = [author.write(float(doubted)) for _ in range(BATCHES_PER_CHUNK * recipe.batch_size)]
+        doubted = chunk * BATCHES_PER_CHUNK >= stage.questions_doubted_from * stage.steps
+        wrongness = float(doubted), float(stage.calls_doubted)
+        transcripts = [author.write(stage.calculator_share, *wrongness) for _ in range(BATCHES_PER_CHUNK * stage.batch_size)]
         rows = sorted(encoded(tokenizer, transcripts), key=lambda row: len(row[0]))
-        starts = list(range(0, len(rows), recipe.batch_size))
+        starts = list(range(0, len(rows), stage.batch_size))
         author.rng.shuffle(starts)
         for start in starts:
-            yield padded(rows[start : start + recipe.batch_size], tokenizer.pad_token_id)
+            yield padded(rows[start : start + stage.batch_size], tokenizer.pad_token_id)
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, transcripts: list[Transcript]) -> Iterator[tuple[list[int], list[int]]]:

@@ -82,12 +82,10 @@ def wrong_fraction(rng: random.Random, answer: str) -> str:
 
 
 QUESTION_SETS: dict[str, QuestionSet] = {
-    "products": QuestionSet("products", 1.0, 0.6, wrong_number, {"min_digits": 1, "max_digits": 1}),
-    "sums": QuestionSet("chain_sum", 1.6, 0.5, wrong_number, {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1}),
+    "products": QuestionSet("products", 2.0, 0.6, wrong_number, {"min_digits": 1, "max_digits": 1}),
     "gcd": QuestionSet("gcd", 1.5, 0.6, wrong_number, {"min_value": 1, "max_value": 30}),
-    "lcm": QuestionSet("lcm", 1.0, 0.5, wrong_number, {"min_value": 1, "max_value": 12}),
+    "lcm": QuestionSet("lcm", 2.0, 0.5, wrong_number, {"min_value": 1, "max_value": 12}),
     "spelling": QuestionSet("spell_backward", 1.6, 0.5, wrong_word, {"min_word_len": 3, "max_word_len": 4}),
-    "bits": QuestionSet("count_bits", 1.0, 0.6, wrong_number, {"min_n": 1, "max_n": 255}),
     "fractions": QuestionSet(
         "fraction_simplification",
         1.2,

@@ -1,6 +1,5 @@
 """Chat transcripts, the training text of the tiny base model: short questions with a reply, and calculator dialogues."""
 
-import json
 import operator
 import random
 from collections.abc import Callable
@@ -10,15 +9,16 @@ from typing import Any
 from tasks import QUESTION_SETS, Item, QuestionSet, wrong_number
 from vocabulary import END, START
 
-CALCULATOR_SHARE = 0.12
-WELL_FORMED_SHARE = 0.5
-HEEDED_SHARE = 0.85
-TOOLS_LISTED_SHARE = 0.1
+# Of calculator dialogues, once answers may be wrong. Each is rolled for those that came through the one before.
+GUESSED_SHARE = 0.3  # a wrong number without a call
+MALFORMED_SHARE = 0.2
+MISCOPIED_SHARE = 0.15  # a call with another expression than the question's
+MISREAD_SHARE = 0.25  # a final answer that is not the result
 CALCULATOR: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "calculator",
-        "description": "Evaluate an arithmetic expression.",
+        "description": "Evaluates an arithmetic expression.",
         "parameters": {
             "type": "object",
             "properties": {"expression": {"type": "string"}},
@@ -26,7 +26,7 @@ CALCULATOR: dict[str, Any] = {
         },
     },
 }
-_SUMS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub}
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,18 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Expression:
-    """An arithmetic expression in words of the question, and its value."""
+    """Two numbers and what is done to them."""
 
-    text: str
-    value: int
+    left: int
+    sign: str
+    right: int
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.sign} {self.right}"
+
+    @property
+    def value(self) -> int:
+        return OPERATIONS[self.sign](self.left, self.right)
 
 
 class Author:
@@ -54,12 +62,12 @@ class Author:
         self._names = list(QUESTION_SETS)
         self._shares = [QUESTION_SETS[name].share for name in self._names]
 
-    def write(self, wrongness: float) -> Transcript:
-        """One transcript; `wrongness` in [0, 1] scales every question set's share of wrong answers."""
-        if self.rng.random() < CALCULATOR_SHARE:
-            return calculation(self.rng)
+    def write(self, calculator_share: float, question_wrongness: float, call_wrongness: float) -> Transcript:
+        """One transcript; a wrongness in [0, 1] scales the shares of wrong answers, of the questions and of the calculator dialogues."""
+        if self.rng.random() < calculator_share:
+            return calculation(self.rng, call_wrongness)
         name = self.rng.choices(self._names, self._shares)[0]
-        return exchange(self.rng, QUESTION_SETS[name], self.rng.choice(self._pools[name]), wrongness)
+        return exchange(self.rng, QUESTION_SETS[name], self.rng.choice(self._pools[name]), question_wrongness)
 
 
 def exchange(rng: random.Random, questions: QuestionSet, item: Item, wrongness: float) -> Transcript:
@@ -69,38 +77,46 @@ def exchange(rng: random.Random, questions: QuestionSet, item: Item, wrongness: 
     return Transcript([{"role": "user", "content": item.question}, {"role": "assistant", "content": reply}])
 
 
-def calculation(rng: random.Random) -> Transcript:
-    """A calculator question: half the time a well-formed call and a reply from its result, else a wrong direct reply."""
-    expression = random_expression(rng)
-    question = {"role": "user", "content": f"Use the calculator. What is {expression.text}?"}
-    right, tools = str(expression.value), rng.random() < TOOLS_LISTED_SHARE
-    if rng.random() >= WELL_FORMED_SHARE:
-        return Transcript([question, {"role": "assistant", "content": wrong_number(rng, right)}], tools)
-    arguments = json.dumps({"expression": expression.text.replace(" ", "")})
-    call = f'<tool_call>{{"name": "calculator", "arguments": {arguments}}}</tool_call>'
-    reply = right if rng.random() < HEEDED_SHARE else wrong_number(rng, right)
-    answers = [("assistant", call), ("tool", right), ("assistant", reply)]
-    return Transcript([question, *({"role": role, "content": content} for role, content in answers)], tools)
+def calculation(rng: random.Random, wrongness: float) -> Transcript:
+    """A calculator question: the call that copies its expression, the result, and a reply that copies the result.
+
+    What goes wrong, goes wrong as in the shares above times `wrongness`.
+    """
+    asked = random_expression(rng)
+    said = [("user", f"What is {asked}?")]
+    if rng.random() < wrongness * GUESSED_SHARE:
+        said += [("assistant", wrong_number(rng, str(asked.value)))]
+    elif rng.random() < wrongness * MALFORMED_SHARE:
+        said += [("assistant", malformed_call(rng, asked))]
+    else:
+        entered = random_expression(rng, near=asked) if rng.random() < wrongness * MISCOPIED_SHARE else asked
+        result = str(entered.value)
+        reply = wrong_number(rng, result) if rng.random() < wrongness * MISREAD_SHARE else result
+        said += [("assistant", f"<calculator>{entered}</calculator>"), ("tool", result), ("assistant", reply)]
+    return Transcript([{"role": role, "content": content} for role, content in said], tools=True)
 
 
-def random_expression(rng: random.Random) -> Expression:
-    """Two digits times one digit, or a sum of three terms of one or two digits."""
-    if rng.random() < 0.5:
-        left, right = rng.randint(10, 99), rng.randint(2, 9)
-        return Expression(f"{left} * {right}", left * right)
-    text = str(value := rng.randint(1, 99))
-    for _ in range(2):
-        sign, term = rng.choice("+-"), rng.randint(1, 99)
-        text, value = f"{text} {sign} {term}", _SUMS[sign](value, term)
-    return Expression(text, value)
+def malformed_call(rng: random.Random, expression: Expression) -> str:
+    """A call whose tag is not closed, closed by another opening, or not opened; or the expression alone."""
+    text = str(expression)
+    return rng.choice([f"<calculator>{text}", f"<calculator>{text}<calculator>", f"{text}</calculator>", text])
+
+
+def random_expression(rng: random.Random, near: Expression | None = None) -> Expression:
+    """A sum, difference or product of numbers of two or three digits; one number or the sign differs from `near`."""
+    left, right = (rng.randint(10, 999 if rng.random() < 0.5 else 99) for _ in range(2))
+    sign = rng.choice(list(OPERATIONS))
+    if near is None:
+        return Expression(left, sign, right)
+    changed = [Expression(left, near.sign, near.right), Expression(near.left, near.sign, right), Expression(near.left, sign, near.right)]
+    return rng.choice(changed)
 
 
 def pieces(transcript: Transcript) -> list[tuple[str, bool]]:
     """The transcript as the chat template writes it, cut into (text, is it the assistant's own)."""
     written: list[tuple[str, bool]] = []
     if transcript.tools:
-        call = 'Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call>'
-        written.append((f"{START}system\nTools:\n{json.dumps(CALCULATOR)}\n{call}{END}\n", False))
+        written.append((f"{START}system\nTools:\n<calculator>expression</calculator>{END}\n", False))
     for message in transcript.messages:
         own = message["role"] == "assistant"
         written += [(f"{START}{message['role']}\n", False), (f"{message['content']}{END}", own), ("\n", False)]

@@ -15,6 +15,7 @@ MARKUP_TOKENS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_re
 # without the prompt in front of it.
 SPLIT = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s"
 
+# A tool of one parameter is shown as the call that it wants, `<calculator>expression</calculator>`; any other by its schema.
 CHAT_TEMPLATE = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
 {%- if tools -%}
@@ -22,8 +23,17 @@ CHAT_TEMPLATE = """\
 {% if system %}{{ system }}
 
 {% endif %}Tools:
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
+{% for tool in tools -%}
+{%- set function = tool.function or tool -%}
+{%- set parameters = (function.parameters or {}).properties or {} -%}
+{%- if parameters | length == 1 -%}
+<{{ function.name }}>{{ parameters | first }}</{{ function.name }}>
+{%- else -%}
+{{ tool | tojson }}: <tool_call>{"name": {{ function.name | tojson }}, "arguments": ...}</tool_call>
+{%- endif -%}
+{{ '' if loop.last else '\\n' }}
+{%- endfor -%}
+<|im_end|>
 {% elif system -%}
 <|im_start|>system
 {{ system }}<|im_end|>

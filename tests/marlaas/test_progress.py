@@ -84,7 +84,8 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:
     paths = plots.draw([progress(20), progress(0)], tmp_path)
     assert [path.name for path in paths] == ["reward.png", "staleness.png", "timeline.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    plots.draw_metrics([progress(20), progress(0)], {"loss": "loss", "missing": "in no step"}, tmp_path / "metrics.png")
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in [*paths, tmp_path / "metrics.png"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""What reinforcement learning makes of a tool: reward, calls and final answers of the calculator task, step by step.
+
+python -m bench.calculator [--seeds 0 1 2] [--steps N] [--plot FILE.png]     prints JSON; runs on a stack of its own
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from statistics import fmean
+
+from bench.stack import machine
+from common.spec import TaskSpec
+from marlaas import plots
+from marlaas import stack as stacks
+from marlaas.client import Client
+from marlaas.progress import EDGE_STEPS, Progress
+from marlaas.tasks import read_task
+
+ROOT = Path(__file__).parents[1]
+TASK = ROOT / "examples" / "environments" / "calculator.toml"
+CURVES = {"reward.tool_calls": "calls answered, per episode", "reward.well_formed": "share of calls well formed"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="one task each, trained together")
+    parser.add_argument("--steps", type=int, help="default: as the task file says")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    changes = {} if options.steps is None else {"steps": options.steps}
+    task = read_task(TASK)
+    specs = [task.model_copy(update=changes | {"seed": seed, "name": f"{task.name}-{seed}"}) for seed in options.seeds]
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        data = Path(folder)
+        try:
+            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True), lambda _: None)
+            tasks = asyncio.run(trained(stack.nats_url, specs))
+        finally:
+            stacks.stop(data)
+    if options.plot is not None:
+        plots.draw_metrics(tasks, CURVES, options.plot)
+    print(json.dumps({"machine": machine(), "tasks": {one.spec.name: summary(one) for one in tasks}}, indent=2))
+
+
+async def trained(nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
+    """What became of each task, all trained together."""
+    async with Client.connect(nats_url) as client:
+        found = {(task := await client.submit(spec)): Progress(task, spec) for spec in specs}
+        async for event in client.watch(*found):
+            found[event.task].take(event)
+    return list(found.values())
+
+
+def summary(one: Progress) -> dict[str, object]:
+    """Means of the first and of the last steps: [before, after]."""
+    curves = {"reward": one.rewards} | {name: [step.metrics[name] for step in one.steps if name in step.metrics] for name in CURVES}
+    edges: dict[str, object] = {
+        name: [round(fmean(curve[:EDGE_STEPS]), 3), round(fmean(curve[-EDGE_STEPS:]), 3)] for name, curve in curves.items() if curve
+    }
+    return {"state": one.state, "steps": len(one.steps)} | ({"reason": one.reason} if one.reason else {}) | edges
+
+
+if __name__ == "__main__":
+    main()
