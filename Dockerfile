@@ -51,19 +51,21 @@ CMD ["python", "-m", "scheduler_svc"]
 
 # ---- env
 # A dependency of reasoning-gym (pycosat) has no wheel, so it is compiled in a stage that is left behind. Tests of libraries
-# (60 MB, but for one folder that numpy itself imports) and what only a compiler or a type checker reads are left out.
+# (60 MB, but for one folder that numpy itself imports), debugging symbols, and what only compilers, type checkers and PDF
+# figures read are left out. What is in a folder *.libs was patched when its wheel was made, and strip would break it.
 FROM base AS env-needs
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev python3-dev && rm -rf /var/lib/apt/lists/*
 COPY requirements/cpu.txt requirements/
 COPY --from=needs /needs/env.txt /needs/
 RUN pip install -q -c requirements/cpu.txt -r /needs/env.txt \
  && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
- && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete
+ && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete \
+ && find /opt/marlaas/lib -name '*.so' -not -path '*.libs/*' -exec strip --strip-unneeded {} + \
+ && rm -r /opt/marlaas/lib/python3*/site-packages/matplotlib/mpl-data/fonts/afm /opt/marlaas/lib/python3*/site-packages/matplotlib/mpl-data/fonts/pdfcorefonts
 
 FROM base AS env
 COPY --from=env-needs /opt/marlaas /opt/marlaas
-COPY models models
-COPY pools.toml deploy/healthcheck.py ./
+COPY deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas
 USER marlaas
 CMD ["python", "-m", "env_svc"]
