@@ -26,6 +26,12 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
 from common.spec import Environment, Limits, Sampling
+from common.tasks import Tasks
+from env_svc.player import Player
+from env_svc.service import EnvService
+from env_svc.tools.layer import ToolPlayer
+from env_svc.tools.toolbox import Toolbox
+from env_svc.workers import Workers
 from marlaas import servers
 
 GROUP = 8
@@ -90,6 +96,22 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
     await bus.publish(Outgoing(subject, OpenGroup(group=group), f"open:{group.task}:{group.group}"))
 
 
+async def handler_ms(turns: int) -> float:
+    """The median of the handler alone: milliseconds from a message's bytes to those of the next."""
+    service = EnvService(ToolPlayer(Player(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks())  # no worker is started
+    group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
+    [opened] = [out async for out in service.open(Delivery("", {}, OpenGroup(group=group).encode(), 1, 1))]
+    assert isinstance(opened.message, SampleTurns)
+    body = turn_of(group, opened.message.members[0]).message.encode()
+    took: list[float] = []
+    for _ in range(WARM_UP_TURNS + turns):
+        started = time.perf_counter()
+        async for out in service.turn(Delivery("", {}, body, 1, 1)):
+            out.message.encode()
+        took.append((time.perf_counter() - started) * 1000)
+    return round(statistics.median(took[WARM_UP_TURNS:]), 2)
+
+
 async def overhead_ms(sampler: Sampler, turns: int) -> dict[str, float]:
     """One episode, one turn in flight: milliseconds from message in to message out."""
     sampler.answers = False
@@ -144,6 +166,7 @@ async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns:
         consuming = asyncio.create_task(bus.consume(streams.rollout_samples("bench"), sampler.take, Slots(4096)))
         turn_ms, idle_mib = await overhead_ms(sampler, 1000), replica.memory_info().rss >> 20
         result: dict[str, object] = {
+            "handler_ms": await handler_ms(1000),
             "turn_ms": turn_ms,
             "episodes_at_once": episodes,
             "turns_each": turns,

@@ -17,6 +17,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.service import report_replica
     from common.tasks import Tasks
     from env_svc import measures, registry
+    from env_svc.hosted.configuration import read_hosted
+    from env_svc.hosted.hosts import Hosts
     from env_svc.player import Player
     from env_svc.sandboxes.choice import chosen
     from env_svc.sandboxes.current import use
@@ -26,21 +28,23 @@ async def serve(running: Running[EnvSettings]) -> None:
     from env_svc.workers import Workers
 
     settings, bus = running.settings, running.bus
-    families = registry.served(settings.family_names)
+    hosts = Hosts(read_hosted(settings.hosts_file, registry.families()))
+    families = registry.served(settings.family_names, hosts.families)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     measures.WORKERS_BUSY.set_function(lambda: workers.busy)
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
     sandbox, tasks, toolbox = chosen(settings), Tasks(), Toolbox()
     use(sandbox)
-    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s), toolbox), tasks)
+    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s, hosts), toolbox), tasks)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
-        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=environments, busy=busy)
+        names = [*environments, *hosts.environments()]
+        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=names, busy=busy)
 
     try:
-        await workers.start()
+        await asyncio.gather(workers.start(), hosts.start())
         if sandbox is not None:
             await sandbox.start()
         await tasks.read(bus)
@@ -53,7 +57,7 @@ async def serve(running: Running[EnvSettings]) -> None:
             runners.create_task(report_replica(bus, report))
             running.health.set_ready(f"serving {', '.join(families)}")
     finally:
-        await asyncio.shield(asyncio.gather(workers.stop(), toolbox.close()))
+        await asyncio.shield(asyncio.gather(workers.stop(), hosts.stop(), toolbox.close()))
         if sandbox is not None:
             await asyncio.shield(sandbox.close())
 

@@ -1,4 +1,4 @@
-"""Plays calls where their environment wants to be played: on the event loop, or in the worker processes."""
+"""Plays calls where their environment wants to be played: on the event loop, in the worker processes, or in one of its own."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from contextlib import aclosing
 from common import spec
 from env_svc.built import Built
 from env_svc.contract import WrongOptions
+from env_svc.hosted.hosts import NO_HOSTS, Hosts
 from env_svc.measures import CALL_S, RUNNING
 from env_svc.play import Call, Open, Outcome, failed, perform
 from env_svc.ready import as_ready
@@ -26,14 +27,17 @@ NO_LIMITS = spec.Limits()
 class Player:
     """What the handlers ask to open episodes and play turns."""
 
-    def __init__(self, workers: Workers, call_timeout_s: float) -> None:
+    def __init__(self, workers: Workers, call_timeout_s: float, hosts: Hosts = NO_HOSTS) -> None:
         self._workers = workers
+        self._hosts = hosts
         self._call_timeout_s = call_timeout_s
         self._built = Built()
         self._found: Recent[str, type[AnyEnvironment]] = Recent(MOST_FOUND)
 
     async def tools_of(self, environment: spec.Environment) -> Sequence[str | Tool]:
         """The tools that the environment itself wants for every episode. Raises: WrongOptions."""
+        if self._hosts.find(environment.name) is not None:
+            return ()
         found = await self._find(environment.name)
         return found.tools if found.cpu_bound else self._built.get(environment.name, environment.options).tools
 
@@ -42,23 +46,35 @@ class Player:
     ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
         timeout_s = max(0.1, min(self._call_timeout_s, longest_s, limits.max_turn_s or longest_s))
+        job = Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s)
         try:
-            found = await self._find(environment.name)
-            check_weights(environment.name, found.components, environment.weights)
-            built = None if found.cpu_bound else self._built.get(environment.name, environment.options)
+            batches = await self._batches(job, environment)
         except WrongOptions as error:
             yield [(position, failed(str(error))) for position in range(len(calls))]
             return
-        if built is None:
-            batches = self._workers.run(Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s))
-        else:
-            batches = as_ready(_on_loop(position, built, environment.name, call, timeout_s) for position, call in enumerate(calls))
-        kind, family = "open" if isinstance(calls[0], Open) else "step", family_of(environment.name)
+        kind, family = "open" if isinstance(calls[0], Open) else "step", self._family(environment.name)
         with RUNNING.labels(kind, family).track_inprogress():
             async with aclosing(batches):
                 with CALL_S.labels(kind, family).time():
                     async for batch in batches:
                         yield [(position, weighted(outcome, environment.weights)) for position, outcome in batch]
+
+    def _family(self, name: str) -> str:
+        hosted = self._hosts.find(name)
+        return family_of(name) if hosted is None else hosted.name
+
+    async def _batches(self, job: Job, environment: spec.Environment) -> AsyncGenerator[Ready, None]:
+        """The job's outcomes, from where the environment runs. Raises: WrongOptions."""
+        hosted = self._hosts.find(job.name)
+        if hosted is not None:
+            check_weights(job.name, await hosted.components(job.name, job.timeout_s), environment.weights)
+            return hosted.run(job)
+        found = await self._find(job.name)
+        check_weights(job.name, found.components, environment.weights)
+        if found.cpu_bound:
+            return self._workers.run(job)
+        built = self._built.get(job.name, job.options)
+        return as_ready(_on_loop(position, built, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
         """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: UnknownEnvironment."""

@@ -44,15 +44,16 @@ def families() -> list[str]:
     return [*sorted(_installed()), MODULE_FAMILY]
 
 
-def served(names: Sequence[str]) -> list[str]:
-    """The families that a replica with these in its settings serves; all of them when it names none.
+def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
+    """The families that a replica with these in its settings serves; all of them, the hosted ones too, when it names none.
 
     Raises: Fatal when one is not installed.
     """
+    known = [*hosted, *families()]
     for name in names:
-        if name not in families():
-            raise Fatal(f"MARLAAS_ENV_FAMILIES: no environment family '{name}' is installed here{near(name, families())}")
-    return list(names) or families()
+        if name not in known:
+            raise Fatal(f"MARLAAS_ENV_FAMILIES: no environment family '{name}' is installed here{near(name, known)}")
+    return list(names) or known
 
 
 def family_of(name: str) -> str:
@@ -96,13 +97,18 @@ def find(name: str) -> type[AnyEnvironment]:
     except Exception as error:
         raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
     found = _environment_class(name, loaded)
-    arguments = found.arguments()
+    check_argument(name, found.arguments())
+    return found
+
+
+def check_argument(name: str, arguments: Sequence[str]) -> None:
+    """Raises: UnknownEnvironment when what follows the colon in `name` is not one of `arguments`."""
+    head, colon, tail = name.partition(":")
     if arguments and tail not in arguments:
         names = [f"{head}:{argument}" for argument in arguments]
         raise UnknownEnvironment(f"no environment '{name}'{near(name, names)}")
     if colon and not arguments:
         raise UnknownEnvironment(f"environment '{head}' takes no argument: use '{head}' instead of '{name}'")
-    return found
 
 
 def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
@@ -110,9 +116,12 @@ def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
 
     Raises: UnknownEnvironment, WrongOptions.
     """
-    found = find(name)
-    tail = name.partition(":")[2]
-    arguments = (tail,) if found.arguments() else ()
+    return construct(find(name), name, options)
+
+
+def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
+    """An object of the class that `name` led to. Raises: WrongOptions."""
+    arguments = (name.partition(":")[2],) if found.arguments() else ()
     known = options_of(found)
     values = dict(options) if known is None else checked(f"environment '{name}'", known[len(arguments) :], options)
     try:

@@ -20,6 +20,8 @@ class EnvSettings(Settings):
     """Address space of one worker process; more is an error of the environment that asks for it."""
     call_timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for opening an episode or playing one turn."""
+    hosts_file: Path | None = None
+    """TOML file of environments that run in processes and virtual environments of their own: docs/environments.md."""
     data: Path = Path("data")
     """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     opens: int = Field(default=256, ge=1)

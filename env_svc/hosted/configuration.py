@@ -1,0 +1,52 @@
+"""Which environments run in processes of their own: the file that `MARLAAS_ENV_HOSTS_FILE` names.
+
+[my_game]                                   # its name in tasks, and its family
+python = "/opt/my_game/bin/python"          # of a virtual environment that has `marlaas` and the environment
+environment = "my_game.environment:MyGame"
+processes = 2
+options = { server = "ws://10.0.0.7:8000" } # given to every task's environment; a task cannot change them
+variables = { OMP_NUM_THREADS = "1" }
+"""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from common.errors import Fatal
+from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
+
+
+class Hosted(BaseModel):
+    """One environment and what runs it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    python: str
+    environment: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$")
+    processes: int = Field(default=1, ge=1, le=256)
+    options: dict[str, JsonValue] = {}
+    variables: dict[str, str] = {}
+
+
+def read_hosted(file: Path | None, installed: list[str]) -> dict[str, Hosted]:
+    """The environments in `file` by name; none without a file.
+
+    Raises: Fatal, naming what is wrong.
+    """
+    if file is None:
+        return {}
+    try:
+        found = TypeAdapter(dict[str, Hosted]).validate_python(tomllib.loads(file.read_text()))
+    except OSError as error:
+        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: cannot read {file}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    for name in found:
+        if name in installed or name == MODULE_FAMILY or not FAMILY_PATTERN.match(name):
+            rule = "use letters, digits, - and _, and no name that is installed here too"
+            raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: '{name}' cannot be the name of an environment: {rule}")
+    return found

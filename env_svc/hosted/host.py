@@ -1,0 +1,89 @@
+"""`python -m env_svc.hosted.host module:attribute`: serves one environment over standard input and output.
+
+It runs under another interpreter than the service, which starts it and whose end of standard input it does not outlive,
+even while it computes. What the environment prints goes to standard error.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from typing import Any
+
+from env_svc.contract import WrongOptions
+from env_svc.hosted import wire
+from env_svc.play import failed, perform
+from env_svc.recent import Recent
+from env_svc.registry import AnyEnvironment, construct, find
+
+MOST_BUILT = 256
+
+
+class Host:
+    """Environments of one class, built as tasks' options ask."""
+
+    def __init__(self, found: type[AnyEnvironment], output: int) -> None:
+        self._found = found
+        self._output = output
+        self._built: Recent[str, AnyEnvironment] = Recent(MOST_BUILT)
+        self._runners: dict[int, asyncio.Task[None]] = {}
+
+    def take(self, frame: wire.Frame) -> None:
+        """Start what a frame asks for."""
+        if "cancel" in frame:
+            runner = self._runners.get(frame["cancel"])
+            if runner is not None:
+                runner.cancel()
+            return
+        number: int = frame["id"]
+        self._runners[number] = asyncio.ensure_future(self._answer(number, frame))
+
+    def say(self, frame: wire.Frame) -> None:
+        rest = memoryview(wire.packed(frame))
+        while rest:
+            rest = rest[os.write(self._output, rest) :]
+
+    async def _answer(self, number: int, frame: wire.Frame) -> None:
+        try:
+            environment = self._built.get(f"{frame['name']}:{frame['options']}", lambda: self._build(frame["name"], frame["options"]))
+            outcome = await perform(environment, frame["name"], wire.decoded(frame["call"]))
+        except WrongOptions as error:
+            outcome = failed(str(error))
+        except asyncio.CancelledError:
+            outcome = failed("cancelled")
+        finally:
+            del self._runners[number]
+        self.say({"id": number, "outcome": wire.coded(outcome)})
+
+    def _build(self, name: str, options: dict[str, Any]) -> AnyEnvironment:
+        return construct(self._found, name, options)
+
+
+async def serve(name: str, output: int) -> None:
+    """Answer until standard input ends."""
+    found = find(name)
+    host, loop, ended = Host(found, output), asyncio.get_running_loop(), asyncio.Event()
+
+    def read() -> None:
+        while (frame := wire.read_frame(sys.stdin.buffer.read)) is not None:
+            loop.call_soon_threadsafe(host.take, frame)
+        os._exit(0)  # whatever the event loop is busy with: nobody reads the answers any more
+
+    host.say(
+        {"ready": wire.PROTOCOL, "cpu_bound": found.cpu_bound, "components": list(found.components), "arguments": list(found.arguments())}
+    )
+    threading.Thread(target=read, daemon=True).start()
+    await ended.wait()
+
+
+def main() -> None:
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        asyncio.run(serve(sys.argv[1], output))
+    except WrongOptions as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

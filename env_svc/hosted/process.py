@@ -1,0 +1,181 @@
+"""One host process: started when it is needed, asked over its pipes, started again after it died.
+
+Whatever it does, nothing is waited for without end and a call ends as an outcome: an answer, or the failure that its
+process was away.
+"""
+
+import asyncio
+import os
+import time
+from asyncio.subprocess import PIPE, Process
+
+import structlog
+
+from env_svc.hosted import wire
+from env_svc.hosted.configuration import Hosted
+from env_svc.play import Outcome, failed
+from env_svc.workers import Job
+
+START_TIMEOUT_S = 60.0
+CANCEL_GRACE_S = 5.0
+"""For a call that is not wanted any more to end; a process that does not heed is ended."""
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+"""Between attempts to start a process that dies at once."""
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Of the service's variables; passwords are in others."""
+
+log = structlog.get_logger()
+
+
+class Away(Exception):
+    """The process could not be started, or ended before it answered."""
+
+
+class HostProcess:
+    """Calls go in, outcomes come out; many at once."""
+
+    def __init__(self, name: str, hosted: Hosted) -> None:
+        self._name = name
+        self._hosted = hosted
+        self._process: Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._last_id = 0
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self.cpu_bound: bool | None = None
+        """None until it was ready once."""
+        self.components: tuple[str, ...] = ()
+        self.arguments: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> int:
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Returns when the process is ready. Raises: Away."""
+        if self._process is not None:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+
+    async def stop(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        await self._end("the service stops")
+
+    async def ask(self, job: Job, position: int) -> Outcome:
+        """The outcome of one call, within the job's timeout."""
+        call = job.calls[position]
+        number = self._last_id = self._last_id + 1
+        try:
+            async with asyncio.timeout(job.timeout_s):
+                await self.start()
+                answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                self._waiting[number] = answered
+                options = job.options | self._hosted.options
+                self._send({"id": number, "name": job.name, "options": options, "call": wire.coded(call)})
+                return await answered
+        except TimeoutError:
+            self._give_up(number)
+            reason = f"environment '{job.name}' did not answer within {job.timeout_s:g} s (row {call.row})"
+            return failed(reason, is_infrastructure=True, is_late=True)
+        except Away as error:
+            return failed(f"environment '{job.name}' is away (row {call.row}): {error}", is_infrastructure=True)
+        except asyncio.CancelledError:
+            self._give_up(number)
+            raise
+
+    def _give_up(self, number: int) -> None:
+        if number not in self._waiting:
+            return
+        process = self._process
+        if self.cpu_bound:  # it hears nothing while it computes
+            self._kill(process)
+            return
+        self._send({"cancel": number})
+        asyncio.get_running_loop().call_later(CANCEL_GRACE_S, self._kill_unless_answered, process, number)
+
+    def _kill_unless_answered(self, process: Process | None, number: int) -> None:
+        if number in self._waiting and process is self._process:
+            self._kill(process)
+
+    def _kill(self, process: Process | None) -> None:
+        if process is not None and process.returncode is None:
+            process.kill()
+
+    def _send(self, frame: wire.Frame) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(wire.packed(frame))
+
+    async def _start(self) -> None:
+        await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
+        self._not_before = time.monotonic() + self._pause_s
+        variables = {name: os.environ[name] for name in INHERITED if name in os.environ} | self._hosted.variables
+        argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
+        try:
+            process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables)
+        except OSError as error:
+            raise Away(f"{self._hosted.python} cannot be run: {error.strerror}") from None
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(START_TIMEOUT_S):
+                hello = await wire.receive_frame(process.stdout)
+            if hello.get("ready") != wire.PROTOCOL:
+                raise Away(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
+        except (TimeoutError, EOFError, ValueError) as error:
+            self._kill(process)
+            status = await process.wait()
+            detail = "is not ready in time" if isinstance(error, TimeoutError) else f"ended before it was ready (exit status {status})"
+            raise Away(f"its process {detail}; the log of env_svc says why") from None
+        except BaseException:
+            self._kill(process)
+            raise
+        self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
+        self.arguments = tuple(hello["arguments"])
+        self._process = process
+        self._reading = asyncio.ensure_future(self._read(process, process.stdout))
+        log.info("host_started", environment=self._name, process=process.pid)
+
+    async def _read(self, process: Process, output: asyncio.StreamReader) -> None:
+        reason = ""
+        try:
+            while True:
+                frame = await wire.receive_frame(output)
+                answered = self._waiting.pop(frame["id"], None)
+                if answered is not None and not answered.done():
+                    answered.set_result(wire.decoded(frame["outcome"]))
+                self._pause_s = 0.0
+        except EOFError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"its process says what is no answer: {error}"
+            self._kill(process)
+        status = await process.wait()
+        self._gone(reason or f"its process ended (exit status {status})")
+
+    def _gone(self, reason: str) -> None:
+        self._process = None
+        log.warning("host_lost", environment=self._name, reason=reason, calls=len(self._waiting))
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            if not answered.done():
+                answered.set_exception(Away(reason))
+
+    async def _end(self, reason: str) -> None:
+        process, reading = self._process, self._reading
+        if process is None or reading is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(CANCEL_GRACE_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+        await asyncio.gather(reading, return_exceptions=True)
+        log.info("host_stopped", environment=self._name, reason=reason)

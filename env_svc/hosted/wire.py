@@ -1,0 +1,64 @@
+"""Frames between the service and a host: four bytes of length, big-endian, then one MessagePack map.
+
+    host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […]}      first, once
+    service → host    {"id": 7, "name": …, "options": {…}, "call": {"kind": "Open" | "Step", "value": {…}}}
+    service → host    {"cancel": 7}
+    host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}
+
+Values are the dataclasses of `play.py`, field by field.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+from pydantic import TypeAdapter
+
+from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
+
+PROTOCOL = 1
+MAX_FRAME_BYTES = 64 * 2**20
+LENGTH = struct.Struct(">I")
+KINDS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (Open, Step, Opened, Asked, Scored, Failed)}
+
+Frame = dict[str, Any]
+"""`Any`: what a frame holds is said above."""
+
+
+def coded(value: Call | Outcome) -> Frame:
+    kind = type(value).__name__
+    return {"kind": kind, "value": KINDS[kind].dump_python(value)}
+
+
+def decoded(frame: Frame) -> Any:
+    """What `coded` was given. Raises: ValueError."""
+    return KINDS[frame["kind"]].validate_python(frame["value"])
+
+
+def packed(frame: Frame) -> bytes:
+    body = msgpack.packb(frame)
+    assert body is not None
+    return LENGTH.pack(len(body)) + body
+
+
+def read_frame(read: Callable[[int], bytes]) -> Frame | None:
+    """The next frame from a blocking stream; None at its end."""
+    head = read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack(head)
+    body = read(size)
+    return msgpack.unpackb(body, strict_map_key=False) if len(body) == size else None
+
+
+async def receive_frame(reader: asyncio.StreamReader) -> Frame:
+    """The next frame. Raises: EOFError at the stream's end, ValueError when it is none."""
+    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    if size > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    frame: object = msgpack.unpackb(await reader.readexactly(size), strict_map_key=False)
+    if not isinstance(frame, dict):
+        raise ValueError(f"a {type(frame).__name__} in place of a map")
+    return frame
