@@ -53,6 +53,9 @@ class Environment(Section):
     weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
     and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
+    rank_weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
+    (the least) to 1 (the most), ties in the middle. `reward` ranks by the reward itself. Added where advantages are made."""
     tools: tuple[NamedTool, ...] = ()
     """What the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
@@ -316,6 +319,8 @@ class TaskSpec(Section):
             raise ValueError(f"{'keep.best' if self.keep.best else 'stop.reward'} is about evaluations: set evaluation.every too")
         if self.overlong.buffer_tokens > limit:
             raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
+        if self.environment.rank_weights and algorithm.group_size < 2:
+            raise ValueError("environment.rank_weights rank attempts at one prompt: use a group_size of 2 or more")
         bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None
         if algorithm.max_staleness > 0 and not bounded:
             raise ValueError(

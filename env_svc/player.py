@@ -65,12 +65,13 @@ class Player:
 
     async def _batches(self, job: Job, environment: spec.Environment) -> AsyncGenerator[Ready, None]:
         """The job's outcomes, from where the environment runs. Raises: WrongOptions."""
+        weights = [*environment.weights, *environment.rank_weights]
         hosted = self._hosts.find(job.name)
         if hosted is not None:
-            check_weights(job.name, await hosted.components(job.name, job.timeout_s), environment.weights)
+            check_weights(job.name, await hosted.components(job.name, job.timeout_s), weights)
             return hosted.run(job)
         found = await self._find(job.name)
-        check_weights(job.name, found.components, environment.weights)
+        check_weights(job.name, found.components, weights)
         if found.cpu_bound:
             return self._workers.run(job)
         built = self._built.get(job.name, job.options)

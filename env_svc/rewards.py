@@ -6,7 +6,7 @@ A component that an attempt does not have counts 0: an episode that ran out of t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from env_svc.contract import WrongOptions
 from env_svc.options import near
@@ -31,7 +31,7 @@ def weighted(outcome: Outcome, weights: Mapping[str, float]) -> Outcome:
     return Scored(reward, parts)
 
 
-def check_weights(name: str, known: Sequence[str], weights: Mapping[str, float]) -> None:
+def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
     """Raises: WrongOptions when the environment `name` declares its components and a weight is of none of them."""
     wrong = [weight for weight in weights if known and weight not in (*known, *ALWAYS)]
     if wrong:

@@ -1,18 +1,37 @@
-"""What becomes of attempts that are cut off by their token limit. Pure; everything else about rewards is the environment's."""
+"""What becomes of rewards where a whole group is together: parts that are relative to the group, and attempts that were cut
+off by their token limit. Pure; everything else about rewards is the environment's."""
+
+from collections.abc import Sequence
 
 from common.spec import TaskSpec
 from trainer_svc.batch import Group, Trajectory
 
 
 def shaped_rewards(group: Group, spec: TaskSpec) -> list[float]:
-    """The rewards that advantages are made of: as scored, less a penalty for length where the task asks for one."""
-    if spec.overlong.rule != "penalize":
-        return [trajectory.reward for trajectory in group.trajectories]
-    limit, rule = spec.reply_tokens, spec.overlong
-    return [
-        trajectory.reward - rule.penalty * excess_length(trajectory.sampled_tokens, limit, rule.buffer_tokens)
-        for trajectory in group.trajectories
-    ]
+    """The rewards that advantages are made of: as scored, with what the task asks for added and taken off."""
+    rewards = [trajectory.reward for trajectory in group.trajectories]
+    for name, weight in spec.environment.rank_weights.items():
+        ranks = rank_shares([_component(trajectory, name) for trajectory in group.trajectories])
+        rewards = [reward + weight * rank for reward, rank in zip(rewards, ranks, strict=True)]
+    if spec.overlong.rule == "penalize":
+        limit, rule = spec.reply_tokens, spec.overlong
+        excess = [excess_length(trajectory.sampled_tokens, limit, rule.buffer_tokens) for trajectory in group.trajectories]
+        rewards = [reward - rule.penalty * share for reward, share in zip(rewards, excess, strict=True)]
+    return rewards
+
+
+def rank_shares(values: Sequence[float]) -> list[float]:
+    """Of each value, the share of the others that are less, an equal one counting half: 0 for the least, 1 for the most.
+
+    Raises: ZeroDivisionError for fewer than two values.
+    """
+    others = len(values) - 1
+    return [(sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2) / others for value in values]
+
+
+def _component(trajectory: Trajectory, name: str) -> float:
+    """0 where the attempt does not have it."""
+    return trajectory.reward if name == "reward" else trajectory.components.get(name, 0.0)
 
 
 def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:

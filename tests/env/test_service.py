@@ -258,8 +258,9 @@ async def test_task_weighs_the_components_of_its_reward(desk: Desk) -> None:
     assert [(member.reward, member.components) for member in members] == [(-0.75, {"reward": 0.0, "left": 3.0})] * 2
 
 
-async def test_misspelt_weight_is_an_objection(desk: Desk) -> None:
-    environment = Environment(name="reasoning_gym:gcd", weights={"scoer": 1.0})
+@pytest.mark.parametrize("section", ["weights", "rank_weights"])
+async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None:
+    environment = Environment.model_validate({"name": "reasoning_gym:gcd", section: {"scoer": 1.0}})
     check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
     await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
     await eventually(lambda: desk.checks)

@@ -1,10 +1,12 @@
 """What is done about attempts that are cut off."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.errors import Reject
 from tests.trainer.conftest import make_groups, make_spec
-from trainer_svc.shaping import counted_tokens, excess_length, shaped_rewards
+from trainer_svc.shaping import counted_tokens, excess_length, rank_shares, shaped_rewards
 
 
 def test_penalty_rises_over_the_buffer_to_the_limit() -> None:
@@ -17,6 +19,27 @@ def test_long_attempts_lose_reward_in_proportion() -> None:
     expected = [t.reward - 0.5 * t.sampled_tokens / 10 for t in group.trajectories]
     assert shaped_rewards(group, spec) == pytest.approx(expected)
     assert shaped_rewards(group, make_spec("a")) == [t.reward for t in group.trajectories]
+
+
+def test_rank_is_the_share_of_the_others_that_are_less() -> None:
+    assert rank_shares([3.0, 1.0, 2.0]) == [1.0, 0.0, 0.5]
+    assert rank_shares([1.0, 1.0, 5.0, 0.0]) == pytest.approx([0.5, 0.5, 1.0, 0.0])
+    assert rank_shares([2.0, 2.0]) == [0.5, 0.5]
+
+
+def test_group_relative_part_is_added_by_rank_within_the_group() -> None:
+    (group,) = make_groups(3, groups=1)
+    lengths = range(len(group.trajectories), 0, -1)
+    group = replace(
+        group, trajectories=tuple(replace(t, components={"characters": float(n)}) for t, n in zip(group.trajectories, lengths, strict=True))
+    )
+    last = len(group.trajectories) - 1
+    spec = make_spec("a", environment={"name": "e", "rank_weights": {"characters": -0.5, "missing": 7.0}})
+    expected = [t.reward - 0.5 * (last - place) / last + 7.0 * 0.5 for place, t in enumerate(group.trajectories)]
+    assert shaped_rewards(group, spec) == pytest.approx(expected)
+    by_reward = make_spec("a", environment={"name": "e", "rank_weights": {"reward": 1.0}})
+    ranks = rank_shares([t.reward for t in group.trajectories])
+    assert shaped_rewards(group, by_reward) == pytest.approx([t.reward + rank for t, rank in zip(group.trajectories, ranks, strict=True)])
 
 
 def test_limit_counts_every_turn() -> None:
