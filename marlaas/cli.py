@@ -191,17 +191,29 @@ def watch(
     tasks: Annotated[list[str] | None, typer.Argument(help="Ids; none: everything that happens from now on.")] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
+    log_to: Annotated[
+        list[str] | None, typer.Option("--log-to", help="Also tensorboard:<folder>, wandb:<project> or trackio:<project>.")
+    ] = None,
 ) -> None:
     """Print what happens to tasks, one line per event, until they have ended."""
-    from marlaas import display
+    from marlaas import display, sinks
+
+    opened = [sinks.open_sink(address) for address in log_to or []]
 
     async def follow(client: "Client") -> None:
         for task in tasks or []:
             await client.status(task)
         async for event in client.watch(*(tasks or [])):
             _say(display.event_line(event))
+            if (point := sinks.point_of(event)) is not None:
+                for sink in opened:
+                    sink.log(point)
 
-    _asked(data, url, follow)
+    try:
+        _asked(data, url, follow)
+    finally:
+        for sink in opened:
+            sink.close()
 
 
 @app.command()

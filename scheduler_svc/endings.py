@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.measures import VOID_GROUPS
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import evaluations, groups, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup, GroupKey
@@ -46,6 +47,7 @@ async def void_and_refund(
     connection: AsyncConnection, by_id: dict[str, Task], keys: Collection[GroupKey], reason: VoidReason, details: dict[GroupKey, str]
 ) -> None:
     """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again."""
+    VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):
         ended = await groups.void_groups(connection, [key], reason, details.get(key, ""))
         await settle_accounts(connection, by_id, ended)

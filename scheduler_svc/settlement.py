@@ -135,6 +135,8 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     if not await tasks.advance_version(connection, updated.task, version, updated.adapter, updated.checkpoint):
         log.info("weight_update_ignored", task=updated.task, version=updated.version, state=locked[0].state, at=locked[0].version)
         return None
+    voided = await groups.voided_since_last_step(connection, updated.task)
+    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, locked[0])})
     step = await steps.finish_step(connection, updated)
     await steps.record_training(connection, updated)
     task = (await tasks.lock_tasks(connection, [updated.task]))[0]
@@ -151,6 +153,13 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     await publish_status(connection, task.id)
     await batch(connection, task, policy)
     return task
+
+
+def _void_metrics(voided: dict[str, int], task: Task) -> dict[str, float]:
+    """Of the groups that ended since the step before: the share that was void, and how many by reason."""
+    total = sum(voided.values())
+    share = total / (total + task.spec.algorithm.groups_per_step)
+    return {"void_share": share, **{f"void.{reason}": float(count) for reason, count in sorted(voided.items())}}
 
 
 async def exhausted_budget(connection: AsyncConnection, task: Task) -> str | None:

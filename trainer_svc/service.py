@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Histogram, Summary
 
 from common import crashpoints, streams
 from common.blobs import Blobs
@@ -47,6 +47,14 @@ MISMATCH = Histogram(
     "Difference between sampler and trainer on tokens of the trained version",
     buckets=(1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1),
 )
+
+STEP_MEANS = (
+    "reward_mean", "zero_variance_share", "advantage_std", "entropy", "kl_sampler", "kl_base", "clip_fraction", "grad_norm",
+    "response_length", "truncated_share", "effective_sample_share",
+)  # fmt: skip
+"""Metrics of a step whose course over all tasks an operator may want to see; each task's own are in its events."""
+STEP_METRIC = Summary("marlaas_trainer_step_metric", "Metrics of steps, by name: sum and count", ["metric"])
+TRAINED = Counter("marlaas_trainer_trained_trajectories_total", "Trajectories trained on, by staleness in versions", ["staleness"])
 
 log = structlog.get_logger()
 
@@ -191,6 +199,10 @@ class Trainer:
         for phase in PHASES:
             PHASE_S.labels(phase).observe(metrics[f"{phase}_s"])
         STALENESS.observe(metrics["staleness_mean"])
+        for name in [name for name in STEP_MEANS if name in metrics]:
+            STEP_METRIC.labels(name).observe(metrics[name])
+        for name in [name for name in metrics if name.startswith("staleness.")]:
+            TRAINED.labels(name.removeprefix("staleness.")).inc(round(metrics[name] * metrics["trajectories"]))
         if "sampler_mismatch" in metrics:
             MISMATCH.observe(metrics["sampler_mismatch"])
         log.info("step_taken", version=trained.step.resident.version, **{name: round(value, 6) for name, value in metrics.items()})

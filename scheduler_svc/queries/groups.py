@@ -27,8 +27,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import SettledMember
 from scheduler_svc.admission import InFlight
 from scheduler_svc.batching import LiveGroup
-from scheduler_svc.states import GroupState, TrajectoryState, VoidReason
-from scheduler_svc.tables import groups, tasks, trajectories
+from scheduler_svc.states import GroupState, StepState, TrajectoryState, VoidReason
+from scheduler_svc.tables import groups, steps, tasks, trajectories
 
 GroupKey = tuple[str, int]
 """(task, number)"""
@@ -291,6 +291,17 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
     )
     spent = {(task, number): (prompt, sampled) for task, number, prompt, sampled in (await connection.execute(statement)).all()}
     return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
+
+
+async def voided_since_last_step(connection: AsyncConnection, task: str) -> dict[str, int]:
+    """Groups that ended void since the task's last trained step, by reason."""
+    last = select(func.max(steps.c.trained_at)).where(steps.c.task == task, steps.c.state == StepState.TRAINED).scalar_subquery()
+    statement = (
+        select(groups.c.void_reason, func.count().label("voided"))
+        .where(groups.c.task == task, groups.c.state == GroupState.VOID, or_(last.is_(None), groups.c.ended_at > last))
+        .group_by(groups.c.void_reason)
+    )
+    return {row.void_reason: row.voided for row in (await connection.execute(statement)).all()}
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:

@@ -117,6 +117,17 @@ async def test_failed_member_voids_its_group_which_is_refilled(bus: Bus, databas
         assert all(batch.group != 1 for train in world.stages.batches for batch in train.groups)
 
 
+async def test_step_says_which_share_of_its_groups_was_void(bus: Bus, database_url: str) -> None:
+    stages = Stages(failure=lambda group, member: "sandbox died" if group.group == 1 and member == 0 else None)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=2, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0}))
+        await world.event("a", "finished")
+        told = await world.rows("SELECT data -> 'metrics' AS metrics FROM events WHERE event = 'step' ORDER BY id")
+        assert [row.metrics.get("void_share") for row in told] == [1 / 3, 0.0]
+        assert [row.metrics.get("void.failed") for row in told] == [1.0, None]
+        assert [row.metrics for row in told] == [row.metrics for row in await world.rows("SELECT metrics FROM steps ORDER BY version")]
+
+
 async def test_environment_that_always_fails_fails_its_task_alone(bus: Bus, database_url: str) -> None:
     stages = Stages(failure=lambda group, member: "no such file" if group.task == "bad" else None)
     async with running_world(bus, database_url, stages) as world:

@@ -1,0 +1,145 @@
+"""Curves of a task, followed from its events into somebody's tracker: `marlaas watch --log-to tensorboard:runs`.
+
+Each tracker is an extra: `pip install marlaas[tensorboard]`, `[wandb]` or `[trackio]`. A task is a run under its id, a
+version is a step. Following a task again from the start logs the same points again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import JsonValue
+
+from common.errors import MarlaasError
+from common.messages import Event
+
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
+PHASES = (
+    ("sampling_s", "first_admitted_s", "last_sampled_s"),
+    ("wait_for_batch_s", "last_sampled_s", "batched_s"),
+    ("wait_for_trainer_s", "batched_s", "started_s"),
+    ("training_s", "started_s", "trained_s"),
+)
+"""(name, from, to): where the time of a step went, from the `times` of its event."""
+
+
+class SinkError(MarlaasError):
+    """Points cannot be logged there; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one event says of one version."""
+
+    task: str
+    tenant: str
+    version: int
+    at_s: float
+    values: Mapping[str, float]
+
+
+class Sink(Protocol):
+    """Where points go."""
+
+    def log(self, point: Point) -> None: ...
+
+    def close(self) -> None:
+        """Everything that was logged is written."""
+        ...
+
+
+def point_of(event: Event) -> Point | None:
+    """The numbers of a step or an evaluation; None for events without any."""
+    data, version = event.data, event.data.get("version")
+    if event.event not in ("step", "evaluation") or not isinstance(version, int):
+        return None
+    values = dict(_numbers(data.items()))
+    values.pop("version")
+    for section, prefix in (("metrics", ""), ("pass_at", "pass_at.")):
+        found = data.get(section)
+        values |= dict(_numbers((f"{prefix}{name}", value) for name, value in found.items())) if isinstance(found, dict) else {}
+    times = dict(_numbers(found.items())) if isinstance(found := data.get("times"), dict) else {}
+    values |= {name: times[end] - times[start] for name, start, end in PHASES if start in times and end in times}
+    return Point(event.task, event.tenant, version, event.at_s, {f"{event.event}/{name}": value for name, value in values.items()})
+
+
+def open_sink(address: str) -> Sink:
+    """The sink at `tensorboard:<folder>`, `wandb:<project>` or `trackio:<project>`.
+
+    Raises: SinkError when there is no such kind, or its package is not installed.
+    """
+    kind, _, place = address.partition(":")
+    if kind not in PACKAGES or not place:
+        raise SinkError(f"no sink '{address}'; there are tensorboard:<folder>, wandb:<project> and trackio:<project>")
+    try:
+        package = import_module(PACKAGES[kind])
+    except ImportError:
+        raise SinkError(f"{kind} needs a package that is not installed: pip install 'marlaas[{kind}]'") from None
+    if kind == "tensorboard":
+        return TensorBoard(package, Path(place))
+    return WeightsAndBiases(package, place) if kind == "wandb" else Trackio(package, place)
+
+
+class TensorBoard:
+    """A folder of event files below `folder` for each task. `Any`: the package comes without types."""
+
+    def __init__(self, package: Any, folder: Path) -> None:
+        self._package = package
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def log(self, point: Point) -> None:
+        if point.task not in self._writers:
+            self._writers[point.task] = self._package.SummaryWriter(logdir=str(self._folder / point.task))
+        for name, value in point.values.items():
+            self._writers[point.task].add_scalar(name, value, point.version, walltime=point.at_s)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class WeightsAndBiases:
+    """A run for each task, grouped by tenant. WANDB_MODE=offline writes to ./wandb without asking any server."""
+
+    def __init__(self, package: Any, project: str) -> None:
+        self._package = package
+        self._project = project
+        self._runs: dict[str, Any] = {}
+
+    def log(self, point: Point) -> None:
+        run = self._runs.get(point.task)
+        if run is None:
+            run = self._package.init(project=self._project, id=point.task, name=point.task, group=point.tenant, reinit="create_new")
+            run.define_metric("version")
+            run.define_metric("*", step_metric="version")  # an evaluation is told after later steps
+            self._runs[point.task] = run
+        run.log({**point.values, "version": point.version})
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+class Trackio:
+    """A run for each task, kept on this machine."""
+
+    def __init__(self, package: Any, project: str) -> None:
+        self._package = package
+        self._project = project
+        self._runs: dict[str, Any] = {}
+
+    def log(self, point: Point) -> None:
+        if point.task not in self._runs:
+            self._runs[point.task] = self._package.init(project=self._project, name=point.task, group=point.tenant, embed=False)
+        self._runs[point.task].log(dict(point.values), step=point.version)
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+def _numbers(pairs: Iterable[tuple[str, JsonValue]]) -> Iterable[tuple[str, float]]:
+    return ((name, float(value)) for name, value in pairs if isinstance(value, int | float) and not isinstance(value, bool))
