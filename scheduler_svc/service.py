@@ -12,16 +12,15 @@ from common.bus import Bus, Delivery
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, endings, evaluating, jobs, letters, settlement
+from scheduler_svc import dispatch, evaluating, jobs, letters, settlement
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.jobs import Offer
-from scheduler_svc.queries import evaluations, groups, outbox, tasks
+from scheduler_svc.queries import evaluations, outbox, tasks
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.states import VoidReason
 
 log = structlog.get_logger()
 
@@ -136,15 +135,7 @@ class Scheduler:
     async def look_at_clocks(self) -> None:
         """Void overdue groups, give waiting tasks their environment, and record who is alive."""
         async with self._changing() as connection:
-            overdue = await groups.overdue_groups(connection)
-            if overdue:
-                by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
-                await groups.lock_groups(connection, overdue)
-                overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection))]
-                details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
-                await endings.void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details)
-                for task in await tasks.lock_tasks(connection, set(by_id)):
-                    await dispatch.batch(connection, task, self._policy)
+            await settlement.void_overdue(connection, self._policy)
             if self._replicas.families:
                 await dispatch.resolve_environments(connection, self._replicas.families)
             await outbox.record_replicas(connection, self._replicas.reports)

@@ -95,6 +95,20 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
     return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
+async def void_overdue(connection: AsyncConnection, policy: Policy) -> None:
+    """Void open groups past their deadline, whatever became of whoever worked on them."""
+    overdue = await groups.overdue_groups(connection)
+    if not overdue:
+        return
+    by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
+    await groups.lock_groups(connection, overdue)
+    overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection))]
+    details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
+    await void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details)
+    for task in await tasks.lock_tasks(connection, set(by_id)):
+        await batch(connection, task, policy)
+
+
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], keys: set[GroupKey]) -> list[GroupKey]:
     """Complete groups whose members all earned the same, as far as their tasks' `max_refills` go: for each version that
     samples so many. Beyond that they are trained as they are, so a task that always succeeds, or never, still ends."""

@@ -1,0 +1,253 @@
+"""Settlement, admission, batching and the outbox against a real PostgreSQL, with everything that delivery may do.
+
+NATS is played by lists that forget nothing: any message may be delivered any number of times, in any order, next to any
+other, late, and into a transaction that fails at its end. Whatever happened, the doctor finds nothing, what was settled
+stays settled, and every task still comes to its end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import streams
+from common.bus import Delivery, Outgoing
+from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
+from scheduler_svc import dispatch, jobs, letters, settlement
+from scheduler_svc.admission import Capacity
+from scheduler_svc.database import Database
+from scheduler_svc.doctor.record import examine_record
+from scheduler_svc.jobs import Offer
+from scheduler_svc.policy import Policy
+from scheduler_svc.queries import outbox
+from tests.scheduler.stages import POOLS, scored, spec, updated
+
+TASKS = ("a", "b", "c")
+SEQUENCES = 8
+CAPACITY = {"tiny": Capacity(sequences=SEQUENCES, kv_tokens=10**6)}
+OFFER = Offer(POOLS, {"toy"})
+TABLES = "tenants, tasks, groups, trajectories, steps, ledger, events, outbox, dead_letters"
+
+
+class Crash(Exception):
+    """The process dies before it commits."""
+
+
+@dataclass
+class Streams:
+    """What was ever published, by the stage that reads it."""
+
+    sequence: int = 0
+    opens: list[GroupContext] = field(default_factory=list[GroupContext])
+    scores: list[Delivery] = field(default_factory=list[Delivery])
+    batches: list[TrainBatch] = field(default_factory=list[TrainBatch])
+
+    def store(self, out: Outgoing) -> Delivery:
+        self.sequence += 1
+        headers = {streams.KIND_HEADER: out.message.kind, **out.headers}
+        return Delivery(out.subject, headers, out.message.encode(), self.sequence, 1)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """The scheduler's transactions, called by hand."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.database = self.runner.run(Database.connect(url))
+        self.streams = Streams()
+        self.policy = Policy.ASYNCHRONOUS
+        self.settled: dict[tuple[str, int, int], tuple[int, float]] = {}
+        """Member → sequence and reward of the message that counted."""
+
+    def teardown(self) -> None:
+        try:
+            self.come_to_an_end()
+        finally:
+            self.runner.run(self.database.close())
+            self.runner.close()
+
+    def change(self, action: Callable[[AsyncConnection], Awaitable[object]], *, crash: bool = False) -> None:
+        """One transaction, which is lost when it crashes."""
+
+        async def transact() -> None:
+            async with self.database.transaction() as connection:
+                await action(connection)
+                if crash:
+                    raise Crash
+
+        with suppress(Crash):
+            self.runner.run(transact())
+
+    def rows(self, query: str) -> list[tuple[object, ...]]:
+        async def ask() -> list[tuple[object, ...]]:
+            async with self.database.transaction() as connection:
+                return [tuple(row) for row in (await connection.execute(text(query))).all()]
+
+        return self.runner.run(ask())
+
+    # --------------------------------------------------------------------------------------------------------- rules
+
+    @initialize(
+        staleness=st.tuples(*[st.integers(0, 2)] * 3), refills=st.integers(0, 1), steps=st.integers(1, 3), policy=st.sampled_from(Policy)
+    )
+    def begin(self, staleness: tuple[int, ...], refills: int, steps: int, policy: Policy) -> None:
+        self.policy = policy
+        self.change(lambda connection: connection.execute(text(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")))
+        for task, bound in zip(TASKS, staleness, strict=True):
+            algorithm = {"group_size": 2, "groups_per_step": 2, "max_staleness": bound, "max_refills": refills}
+            raw = spec(task, tenant="other" if task == "c" else "acme", steps=steps, algorithm=algorithm)
+            job = self.streams.store(Outgoing(streams.submit(raw["tenant"]), SubmitTask(task=task, tenant=raw["tenant"], spec=raw), ""))
+            for _ in range(2):
+                self.change(lambda connection, job=job: jobs.take_job(connection, job, OFFER, self.policy))
+            self.answer_check(TASKS.index(task), crash=False)
+
+    @rule(which=st.integers(0, 2), crash=st.booleans())
+    def answer_check(self, which: int, crash: bool) -> None:
+        task = TASKS[which]
+        answer = EnvironmentChecked(tenant="other" if task == "c" else "acme", task=task, objection=None)
+        self.change(lambda connection: settlement.environment_checked(connection, answer), crash=crash)
+
+    @rule(crash=st.booleans())
+    def admit(self, crash: bool) -> None:
+        self.change(lambda connection: dispatch.admit(connection, CAPACITY, self.policy), crash=crash)
+
+    @rule(most=st.integers(1, 8), crash=st.booleans())
+    def relay(self, most: int, crash: bool) -> None:
+        """Publish some; after a crash they are still there, and published again."""
+
+        async def publish(connection: AsyncConnection) -> None:
+            parcels = await outbox.oldest_parcels(connection, most)
+            for parcel in parcels:
+                if parcel.subject.startswith("prompts.open."):
+                    self.streams.opens.append(OpenGroup.decode(parcel.body).group)
+                elif parcel.subject.startswith("trajectories.batch."):
+                    self.streams.batches.append(TrainBatch.decode(parcel.body))
+            await outbox.delivered(connection, [parcel.id for parcel in parcels])
+
+        self.change(publish, crash=crash)
+
+    @precondition(lambda self: self.streams.opens)
+    @rule(data=st.data(), rewards=st.lists(st.sampled_from([0.0, 1.0, None]), min_size=2, max_size=2))
+    def play(self, data: st.DataObject, rewards: list[float | None]) -> None:
+        """Score a group's members, one for the first time or all of them again, with whatever rewards."""
+        self._play(data.draw(st.sampled_from(self.streams.opens)), rewards)
+
+    def _play(self, group: GroupContext, rewards: list[float | None]) -> None:
+        for member, reward in enumerate(rewards):
+            failure = "sandbox died" if reward is None else None
+            self.streams.scores.append(self.streams.store(scored(group, member, reward=reward or 0.0, failure=failure)))
+
+    @precondition(lambda self: self.streams.scores)
+    @rule(data=st.data(), crash=st.booleans())
+    def settle(self, data: st.DataObject, crash: bool) -> None:
+        """Any scores, in any order, some of them twice."""
+        chosen = data.draw(st.lists(st.sampled_from(self.streams.scores), min_size=1, max_size=8))
+        self.change(lambda connection: settlement.trajectories_scored(connection, chosen, self.policy), crash=crash)
+
+    @precondition(lambda self: self.streams.batches)
+    @rule(data=st.data(), crash=st.booleans())
+    def train(self, data: st.DataObject, crash: bool) -> None:
+        """A batch, perhaps an old one, is trained and announced; a trainer gives the same answer to the same batch."""
+        batch = data.draw(st.sampled_from(self.streams.batches))
+        self.change(lambda connection: settlement.weight_updated(connection, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
+
+    @precondition(lambda self: self.streams.opens)
+    @rule(data=st.data(), stage=st.sampled_from(["open", "turn", "settle"]), garbage=st.booleans(), crash=st.booleans())
+    def give_up(self, data: st.DataObject, stage: str, garbage: bool, crash: bool) -> None:
+        """A message about some group becomes a dead letter; the letter comes twice."""
+        group = data.draw(st.sampled_from(self.streams.opens))
+        self._bury(stage, group.task, OpenGroup(group=group), b"garbage" if garbage else None, crash)
+
+    @precondition(lambda self: self.streams.batches)
+    @rule(data=st.data(), crash=st.booleans())
+    def give_up_training(self, data: st.DataObject, crash: bool) -> None:
+        """Of the version that the task waits for, or of one that it has left behind."""
+        batch = data.draw(st.sampled_from(self.streams.batches))
+        self._bury("train", batch.task, batch, None, crash)
+
+    def _bury(self, stage: str, task: str, message: Message, body: bytes | None, crash: bool) -> None:
+        letter = DeadLetter(stage=stage, subject="x", reason="poison", attempts=5, headers={}, body=body or message.encode())
+        delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
+        for lost in (crash, False):
+            self.change(lambda connection: letters.message_failed(connection, delivery), crash=lost)
+
+    @rule(data=st.data(), crash=st.booleans())
+    def miss_deadlines(self, data: st.DataObject, crash: bool) -> None:
+        number = data.draw(st.integers(0, 6))
+        past = text("UPDATE groups SET deadline_at = now() - interval '1 second' WHERE state = 'open' AND number <= :number")
+        self.change(lambda connection: connection.execute(past, {"number": number}))
+        self.change(lambda connection: settlement.void_overdue(connection, self.policy), crash=crash)
+        if crash:  # the doctor minds groups that stay overdue
+            self.change(lambda connection: settlement.void_overdue(connection, self.policy))
+
+    @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
+    def control(self, verb: str, which: int, crash: bool) -> None:
+        tenant = "other" if which == 2 else "acme"
+        job = self.streams.store(Outgoing(f"jobs.{verb}.{tenant}", ControlTask(task=TASKS[which], tenant=tenant), ""))
+        self.change(lambda connection: jobs.take_job(connection, job, OFFER, self.policy), crash=crash)
+
+    # ---------------------------------------------------------------------------------------------------- invariants
+
+    @invariant()
+    def what_was_settled_stays_settled(self) -> None:
+        """A scored member keeps its message and its reward; trained or void, it never changes again."""
+        now = self.rows('SELECT task, "group", member, sequence, reward FROM trajectories WHERE reward IS NOT NULL')
+        found = {(task, group, member): (sequence, reward) for task, group, member, sequence, reward in now}
+        assert {member: found.get(member) for member in self.settled} == self.settled
+        self.settled = found  # type: ignore[assignment]
+
+    @invariant()
+    def no_more_is_in_flight_than_fits(self) -> None:
+        [(open_members,)] = self.rows("SELECT count(*) FROM trajectories WHERE state = 'open'")
+        assert isinstance(open_members, int)
+        assert open_members <= SEQUENCES
+
+    @invariant()
+    def one_batch_per_version_says_the_same_however_often_it_is_sent(self) -> None:
+        first: dict[tuple[str, int], TrainBatch] = {}
+        for batch in self.streams.batches:
+            assert first.setdefault((batch.task, batch.version), batch) == batch
+
+    @rule()
+    def doctor_finds_nothing(self) -> None:
+        async def examine() -> list[object]:
+            async with self.database.transaction() as connection:
+                return list(await examine_record(connection))
+
+        assert self.runner.run(examine()) == []
+
+    # ----------------------------------------------------------------------------------------------------------- end
+
+    def come_to_an_end(self) -> None:
+        """From here on everything works: nobody waits for something that will never come."""
+        for which in range(len(TASKS)):
+            self.control("resume", which, crash=False)
+        for _ in range(60):
+            if self.rows("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == [(0,)]:
+                break
+            self.admit(crash=False)
+            self.relay(most=1000, crash=False)
+            opened = {(task, number) for task, number in self.rows("SELECT task, number FROM groups WHERE state = 'open'")}
+            for group in [group for group in self.streams.opens if (group.task, group.group) in opened]:
+                self._play(group, [0.0, 1.0])
+            self.change(lambda connection: settlement.trajectories_scored(connection, self.streams.scores[-200:], self.policy))
+            self.relay(most=1000, crash=False)
+            for batch in self.streams.batches:
+                self.change(lambda connection, batch=batch: settlement.weight_updated(connection, updated(batch).message, self.policy))  # type: ignore[arg-type]
+        self.doctor_finds_nothing()
+        self.what_was_settled_stays_settled()
+        assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []
+
+
+def test_whatever_delivery_does_nothing_is_lost_repeated_or_stuck(database_url: str) -> None:
+    run_state_machine_as_test(
+        lambda: Interleavings(database_url),
+        settings=settings(max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)),
+    )
