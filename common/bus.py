@@ -33,7 +33,18 @@ from common import crashpoints, metrics
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, MarlaasError, Reject, Retry
 from common.messages import DeadLetter, Message
-from common.streams import BLOBS_BUCKET, KIND_HEADER, REPLICA_TTL_S, REPLICAS_BUCKET, STREAMS, TASKS_BUCKET, Consumer, Stream, failed
+from common.streams import (
+    BLOBS_BUCKET,
+    HISTORY_BUCKET,
+    KIND_HEADER,
+    REPLICA_TTL_S,
+    REPLICAS_BUCKET,
+    STREAMS,
+    TASKS_BUCKET,
+    Consumer,
+    Stream,
+    failed,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -220,19 +231,9 @@ class Bus:
     async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1) -> None:
         """Create or update every stream and bucket. Safe to run from every service at once."""
         for stream in streams:
-            config = api.StreamConfig(
-                name=stream.name,
-                subjects=list(stream.subjects),
-                retention=api.RetentionPolicy(stream.retention),
-                storage=api.StorageType.FILE,
-                max_msgs_per_subject=stream.max_per_subject,
-                max_age=stream.max_age_s,
-                duplicate_window=stream.duplicate_window_s,
-                num_replicas=replicas,
-                allow_direct=True,
-            )
+            config = _configuration(stream, replicas)
             await self._patiently(lambda config=config: self._declare_stream(config))
-        for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0)):
+        for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
             await self._patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
         await self._patiently(lambda: self._declare_blobs(replicas))
 
@@ -241,6 +242,15 @@ class Bus:
             await self._js.update_stream(config)
         except NotFoundError:
             await self._js.add_stream(config)
+
+    async def renew(self, stream: Stream, *, first_sequence: int) -> None:
+        """Delete a stream with all that it holds and remembers, message ids included, and begin it anew. Consumers go with it."""
+        try:
+            replicas = (await self._js.stream_info(stream.name)).config.num_replicas
+            await self._js.delete_stream(stream.name)
+            await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not begin stream {stream.name} anew: {error}") from None
 
     async def _declare_bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
         with suppress(BucketNotFoundError):
@@ -525,11 +535,14 @@ class Bus:
         await store.put(key, value.model_dump_json().encode())
 
     async def get_value(self, bucket: str, key: str, model: type[M]) -> M | None:
+        """None where there is none. Raises: Retry when NATS is away."""
         store = await self._bucket(bucket)
         try:
             entry = await store.get(key)
         except KeyNotFoundError:
             return None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not read '{key}' of bucket {bucket}: {error}") from None
         return model.decode(entry.value or b"")
 
     async def all_values(self, bucket: str, model: type[M]) -> list[M]:
@@ -568,7 +581,13 @@ class Bus:
             await watcher.stop()
 
     async def _bucket(self, bucket: str) -> KeyValue:
-        return await self._js.key_value(bucket)
+        """Raises: BucketNotFoundError; Retry when NATS is away."""
+        try:
+            return await self._js.key_value(bucket)
+        except BucketNotFoundError:
+            raise
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Retry(f"could not open bucket {bucket}: {error}") from None
 
 
 class _Pull:
@@ -687,6 +706,20 @@ async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
         for runner in pending:
             runner.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=api.RetentionPolicy(stream.retention),
+        storage=api.StorageType.FILE,
+        max_msgs_per_subject=stream.max_per_subject,
+        max_age=stream.max_age_s,
+        duplicate_window=stream.duplicate_window_s,
+        num_replicas=replicas,
+        allow_direct=True,
+    )
 
 
 def _one_by_one(handler: BatchHandler) -> Handler:

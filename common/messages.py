@@ -479,6 +479,14 @@ class TaskStatus(Message):
     updated_s: float
 
 
+class HistoryMark(Message):
+    """How much of the scheduler's outbox NATS has, in the key-value bucket `history`."""
+
+    kind: ClassVar[str] = "history-mark.1"
+    deployment: str
+    position: int = Field(ge=0)
+
+
 class ReplicaReport(Message):
     """What a replica is, holds and can take, in the key-value bucket `replicas` until it expires."""
 

@@ -28,6 +28,7 @@ REPLICAS_BUCKET = "replicas"
 REPLICA_TTL_S = 10.0
 TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
+HISTORY_BUCKET = "history"
 
 
 @dataclass(frozen=True)

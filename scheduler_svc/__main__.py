@@ -7,11 +7,14 @@ from scheduler_svc.settings import SchedulerSettings
 async def main(running: Running[SchedulerSettings]) -> None:
     from common.pools import read_pools
     from scheduler_svc.database import Database
+    from scheduler_svc.history import wait_until_one
     from scheduler_svc.service import Scheduler
 
     pools = read_pools(running.settings.pools_file)
     database = await Database.connect(running.settings.database_url)
     try:
+        running.health.detail = "PostgreSQL and NATS disagree, or do not answer; see the log"
+        await wait_until_one(database, running.bus)
         running.health.set_ready(f"pools: {', '.join(sorted(pools))}")
         await Scheduler(running.settings, running.bus, database, pools).run()
     finally:

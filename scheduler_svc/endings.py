@@ -28,12 +28,7 @@ async def end_task(
     """Move a live task to a final state and void what is in flight; False when it ended before."""
     if not await tasks.move_task(connection, task.id, LIVE, to, reason=reason):
         return False
-    live = await groups.live_group_keys(connection, task.id)
-    if live:
-        await groups.lock_groups(connection, live)
-        ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, f"task {to}")
-        await tasks.count_voided(connection, task.id, len(live), failures=0)
-        await settle_accounts(connection, {task.id: task}, ended)
+    await void_live_groups(connection, task, f"task {to}")
     await steps.void_steps(connection, task.id)
     unfinished = await evaluations.live_group_keys(connection, task.id)
     await charge_evaluation(connection, {task.id: task}, await evaluations.give_up_groups(connection, unfinished, f"task {to}"))
@@ -41,6 +36,17 @@ async def end_task(
     await announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
     await publish_status(connection, task.id)
     return True
+
+
+async def void_live_groups(connection: AsyncConnection, task: Task, detail: str) -> int:
+    """Void whatever the task has under way, for a reason that is not its own; returns how many groups that were."""
+    live = await groups.live_group_keys(connection, task.id)
+    if live:
+        await groups.lock_groups(connection, live)
+        ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
+        await tasks.count_voided(connection, task.id, len(live), failures=0)
+        await settle_accounts(connection, {task.id: task}, ended)
+    return len(live)
 
 
 async def void_and_refund(

@@ -38,7 +38,7 @@ ABOUT_GROUPS = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}
 async def message_failed(connection: AsyncConnection, delivery: Delivery) -> None:
     """Settle what a dead letter was about: its group is void, or its task fails."""
     letter = delivery.read(DeadLetter)
-    task_id = _task_of(delivery.subject)
+    task_id = recorded_task(delivery.subject)
     if not await outbox.record_dead_letter(connection, delivery.sequence, task_id, letter):
         return
     log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
@@ -126,7 +126,7 @@ async def read_wish(bus: Bus, delivery: Delivery) -> Wish:
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
         return Wish(job.tenant, job.letter, delivery.sequence, task=None, letter=None, body=None)
-    return Wish(job.tenant, job.letter, delivery.sequence, _task_of(stored.subject), letter, await _body(bus, letter))
+    return Wish(job.tenant, job.letter, delivery.sequence, recorded_task(stored.subject), letter, await _body(bus, letter))
 
 
 async def resend(connection: AsyncConnection, wish: Wish) -> None:
@@ -166,7 +166,7 @@ def _group_of_wish(wish: Wish, task: Task) -> GroupKey | None:
     return _group_of(wish.letter, task.id) if wish.letter else None
 
 
-def _task_of(subject: str) -> str | None:
+def recorded_task(subject: str) -> str | None:
     """Of `failed.<stage>.<task>`."""
     task = subject.split(".")[2]
     return None if task == "none" else task

@@ -7,7 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import crashpoints
 from common.bus import Bus
-from common.errors import Retry
+from common.errors import Fatal, Retry
+from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
 from scheduler_svc.queries import outbox
 from scheduler_svc.queries.outbox import Parcel
@@ -35,21 +36,29 @@ class Relay:
         while True:
             try:
                 async with self._database.alone(RELAY_LOCK) as connection:
+                    if found := await history.difference(self._database, self._bus):
+                        raise Fatal(f"{found}; {history.CORRECT}")
+                    deployment = await self._deployment(connection)
                     while True:
                         self._woken.clear()
-                        if not await self._relay_some(connection):
+                        if not await self._relay_some(connection, deployment):
                             await self._wait()
             except (Retry, OSError) as error:
                 log.warning("relay_interrupted", error=str(error))
                 await asyncio.sleep(IDLE_S)
 
-    async def _relay_some(self, connection: AsyncConnection) -> bool:
+    async def _deployment(self, connection: AsyncConnection) -> str:
+        async with connection.begin():
+            return (await outbox.relayed(connection)).deployment
+
+    async def _relay_some(self, connection: AsyncConnection, deployment: str) -> bool:
         async with connection.begin():
             parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
         if not parcels:
             return False
         # Publishing keeps the order of these calls: they go down one connection.
         await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
+        await history.write_mark(self._bus, deployment, max(parcel.id for parcel in parcels))
         crashpoints.reached("before_forget")
         async with connection.begin():
             await outbox.delivered(connection, [parcel.id for parcel in parcels])

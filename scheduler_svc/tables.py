@@ -277,6 +277,15 @@ outbox = Table(
     _now("created_at"),
 )
 
+relay = Table(
+    "relay",
+    metadata,
+    Column("only", Boolean, primary_key=True, server_default=text("true")),
+    Column("deployment", Text, nullable=False, server_default=text("gen_random_uuid()::text")),  # names this past, see history.py
+    Column("position", BigInteger, nullable=False, server_default=text("0")),  # the last row of the outbox that NATS confirmed
+    CheckConstraint('"only"', name="one_row"),
+)
+
 dead_letters = Table(
     "dead_letters",
     metadata,

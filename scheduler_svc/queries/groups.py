@@ -328,6 +328,11 @@ async def overdue_groups(connection: AsyncConnection) -> list[GroupKey]:
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
+async def last_sequence(connection: AsyncConnection) -> int:
+    """The highest sequence of a scored message that ever counted."""
+    return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())
+
+
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
     """Per pool: open members, and the tokens that they may still come to."""
     statement = (

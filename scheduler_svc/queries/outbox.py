@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import DeadLetter, Message, ReplicaReport, as_json
 from common.streams import KIND_HEADER
-from scheduler_svc.tables import dead_letters, events, outbox, replicas
+from scheduler_svc.tables import dead_letters, events, outbox, relay, replicas
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,14 @@ class Parcel:
     message_id: str
     headers: dict[str, str]
     body: bytes
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """How much of the outbox NATS has confirmed, and of which deployment's."""
+
+    deployment: str
+    position: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,39 @@ async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
+    """Forget rows that NATS has confirmed."""
     await connection.execute(delete(outbox).where(outbox.c.id.in_(ids)))
+    await connection.execute(update(relay).values(position=func.greatest(relay.c.position, max(ids))))
+
+
+async def relayed(connection: AsyncConnection) -> Relayed:
+    row = (await connection.execute(select(relay.c.deployment, relay.c.position))).one()
+    return Relayed(row.deployment, row.position)
+
+
+async def set_relayed(connection: AsyncConnection, position: int) -> None:
+    """Nothing up to `position` is to be published any more, and no new row has a number below it."""
+    await connection.execute(update(relay).values(position=position))
+    numbers = (
+        "SELECT setval('outbox_id_seq', :position), setval('events_id_seq', greatest(:position, (SELECT last_value FROM events_id_seq)))"
+    )
+    await connection.execute(text(numbers), {"position": position})
+
+
+async def drop_work(connection: AsyncConnection) -> None:
+    """Forget what would give others work; events and statuses are still published."""
+    await connection.execute(delete(outbox).where(outbox.c.subject.regexp_match("^(prompts|trajectories)[.]")))
+
+
+async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
+    """Those of a stream FAILED that was longer than the one there is: their numbers are given again."""
+    await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
+
+
+async def last_given(connection: AsyncConnection) -> int:
+    """The last number that a row of the outbox was given, 0 before the first. Survives the rows."""
+    statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
+    return int((await connection.execute(statement)).scalar_one())
 
 
 async def record_event(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, object]) -> int:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import RowMapping, func, null, select, update
+from sqlalchemy import RowMapping, delete, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.groups import EndedGroup
+from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, steps, trajectories
 
@@ -147,6 +148,11 @@ async def void_steps(connection: AsyncConnection, task: str) -> None:
     await connection.execute(update(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED).values(state=StepState.VOID))
 
 
+async def take_back_steps(connection: AsyncConnection, task: str) -> None:
+    """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then."""
+    await connection.execute(delete(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED))
+
+
 async def latest_step(connection: AsyncConnection, task: str) -> StepSummary | None:
     statement = select(steps).where(steps.c.task == task, steps.c.state == StepState.TRAINED).order_by(steps.c.version.desc()).limit(1)
     row = (await connection.execute(statement)).mappings().first()
@@ -188,6 +194,34 @@ async def record_training(connection: AsyncConnection, updated: WeightUpdated) -
         insert(ledger)
         .values(tenant=updated.tenant, task=updated.task, kind="trained", number=updated.version, tokens=updated.trained_tokens)
         .on_conflict_do_nothing()
+    )
+
+
+async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
+    """What the trainer told of the task's version; None at version 0."""
+    tokens = (
+        select(ledger.c.tokens)
+        .where(ledger.c.task == steps.c.task, ledger.c.kind == "trained", ledger.c.number == steps.c.version + 1)
+        .scalar_subquery()
+    )
+    statement = select(steps, func.coalesce(tokens, 0).label("trained_tokens")).where(
+        steps.c.task == task.id, steps.c.version == task.version - 1, steps.c.state == StepState.TRAINED
+    )
+    row = (await connection.execute(statement)).mappings().first()
+    if row is None:
+        return None
+    return WeightUpdated(
+        tenant=task.tenant,
+        task=task.id,
+        pool=task.spec.pool,
+        version=task.version,
+        adapter=from_json(AdapterRef, row["adapter"]),
+        checkpoint=from_json(BlobRef, row["checkpoint"]),
+        batch=from_json(BlobRef, row["batch"]) if row["batch"] else None,
+        metrics=row["metrics"],
+        trained_tokens=row["trained_tokens"],
+        started_s=row["started_at"].timestamp(),
+        finished_s=row["finished_at"].timestamp(),
     )
 
 

@@ -127,6 +127,11 @@ async def live_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id).where(tasks.c.state.in_(LIVE)))).scalars())
 
 
+async def all_tasks(connection: AsyncConnection) -> set[str]:
+    """Ids of every task there ever was."""
+    return set((await connection.execute(select(tasks.c.id))).scalars())
+
+
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
     """The tasks, locked until the transaction ends."""
     statement = select(tasks).where(tasks.c.id.in_(sorted(ids))).order_by(tasks.c.id).with_for_update()
@@ -146,6 +151,11 @@ async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> list[
 
 async def set_family(connection: AsyncConnection, task: str, family: str) -> None:
     await connection.execute(update(tasks).where(tasks.c.id == task).values(family=family, reason=""))
+
+
+async def forget_family(connection: AsyncConnection, task: str) -> None:
+    """Its environment is to be found and checked again."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(family=None))
 
 
 async def set_reason(connection: AsyncConnection, task: str, reason: str) -> None:

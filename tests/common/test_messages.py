@@ -83,6 +83,7 @@ SAMPLES: list[Message] = [
     messages.Event(tenant="t", task="a", event="step", at_s=1.0, data={"version": 1}),
     messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b"),
     messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0),
+    messages.HistoryMark(deployment="d", position=3),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
 ]
 BY_KIND = {sample.kind: sample for sample in SAMPLES}

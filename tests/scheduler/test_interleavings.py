@@ -129,7 +129,8 @@ class Interleavings(RuleBasedStateMachine):
                     self.streams.opens.append(OpenGroup.decode(parcel.body).group)
                 elif parcel.subject.startswith("trajectories.batch."):
                     self.streams.batches.append(TrainBatch.decode(parcel.body))
-            await outbox.delivered(connection, [parcel.id for parcel in parcels])
+            if parcels:
+                await outbox.delivered(connection, [parcel.id for parcel in parcels])
 
         self.change(publish, crash=crash)
 
@@ -249,5 +250,7 @@ class Interleavings(RuleBasedStateMachine):
 def test_whatever_delivery_does_nothing_is_lost_repeated_or_stuck(database_url: str) -> None:
     run_state_machine_as_test(
         lambda: Interleavings(database_url),
-        settings=settings(max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(
+            max_examples=5, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+        ),
     )
