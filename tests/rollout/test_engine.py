@@ -52,6 +52,23 @@ async def test_reply_that_is_cut_says_so(engine: Engine) -> None:
     assert (sampled.finish, len(sampled.ids)) == ("length", 3)
 
 
+async def test_later_turns_are_begun_before_first_turns_that_came_earlier(engine: Engine) -> None:
+    ended: list[str] = []
+
+    async def sampled(kind: str, priority: int, max_tokens: int) -> None:
+        await engine.sample(wish(max_tokens=max_tokens, stop_ids=[], priority=priority))
+        ended.append(kind)
+
+    places = engine.settings.sequences
+    async with asyncio.TaskGroup() as runners:
+        for kind, priority, max_tokens in (("running", 0, 24), ("first turn", 0, 4), ("later turn", -1, 4)):
+            for _ in range(places):
+                runners.create_task(sampled(kind, priority, max_tokens))
+    later = [place for place, kind in enumerate(ended) if kind == "later turn"]
+    first = [place for place, kind in enumerate(ended) if kind == "first turn"]
+    assert sum(later) / places < sum(first) / places - places / 2
+
+
 async def test_adapters_in_one_batch_do_not_influence_each_other(engine: Engine, oracle: Oracle) -> None:
     names = [f"batch-{number}" for number in range(engine.settings.adapters)]  # every slot is taken, and the base model has none
     for seed, name in enumerate(names):

@@ -31,7 +31,7 @@ from common.tasks import Tasks
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.derived import message_id, seed_of
-from rollout_svc.engine import Engine
+from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.service import Rollout
 from tests.conftest import eventually
 from tests.rollout.conftest import END, Oracle, peft_name, published
@@ -178,6 +178,33 @@ async def test_later_turn_appends_to_what_was_sampled(stage: Stage, oracle: Orac
         assert turn.transcript.sampled.startswith(before.sampled + b"\x00")
         assert turn.turn == 1
         agrees(oracle, turn, None, 0.9)
+
+
+class Overheard:
+    """The engine, and the wishes that reach it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.settings = engine.settings
+        self.wishes: list[SampleRequest] = []
+
+    async def sample(self, wanted: SampleRequest) -> Sampled:
+        self.wishes.append(wanted)
+        return await self._engine.sample(wanted)
+
+
+async def test_later_turns_go_before_first_turns(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:
+    overheard = Overheard(engine)
+    async with performing(bus, overheard, chat, adapters) as stage:  # pyright: ignore
+        group = group_of("order")
+        (turn,) = (await stage.answer(group, *first_turns([0]))).values()
+        requests = [
+            TurnRequest(member=member, turn=member, transcript=turn.transcript, messages=QUESTION, state=b"s") for member in (1, 2, 3)
+        ]
+        stage.answers.clear()
+        await stage.answer(group, *requests)
+    assert sorted(one.priority for one in overheard.wishes) == [-3, -2, -1, 0], "lower goes first"
+    assert overheard.wishes[0].priority == 0
 
 
 async def test_same_request_samples_the_same(stage: Stage) -> None:

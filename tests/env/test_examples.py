@@ -1,0 +1,59 @@
+"""The task files of examples/environments: each opens its first prompt with its tools, and a reply that is right earns its reward."""
+
+import itertools
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from common import spec
+from env_svc.contract import Reply
+from env_svc.play import Call, Open, Opened, Outcome, Scored, Step
+from env_svc.player import Player
+from env_svc.registry import find
+from env_svc.sandboxes.current import use
+from env_svc.sandboxes.monty import MontySandbox
+from env_svc.tools.layer import ToolPlayer
+from env_svc.tools.notes import Notes
+from env_svc.tools.toolbox import Toolbox
+from env_svc.workers import Workers
+
+FOLDER = Path(__file__).parents[2] / "examples" / "environments"
+CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.multi_hop:MultiHop"}
+"""By path, so that the test needs no installed entry points."""
+
+
+@pytest.fixture
+async def player(workers: Workers) -> AsyncIterator[ToolPlayer]:
+    sandbox, toolbox = MontySandbox(2), Toolbox()
+    use(sandbox)
+    try:
+        yield ToolPlayer(Player(workers, call_timeout_s=20.0), toolbox)
+    finally:
+        use(None)
+        await toolbox.close()
+        await sandbox.close()
+
+
+@pytest.mark.parametrize("file", ["small_programs.toml", "multi_hop.toml"])
+async def test_example_runs(player: ToolPlayer, file: str) -> None:
+    task = spec.parse_spec(tomllib.loads((FOLDER / file).read_text()))
+    environment = task.environment.model_copy(update={"name": CLASSES[task.environment.name]})
+
+    async def outcome(call: Call) -> Outcome:
+        async with aclosing(player.play("task-a", environment, [call], 30.0, task.limits)) as batches:
+            ((_, found),) = list(itertools.chain.from_iterable([batch async for batch in batches]))
+        return found
+
+    opened = await outcome(Open(0, task.seed))
+    assert isinstance(opened, Opened), opened
+    assert len(opened.tools) == 1
+    _, state = Notes.take(opened.state)
+    gold = await find(environment.name)(**environment.options).gold(msgpack.unpackb(state))
+    scored = await outcome(Step(0, opened.state, Reply(gold or "")))
+    assert isinstance(scored, Scored)
+    assert scored.components["reward"] == 1.0
+    assert scored.components["tool_calls"] == 0.0
