@@ -77,9 +77,7 @@ class BubblewrapSandbox(Sandbox):
         try:
             return await _watched(process, standard_input(source, limits, user), bounds)
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()  # and with it, by --die-with-parent and as the first of its process namespace, all the others
-            await process.wait()
+            await _end(process)
 
 
 async def _watched(process: Process, given: bytes, bounds: Bounds) -> Ran:
@@ -108,6 +106,19 @@ async def _watched(process: Process, given: bytes, bounds: Bounds) -> Ran:
             raise
         stopped = "output"
     return ended(printed, stopped, process.returncode)
+
+
+async def _end(process: Process) -> None:
+    """Kill the process, and with it all of its namespace."""
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.stdin.close()
+    # `wait` waits for the end of the pipes too, and one that is full is paused and does not tell its end until it is read.
+    for stream in (process.stdout, process.stderr):
+        while await stream.read(CHUNK_BYTES):
+            pass
+    await process.wait()
 
 
 async def _read(stream: asyncio.StreamReader, printed: Printed, *, is_error: bool) -> None:

@@ -170,7 +170,7 @@ class DockerSandbox(Sandbox):
         """Remove what replicas that were killed have left: their containers have ended, with their standard input."""
         found = await self._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL, "status": "exited"}))
         for one in found:
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, SandboxUnavailable):  # another replica may be at it
                 await self._asked(lambda engine, left=one["Id"]: engine.remove_container(left, force=True))
 
     async def _asked(self, question: Callable[[Any], T]) -> T:

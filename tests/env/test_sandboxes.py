@@ -179,6 +179,13 @@ async def test_endless_output_is_cut_and_ends_the_run(sandbox: Sandbox, stream: 
     assert await still_works(sandbox)
 
 
+async def test_pipes_that_are_full_do_not_hold_up_the_end(sandbox: Sandbox) -> None:
+    flood = "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n    os.write(2, b'x' * 65536)"
+    async with asyncio.timeout(60):
+        for source in (flood, "print('x' * 10**7, flush=True)") * 4:
+            assert not (await sandbox.run(source, BOUNDS)).is_complete
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -284,8 +291,12 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
     with pytest.raises(SandboxUnavailable):
         await sandbox.run("print(1)", Bounds())
     await sandbox._sweep()
-    left = await sandbox._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
-    assert not {one["Id"] for one in left} & set(waiting)
+
+    async def swept() -> bool:
+        left = await sandbox._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
+        return not {one["Id"] for one in left} & set(waiting)
+
+    await eventually(swept)
     await sandbox.close()
 
 
