@@ -66,7 +66,7 @@ def draw_algorithms(result: dict[str, Any]) -> list[Path]:
     return [_saved(figure, None, "algorithms")]
 
 
-def draw_shared_steps(result: dict[str, Any]) -> list[Path]:
+def draw_shared_steps(result: dict[str, Any], name: str) -> list[Path]:
     """Time of one step of every ready task, and memory, by the number of tasks."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     ways = {"alone": "one after another", "loop": "together, loop", "grouped_mm": "together, grouped_mm"}
@@ -79,7 +79,7 @@ def draw_shared_steps(result: dict[str, Any]) -> list[Path]:
     for axes in (left, right):
         axes.grid(alpha=0.25)
     left.legend()
-    return [_saved(figure, None, f"shared-steps-{result['device']}")]
+    return [_saved(figure, None, name)]
 
 
 def _figure() -> tuple[Figure, Axes]:

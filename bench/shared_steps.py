@@ -1,12 +1,10 @@
-"""Steps of many tasks that are ready at once: computed together against one after another.
-
-Prints JSON, and writes it to bench/results/shared-steps-<device>.json with a plot in docs/images.
+"""Steps of many tasks that are ready at once: computed together against one after another. Prints JSON.
 
 python -m bench.shared_steps                    the tiny base model on a CPU: a few minutes on one core
 python -m bench.shared_steps --device cuda      a random base model of 0.6 B parameters on a GPU: under 8 minutes
 
 Tasks differ in rank, scale and targets; trajectories are made up, so only lengths matter. Every measurement is a process of
-its own, so that memory is its own too: on a GPU the allocator's peak, on a CPU the growth of the resident set while stepping.
+its own, so that memory is its own too: on a GPU the allocator's peak, on a CPU the process's.
 `same` is the largest difference of a gradient from the one of the step alone, relative to its norm.
 
 `--outside` instead tells how much of a step's time is spent outside torch and the model's own code (packing, advantages,
@@ -45,8 +43,6 @@ TARGETS = (
     ("q_proj", "k_proj", "v_proj", "o_proj"),
     ("gate_proj", "up_proj", "down_proj"),
 )
-MOST_S = 450.0
-"""No further measurement is begun after this."""
 
 
 def arguments() -> argparse.Namespace:
@@ -61,6 +57,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--new", type=int, help="most tokens of a reply; default 16 on a CPU, 200 on a GPU")
     parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--most-s", type=float, default=450.0, help="no further measurement is begun after so many seconds")
+    parser.add_argument("--name", help="write bench/results/<name>.json and docs/images/<name>.png")
     parser.add_argument("--outside", action="store_true", help="the share of a step outside torch")
     parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -79,11 +77,12 @@ def main() -> None:
         print(json.dumps({"device": args.device} | outside(args), indent=2))
     else:
         found = measurements(args)
-        write(f"shared-steps-{args.device}", found)
         print(json.dumps(found, indent=2))
-        from bench.learning_charts import draw_shared_steps
+        if args.name:
+            from bench.learning_charts import draw_shared_steps
 
-        draw_shared_steps(found)
+            write(args.name, found)
+            draw_shared_steps(found, args.name)
 
 
 def measurements(args: argparse.Namespace) -> dict[str, Any]:
@@ -92,8 +91,8 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
     for tasks in map(int, args.tasks.split(",")):
         found: dict[str, Any] = {"tasks": tasks}
         for way in WAYS if tasks > 1 else WAYS[:1]:
-            if time.monotonic() - started > MOST_S:
-                left_out.append(f"{tasks} tasks, {way}: {MOST_S:.0f} s were over")
+            if time.monotonic() - started > args.most_s:
+                left_out.append(f"{tasks} tasks, {way}: {args.most_s:.0f} s were over")
                 continue
             command = [sys.executable, "-m", "bench.shared_steps", *sys.argv[1:], "--one", str(tasks), way]
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -102,17 +101,18 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
                 continue
             found[way] = json.loads(done.stdout)
             print(f"{tasks} tasks, {way}: {found[way]['wall_s']:.3f} s", file=sys.stderr, flush=True)
-        rows.append(found | {"gain": gain(found)})
+        rows.append(found | {"gain": gain(found, args.device)})
     if args.device == "cpu":
         left_out.append("everything on a GPU: torch sees none here")
     settings = {name: getattr(args, name) for name in ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")}
     return {"machine": described} | settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
 
 
-def gain(found: dict[str, Any]) -> float | None:
-    """Of the faster way together over one after another."""
-    together = [found[way]["wall_s"] for way in WAYS[1:] if way in found]
-    return round(found["alone"]["wall_s"] / min(together), 2) if together and "alone" in found else None
+def gain(found: dict[str, Any], device: str) -> float | None:
+    """Of the faster way together over one after another: in processor time on a CPU, which others may be using too."""
+    clock = "cpu_s" if device == "cpu" else "wall_s"
+    together = [found[way][clock] for way in WAYS[1:] if way in found]
+    return round(found["alone"][clock] / min(together), 2) if together and "alone" in found else None
 
 
 def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def difference(args: argparse.Namespace, policy: "Policy", tasks: int) -> float:
 def outside(args: argparse.Namespace) -> dict[str, float]:
     run = steps(args, load(args), 1, together=False)
     run(0)
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.process_time, builtins=False)
     profile.enable()
     for number in range(args.repeats):
         run(number + 1)
@@ -194,7 +194,8 @@ def outside(args: argparse.Namespace) -> dict[str, float]:
     for (file, _, function), (_, _, _, cumulative_s, _) in stats.items():
         spent[f"{Path(file).name}:{function}"] = spent.get(f"{Path(file).name}:{function}", 0.0) + cumulative_s
     total_s = spent["shared.py:take"]
-    inside = ("policy.py:scores", "__init__.py:backward", "loss.py:policy_loss", "optimizer.py:clip", "optimizer.py:adamw")
+    # Model, loss and optimizer, and what moves tensors between them.
+    inside = ("policy.py:scores", "__init__.py:backward", "shared.py:__init__", "shared.py:add", "shared.py:total", "step.py:_updated")
     inside_s = sum(spent[name] for name in inside)
     return {"step_ms": round(1000 * total_s / args.repeats, 2), "outside_torch_share": round(1 - inside_s / total_s, 4)}
 

@@ -14,6 +14,7 @@ Rows of several tasks may be in one micro-batch. Each task's rows follow each ot
 
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -43,11 +44,15 @@ class Sample:
     """Of each of its sampled tokens in the loss."""
     staleness: int = 0
 
-    @property
+    @cached_property
+    def sampled_N(self) -> NDArray[np.int64]:
+        """Where its sampled tokens are."""
+        return np.flatnonzero(self.sampled_T)
+
+    @cached_property
     def input_tokens(self) -> int:
         """Tokens to compute: those before the last sampled one. 0 when nothing was sampled."""
-        sampled = np.flatnonzero(self.sampled_T)
-        return int(sampled[-1]) if len(sampled) else 0
+        return int(self.sampled_N[-1]) if len(self.sampled_N) else 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Row:
     prefix: int
     samples: tuple[Sample, ...]
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         return self.prefix + sum(sample.input_tokens - self.prefix for sample in self.samples)
 
@@ -135,16 +140,22 @@ def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, s
     samples = sorted((sample for sample in group if sample.input_tokens), key=lambda sample: sample.input_tokens, reverse=True)
     if not samples:
         return []
-    alone = [Row(sample.input_tokens, (sample,)) for sample in samples]
     prefix = common_prefix(samples) if shared and len(samples) > 1 else 0
-    if prefix == 0:
-        return alone
-    candidates = [alone]
-    for members in _powers_of_two(len(samples)):
-        rows = [_row(prefix, samples[start : start + members]) for start in range(0, len(samples), members)]
-        if rows[0].tokens <= budget_tokens:
-            candidates.append(rows)
-    return min(candidates, key=lambda rows: sum(_cost(row, width) for row in rows))
+    members = _members_of_a_row([sample.input_tokens for sample in samples], prefix, budget_tokens, width) if prefix else 1
+    return [_row(prefix, samples[start : start + members]) for start in range(0, len(samples), members)]
+
+
+def _members_of_a_row(lengths: Sequence_[int], prefix: int, budget_tokens: int, width: int) -> int:
+    """How many samples that share `prefix` tokens cost least in one row, given their lengths, the longest first."""
+
+    def rows(members: int) -> list[int]:
+        return [
+            prefix + sum(lengths[start : start + members]) - prefix * len(lengths[start : start + members])
+            for start in range(0, len(lengths), members)
+        ]
+
+    possible = {members: found for members in _powers_of_two(len(lengths)) if (found := rows(members))[0] <= budget_tokens}
+    return min([1, *possible], key=lambda members: sum(_cost(tokens, width) for tokens in possible.get(members, lengths)))
 
 
 def unpadded_tokens(groups: Sequence_[Group]) -> int:
@@ -160,11 +171,11 @@ def _row(prefix: int, samples: list[Sample]) -> Row:
     return Row(prefix if len(samples) > 1 else samples[0].input_tokens, tuple(samples))
 
 
-def _cost(row: Row, width: int) -> float:
+def _cost(tokens: int, width: int) -> float:
     """In tokens. A usual layer's matrices take 24·width² operations a token and attention 4·width a pair of tokens, the
     latter at about a third of the speed: 2·width pairs cost as much as a token.
     """
-    return row.tokens + row.tokens**2 / (2 * width)
+    return tokens + tokens**2 / (2 * width)
 
 
 def _powers_of_two(most: int) -> list[int]:
@@ -173,7 +184,7 @@ def _powers_of_two(most: int) -> list[int]:
 
 def common_prefix(samples: Sequence_[Sample]) -> int:
     """How many first tokens all samples share before any of them sampled one."""
-    length = min(int(np.flatnonzero(sample.sampled_T)[0]) for sample in samples)
+    length = min(int(sample.sampled_N[0]) for sample in samples)
     first = samples[0].ids_T[:length]
     for sample in samples[1:]:
         differing = np.flatnonzero(sample.ids_T[:length] != first[:length])
@@ -202,18 +213,18 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
             ids_B_T[index, start:end] = sample.ids_T[prefix : sample.input_tokens]
             positions_B_T[index, start:end] = np.arange(prefix, sample.input_tokens)
             branch_B_T[index, start:end] = number
-            before = np.flatnonzero(sample.sampled_T) - 1
+            before = sample.sampled_N - 1
             predictors.append(index * shape[1] + np.where(before < prefix, before, before + start - prefix))
             start = end
     samples = [sample for row in rows for sample in row.samples]
-    counts = [int(sample.sampled_T.sum()) for sample in samples]
+    counts = [len(sample.sampled_N) for sample in samples]
     return Packed(
         ids_B_T,
         positions_B_T,
         branch_B_T,
         predictor_N=np.concatenate(predictors),
-        target_N=np.concatenate([sample.ids_T[sample.sampled_T == 1] for sample in samples]).astype(np.int64),
-        sampler_logprobs_N=np.concatenate([sample.logprobs_T[sample.sampled_T == 1] for sample in samples]),
+        target_N=np.concatenate([sample.ids_T[sample.sampled_N] for sample in samples]).astype(np.int64),
+        sampler_logprobs_N=np.concatenate([sample.logprobs_T[sample.sampled_N] for sample in samples]),
         advantages_N=np.repeat(np.array([sample.advantage for sample in samples], np.float32), counts),
         weights_N=np.repeat(np.array([sample.weight for sample in samples], np.float32), counts),
         sequence_N=np.repeat(np.arange(len(samples)), counts),
@@ -227,7 +238,7 @@ def _segments(owned: Sequence_[tuple[int, Row]]) -> tuple[Segment, ...]:
     row = token = 0
     for owner, members in groupby(owned, key=lambda item: item[0]):
         rows = [row for _, row in members]
-        sampled = sum(int(sample.sampled_T.sum()) for row in rows for sample in row.samples)
+        sampled = sum(len(sample.sampled_N) for row in rows for sample in row.samples)
         found.append(Segment(owner, slice(row, row + len(rows)), slice(token, token + sampled)))
         row, token = row + len(rows), token + sampled
     return tuple(found)
