@@ -26,7 +26,7 @@ server_name: "marlaas"
 max_payload: 8MB
 jetstream {{
   store_dir: "{store}"
-  # A crashed process loses nothing; a power cut at most this much, which the senders' outboxes send again.
+  # A crashed process loses nothing; a power cut at most this much, and then the scheduler says so and waits.
   sync_interval: "1s"
   max_file_store: {max_store_bytes}
 }}
