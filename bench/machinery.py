@@ -49,10 +49,6 @@ def main() -> None:
             for part in options.parts:
                 result[part] = PARTS[part](folder, server, options)
                 print(f"{part}: {result[part]}", flush=True)
-        if "statements" in options.parts or options.parts == list(PARTS):
-            with postgres(folder / "logged", "-c", "log_statement=all") as server:
-                result["statements"] = statements(folder, server, options)
-                print(f"statements: {result['statements']}", flush=True)
     print(f"written: {report.write('machinery', result)}")
 
 
@@ -131,8 +127,11 @@ def _table_bytes(running: Services) -> int:
 def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """SQL statements per trajectory and per step, counted in the server's log, and the most frequent ones."""
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
-    log = folder / "logged" / "postgres.log"
-    with services(folder, server, options.places, {}) as running:
+    del server
+    folder = folder / "logged"
+    folder.mkdir(mode=0o755)
+    log = folder / "postgres.log"
+    with postgres(folder, "-c", "log_statement=all") as logging, services(folder, logging, options.places, {}) as running:
         before = log.stat().st_size
         asyncio.run(_played(running, NOTHING, work))
         text = log.read_bytes()[before:].decode(errors="replace")
@@ -272,7 +271,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
     }
 
 
-PARTS = {"throughput": throughput, "memory": memory, "decisions": decisions}
+PARTS = {"throughput": throughput, "statements": statements, "memory": memory, "decisions": decisions}
 
 
 if __name__ == "__main__":

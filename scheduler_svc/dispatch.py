@@ -98,8 +98,6 @@ async def batch(connection: AsyncConnection, task: Task, policy: Policy) -> bool
 async def _send_step(connection: AsyncConnection, task: Task) -> bool:
     if task.state != TaskState.RUNNING or task.version >= task.spec.steps:
         return False
-    if await steps.step_exists(connection, task.id, task.version):
-        return False
     live = await groups.unbatched_groups(connection, task.id)
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
@@ -108,7 +106,7 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
         await groups.lock_groups(connection, keys)
         await void_and_refund(connection, {task.id: task}, keys, VoidReason.STALE, {})
     numbers = groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
-    if numbers is None:
+    if numbers is None or await steps.step_exists(connection, task.id, task.version):
         return False
     members = await steps.batch_groups(connection, task.id, task.version, numbers)
     message = TrainBatch(

@@ -19,13 +19,12 @@ async def announce(connection: AsyncConnection, tenant: str, task: str, event: s
     await outbox.post(connection, [Letter(streams.events(tenant, task), message, f"event:{number}")])
 
 
-async def publish_status(connection: AsyncConnection, task: str) -> None:
-    """Publish the task's status as the transaction leaves it."""
-    found = await find_task(connection, task)
+async def publish_status(connection: AsyncConnection, task: str | Task) -> None:
+    """Publish the task's status as the transaction leaves it; an id is looked up."""
+    found = await find_task(connection, task) if isinstance(task, str) else task
     assert found is not None
-    await outbox.post(
-        connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, task), await _status(connection, found), "", as_json=True)]
-    )
+    subject = streams.value_subject(streams.TASKS_BUCKET, found.id)
+    await outbox.post(connection, [Letter(subject, await _status(connection, found), "", as_json=True)])
 
 
 async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:

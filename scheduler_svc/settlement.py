@@ -82,8 +82,10 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
         await settle_accounts(connection, by_id, ready)
         await tasks.forget_failures(connection, {group.task for group in ready})
         await tasks.learn_group_tokens(connection, _mean_tokens(ready))
-        for task in await tasks.lock_tasks(connection, {group.task for group in ready}):
-            await batch(connection, task, policy)
+        if failed or equal:  # which may have ended a task
+            by_id = {task.id: task for task in await tasks.lock_tasks(connection, by_id)}
+        for task_id in sorted({group.task for group in ready}):
+            await batch(connection, by_id[task_id], policy)
     return list(by_id.values())
 
 
@@ -142,18 +144,14 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
 
     Returns the task as the step leaves it; None when the message changed nothing.
     """
-    locked = await tasks.lock_tasks(connection, [updated.task])
-    if not locked:
-        return None
-    version = updated.version - 1
-    if not await tasks.advance_version(connection, updated.task, version, updated.adapter, updated.checkpoint):
-        log.info("weight_update_ignored", task=updated.task, version=updated.version, state=locked[0].state, at=locked[0].version)
+    task = await tasks.advance_version(connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
+    if task is None:
+        log.info("weight_update_ignored", task=updated.task, version=updated.version)
         return None
     voided = await groups.voided_since_last_step(connection, updated.task)
-    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, locked[0])})
+    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, task)})
     step = await steps.finish_step(connection, updated)
     await steps.record_training(connection, updated)
-    task = (await tasks.lock_tasks(connection, [updated.task]))[0]
     failures = await groups.latest_failures(connection, task.id)
     await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, failures))
     await evaluating.plan(connection, task)
@@ -164,7 +162,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
     if await evaluating.finish_if_done(connection, task):
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
-    await publish_status(connection, task.id)
+    await publish_status(connection, task)
     await batch(connection, task, policy)
     return task
 

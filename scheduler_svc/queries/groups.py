@@ -72,33 +72,30 @@ class EndedGroup:
 
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
-    """Write groups with all their members, open."""
+    """Write groups with all their members, open; two statements, however many."""
     if not new:
         return
-    await connection.execute(
-        insert(groups),
-        [
-            {
-                "task": group.task,
-                "number": group.number,
-                "version": group.version,
-                "state": GroupState.OPEN,
-                "row": group.row,
-                "seed": group.seed,
-                "charged_tokens": group.charged_tokens,
-                "deadline_at": group.deadline_at,
-            }
-            for group in new
-        ],
+    rows = [
+        {
+            "task": group.task,
+            "number": group.number,
+            "version": group.version,
+            "state": GroupState.OPEN,
+            "row": group.row,
+            "seed": group.seed,
+            "charged_tokens": group.charged_tokens,
+            "deadline_at": group.deadline_at,
+        }
+        for group in new
+    ]
+    await connection.execute(insert(groups).returning(groups.c.number), rows)  # without `returning`, one statement a row
+    each = func.generate_series(0, tasks.c.group_size - 1)
+    members = (
+        select(groups.c.task, groups.c.number, each, literal(TrajectoryState.OPEN.value))
+        .join(tasks, tasks.c.id == groups.c.task)
+        .where(tuple_(groups.c.task, groups.c.number).in_([(group.task, group.number) for group in new]))
     )
-    await connection.execute(
-        insert(trajectories),
-        [
-            {"task": group.task, "group": group.number, "member": member, "state": TrajectoryState.OPEN}
-            for group in new
-            for member in range(group.size)
-        ],
-    )
+    await connection.execute(insert(trajectories).from_select(["task", "group", "member", "state"], members))
 
 
 async def lock_groups(connection: AsyncConnection, keys: Collection[GroupKey]) -> None:

@@ -55,7 +55,7 @@ async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
         for letter in letters
     ]
     if rows:
-        await connection.execute(insert(outbox), rows)
+        await connection.execute(insert(outbox).returning(outbox.c.id), rows)  # without `returning`, one statement a row
 
 
 async def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:

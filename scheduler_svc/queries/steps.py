@@ -186,7 +186,7 @@ async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str]
         if tokens
     ]
     if rows:
-        await connection.execute(insert(ledger).on_conflict_do_nothing(), rows)
+        await connection.execute(insert(ledger).on_conflict_do_nothing().returning(ledger.c.id), rows)  # one statement
 
 
 async def record_training(connection: AsyncConnection, updated: WeightUpdated) -> None:

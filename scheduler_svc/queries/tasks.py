@@ -177,15 +177,16 @@ async def move_task(
     return (await connection.execute(statement)).first() is not None
 
 
-async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> bool:
-    """Compare-and-set from `version` to the next; False when the task is elsewhere or has ended."""
+async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> Task | None:
+    """Compare-and-set from `version` to the next; the task as that leaves it, locked, or None when it is elsewhere or has ended."""
     statement = (
         update(tasks)
         .where(tasks.c.id == task, tasks.c.version == version, tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED)))
         .values(version=version + 1, adapter=as_json(adapter), checkpoint=as_json(checkpoint), updated_at=func.now())
-        .returning(tasks.c.id)
+        .returning(tasks)
     )
-    return (await connection.execute(statement)).first() is not None
+    row = (await connection.execute(statement)).mappings().first()
+    return _task(row) if row else None
 
 
 async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures: int) -> None:
