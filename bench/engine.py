@@ -3,13 +3,15 @@
     python bench/engine.py [--pool tiny] [--requests 128] [--tokens 32] [--prompt 48] [--adapters 0,1,8,16] [--cores 0]
 
 Every request has its own seed and runs to `--tokens`; a quarter of them share each prompt, as members of a group do.
-Zero adapters is the base model. The first round of each setting warms caches and is not counted.
+`publish_ms` is the median time from an adapter's files to the first token that it samples. Zero adapters is the base model.
+The first round of each setting warms caches and is not counted.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -64,8 +66,18 @@ async def round_s(engine: Engine, options: argparse.Namespace, adapters: list[st
     return time.perf_counter() - started
 
 
+async def published_after_s(engine: Engine, name: str, folder: Path) -> float:
+    """Seconds from an adapter's files on the disk to the first token that it sampled."""
+    started = time.perf_counter()
+    await engine.load(name, folder)
+    await engine.sample(
+        SampleRequest(request_id=f"first-{name}", ids=[3, 4, 5], max_tokens=1, temperature=1.0, seed=1, stop_ids=[], adapter=name)
+    )
+    return time.perf_counter() - started
+
+
 async def measure(options: argparse.Namespace) -> dict[str, object]:
-    pool = read_pools(Path("pools.toml"))[options.pool]
+    pool = read_pools(options.pools)[options.pool]
     started = time.perf_counter()
     cores = tuple(int(core) for core in options.cores.split(",") if core)
     engine = await Engine.start(EngineSettings.of(pool, device=options.device, cores=cores))
@@ -75,14 +87,16 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             for count in options.adapters:
                 names = [f"bench-{count}-{number}" for number in range(count)]
+                published_s: list[float] = []
                 for number, name in enumerate(names):
                     write_adapter(Path(pool.model), Path(folder) / name, number)
-                    await engine.load(name, Path(folder) / name)
+                    published_s.append(await published_after_s(engine, name, Path(folder) / name))
                 rounds = [await round_s(engine, options, names, number) for number in range(ROUNDS + 1)][1:]
                 tokens = options.requests * options.tokens
                 found[f"{count} adapters"] = {
                     "tokens_per_s": round(tokens * ROUNDS / sum(rounds)),
                     "best_tokens_per_s": round(tokens / min(rounds)),
+                    "publish_ms": round(1000 * statistics.median(published_s), 1) if published_s else None,
                 }
                 for name in names:
                     await engine.unload(name)
@@ -94,6 +108,7 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pools", type=Path, default=Path(__file__).parents[1] / "pools.toml")
     parser.add_argument("--pool", default="tiny")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--cores", default="0")

@@ -11,6 +11,7 @@ The largest number of tasks is run `--runs` times, the others once; `--quick` is
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -31,8 +32,8 @@ from common.messages import Event, SubmitTask
 POLICIES = ("asynchronous", "synchronous", "sequential")
 DRAWN_TASKS = 8
 """The run whose timeline is drawn."""
-PATIENCE = 4.0
-"""A run that takes so many times its limit, and a minute, is given up."""
+PATIENCE, PATIENCE_S = 8.0, 120.0
+"""A run that takes so many times its limit, and so many seconds, is given up."""
 
 
 def main() -> None:
@@ -40,6 +41,7 @@ def main() -> None:
     machine = report.machine()
     times = Times(options.sample, options.environment, options.train)
     runs: list[dict[str, Any]] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         Path(folder).chmod(0o755)
         with postgres(Path(folder)) as server:
@@ -47,17 +49,22 @@ def main() -> None:
                 work = Work(tasks, options.steps, options.groups, options.size, options.turns, options.places)
                 for policy in options.policies:
                     for number in range(options.runs if tasks == max(options.tasks) else 1):
-                        found = one_run(Path(folder), server, policy, times, work)
-                        runs.append(found | {"run": number})
-                        print(line(found), flush=True)
-    result = {"machine": machine, "times": asdict(times), "options": vars(options), "runs": runs}
+                        try:
+                            runs.append(one_run(Path(folder), server, policy, times, work) | {"run": number})
+                            print(line(runs[-1]), flush=True)
+                        except BenchError as error:
+                            failed.append(str(error))
+                            print(f"failed: {error}", flush=True)
+    result = {"machine": machine, "times": asdict(times), "options": vars(options), "runs": runs, "failed": failed}
     path = report.write(options.name, result)
     print(f"written: {path}")
-    if len(options.tasks) > 1:
+    if len({run["tasks"] for run in runs}) > 1:
         from bench import charts
 
         for plot in charts.draw_scaling(result):
             print(f"drawn: {plot}")
+    if failed:
+        raise BenchError(f"{len(failed)} runs failed")
 
 
 def arguments() -> argparse.Namespace:
@@ -100,10 +107,10 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
             submitted_at = time.time()
             await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
             try:
-                async with asyncio.timeout(60 + PATIENCE * least_s):
+                async with asyncio.timeout(PATIENCE_S + PATIENCE * least_s):
                     ended_at = await all_finished(bus, set(names))
             except TimeoutError:
-                raise BenchError(f"{policy}, {work.tasks} tasks: not finished after {60 + PATIENCE * least_s:.0f} s") from None
+                raise BenchError(f"{policy}, {work.tasks} tasks: not finished after {PATIENCE_S + PATIENCE * least_s:.0f} s") from None
             cpu = {name: round(after - cpu_before[name], 2) for name, after in running.cpu_s().items()}
             memory = running.memory_bytes()
     finally:
@@ -137,6 +144,7 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
         "step_s": _spread(per_step),
         "staleness_max": max(staleness for *_, staleness in steps),
         "cpu_s": cpu,
+        "load": round(os.getloadavg()[0], 1),
         "memory_mib": {name: size >> 20 for name, size in memory.items()},
         "lanes": timeline.lanes(trace, submitted_at) if work.tasks == DRAWN_TASKS else None,
     }

@@ -1,47 +1,62 @@
 """How long the one-machine stack takes to be ready, a task's first step takes, and how much memory all of it holds.
 
 python -m bench.stack [--steps N]     prints JSON
+
+`--pools FILE --spec JSON --tasks N` trains N tasks of the spec's shape on the file's first pool in place of the example tasks.
 """
 
 import argparse
 import asyncio
 import json
-import platform
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from common.spec import parse_spec
+from bench.report import ROOT, machine
+from common.spec import TaskSpec, parse_spec
 from marlaas import stack as stacks
 from marlaas.client import Client
 from marlaas.state import Stack
 
-ROOT = Path(__file__).parents[1]
 SAMPLE_S = 2.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=10, help="of each of the three example tasks")
-    steps = parser.parse_args().steps
+    parser.add_argument("--pools", type=Path, default=ROOT / "pools.toml")
+    parser.add_argument("--spec", type=json.loads, help="fields that differ from a plain task's")
+    parser.add_argument("--tasks", type=int, default=4, help="with --spec")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         started = time.monotonic()
         try:
-            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True), lambda _: None)
+            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, options.pools), end_with_parent=True), lambda _: None)
             ready_s = time.monotonic() - started
-            result = {"ready_s": round(ready_s, 1), "idle_mib": memory_mib(stack)} | asyncio.run(trained(stack, steps))
+            result = {"ready_s": round(ready_s, 1), "idle_mib": memory_mib(stack)} | asyncio.run(trained(stack, specs_of(options)))
         finally:
             stacks.stop(data)
     print(json.dumps({"machine": machine()} | result, indent=2))
 
 
-async def trained(stack: Stack, steps: int) -> dict[str, object]:
-    """Train the example tasks together: seconds to each task's first step, to the end, and memory on the way."""
-    specs = [parse_spec(tomllib.loads(path.read_text()) | {"steps": steps}) for path in sorted((ROOT / "examples").glob("*.toml"))]
+def specs_of(options: argparse.Namespace) -> list[TaskSpec]:
+    """The example tasks, or tasks of the shape that was asked for."""
+    if options.spec is None:
+        examples = [tomllib.loads(path.read_text()) for path in sorted((ROOT / "examples").glob("*.toml"))]
+        return [parse_spec(example | {"steps": options.steps}) for example in examples]
+    pool = next(iter(tomllib.loads(options.pools.read_text())))
+    common = {"pool": pool, "steps": options.steps, "environment": {"name": "synthetic", "options": {"reward": "coin"}}} | options.spec
+    own = [{"name": f"bench-{number}", "tenant": f"tenant-{number}", "seed": number} for number in range(options.tasks)]
+    return [parse_spec(common | one) for one in own]
+
+
+async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
+    """Train the tasks together: seconds to each one's first step, to the end, and memory on the way."""
     first_step_s: dict[str, float] = {}
     most: dict[str, int] = {}
     async with Client.connect(stack.nats_url) as client:
@@ -54,17 +69,20 @@ async def trained(stack: Stack, steps: int) -> dict[str, object]:
                     most[name] = max(mib, most.get(name, 0))
                 await asyncio.sleep(SAMPLE_S)
 
+        sampled = 0
         sampling = asyncio.create_task(sample())
         async for event in client.watch(*tasks):
             if event.event == "step":
+                sampled += int(str(event.data["sampled_tokens"]))
                 first_step_s.setdefault(event.task.rsplit("-", 1)[0], round(event.at_s - submitted, 1))
         sampling.cancel()
     took = time.time() - submitted
     return {
         "first_step_s": first_step_s,
-        "steps": steps * len(specs),
+        "steps": (steps := sum(spec.steps for spec in specs)),
         "all_steps_s": round(took, 1),
-        "steps_per_s": round(steps * len(specs) / took, 2),
+        "steps_per_s": round(steps / took, 2),
+        "sampled_tokens_per_s": round(sampled / took),
         "peak_mib": most,
         "peak_total_mib": most["total"],
     }
@@ -86,16 +104,6 @@ def _pss(process: psutil.Process) -> int:
         return int(process.memory_full_info().pss)
     except psutil.NoSuchProcess:
         return 0
-
-
-def machine() -> dict[str, object]:
-    return {
-        "cores": psutil.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "load_before": psutil.getloadavg()[0],
-    }
 
 
 if __name__ == "__main__":

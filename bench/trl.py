@@ -1,0 +1,218 @@
+"""Against what a user would run instead: TRL's GRPO trainer. `python -m bench.trl`. Writes bench/results/trl.json.
+
+The same tasks, base model, environment, LoRA, batch, learning rate and number of steps; TRL in an environment of its own, which
+the first run installs (requirements/bench-trl.txt). TRL trains the tasks one after another, each with all cores, and as processes
+at the same time, each with one thread. Two workloads:
+
+    single    one turn, no waiting: computing decides
+    tools     three turns, whose answers take 0.5 s in the mean, 2 s at most: waiting decides
+
+`train_s` runs from the first task's begin of training to the last one's end; starting a process or the stack is told beside it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.report import ROOT
+from bench.stack import memory_mib
+from common.spec import TaskSpec, parse_spec
+from marlaas import stack as stacks
+from marlaas.client import Client
+from marlaas.state import Stack
+
+HOME = ROOT / ".marlaas" / "bench-trl"
+REQUIREMENTS = ROOT / "requirements" / "bench-trl.txt"
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "single": {"turns": 1},
+    "tools": {"turns": 3, "latency": "lognormal", "latency_s": 0.5, "longest_s": 2.0},
+}
+RANK = 8
+MAX_TOKENS = 16
+LEARNING_RATE = 2e-3
+TASK_S = 1200.0
+"""A TRL process that takes longer is given up."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
+    parser.add_argument("--sides", type=lambda text: text.split(","), default=["marlaas", "one-by-one", "parallel"])
+    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=4)
+    parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--staleness", type=int, default=1, help="ours; TRL is strictly on policy")
+    parser.add_argument("--python", type=Path, help="of an environment that has TRL; default: one that is installed here")
+    options = parser.parse_args()
+    machine = report.machine()
+    python = options.python or installed()
+    result: dict[str, Any] = {"machine": machine, "options": {name: str(value) for name, value in vars(options).items()}}
+    for workload in options.workloads:
+        found: dict[str, Any] = {}
+        for side in options.sides:
+            found[side] = ours(workload, options) if side == "marlaas" else theirs(workload, options, python, parallel=side == "parallel")
+            print(f"{workload}, {side}: {json.dumps(found[side])}", flush=True)
+        others = [found[side]["train_s"] for side in found if side != "marlaas"]
+        if "marlaas" in found and others:
+            found["times_faster_than_the_better"] = round(min(others) / found["marlaas"]["train_s"], 2)
+            print(f"{workload}: {found['times_faster_than_the_better']} times as fast as the better of TRL's arrangements")
+        result[workload] = found
+    print(f"written: {report.write('trl', result)}")
+
+
+def installed() -> Path:
+    """The Python of TRL's environment; made at first use, again when the requirements change."""
+    python, stamp = HOME / "bin" / "python", HOME / "requirements.txt"
+    if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
+        print("installing TRL into an environment of its own", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(HOME)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)], check=True)
+        stamp.write_text(REQUIREMENTS.read_text())
+    return python
+
+
+# ---------------------------------------------------------------------------------------------------------------- TRL
+
+
+def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel: bool) -> dict[str, Any]:
+    """All tasks with TRL. Raises: RuntimeError when a task does not end well."""
+    threads = 1 if parallel else len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        commands = [
+            [str(python), str(ROOT / "bench" / "trl_task.py"), json.dumps(wanted(workload, options, number, threads, folder))]
+            for number in range(options.tasks)
+        ]
+        began = time.time()
+        if parallel:
+            running = [_started(command) for command in commands]
+            done = [_ended(process) for process in running]
+        else:
+            done = [_ended(_started(command)) for command in commands]
+    spent = sum(one["train_s"] for one in done)
+    first, last = min(one["started_at"] for one in done), max(one["ended_at"] for one in done)
+    return {
+        "train_s": round(last - first if parallel else spent, 2),
+        "with_starts_s": round(time.time() - began, 2),
+        "start_s": round(statistics.median(one["start_s"] for one in done), 2),
+        "reward": _reward([one["rewards"] for one in done]),
+        "peak_mib": sum(one["peak_mib"] for one in done) if parallel else max(one["peak_mib"] for one in done),
+    }
+
+
+def wanted(workload: str, options: argparse.Namespace, number: int, threads: int, folder: str) -> dict[str, Any]:
+    """What `trl_task.py` is asked to do."""
+    return {
+        "threads": threads,
+        "groups": options.groups,
+        "size": options.size,
+        "steps": options.steps,
+        "turns": WORKLOADS[workload]["turns"],
+        "max_tokens": MAX_TOKENS,
+        "learning_rate": LEARNING_RATE,
+        "seed": number,
+        "folder": f"{folder}/{number}",
+        "model": str(ROOT / "models" / "tiny"),
+        "rank": RANK,
+        "environment": environment(workload),
+    }
+
+
+def environment(workload: str) -> dict[str, Any]:
+    """Options of `synthetic`: the share of vowels in the last reply is the reward."""
+    return {"reward": "vowels"} | WORKLOADS[workload]
+
+
+def _started(command: Sequence[str]) -> "subprocess.Popen[str]":
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def _ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    try:
+        output, errors = process.communicate(timeout=TASK_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise RuntimeError(f"a TRL task did not end within {TASK_S:.0f} s") from None
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    if process.returncode != 0 or not lines:
+        raise RuntimeError(f"a TRL task failed: {errors.strip()[-1500:]}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+# --------------------------------------------------------------------------------------------------------------- ours
+
+
+def ours(workload: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The same on the one-machine stack, all tasks at once, each of its own tenant."""
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        data = Path(folder)
+        began = time.monotonic()
+        try:
+            starting = stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True)
+            stack = stacks.wait_until_ready(starting, lambda _: None)
+            ready_s = time.monotonic() - began
+            found = asyncio.run(_trained(stack, [spec(workload, options, number) for number in range(options.tasks)]))
+        finally:
+            stacks.stop(data)
+    return found | {"start_s": round(ready_s, 2), "with_starts_s": round(time.monotonic() - began, 2)}
+
+
+def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
+    turns = WORKLOADS[workload]["turns"]
+    algorithm = {"group_size": options.size, "groups_per_step": options.groups, "max_staleness": options.staleness}
+    return parse_spec(
+        {
+            "name": f"task-{number}",
+            "tenant": f"tenant-{number}",
+            "pool": "tiny",
+            "steps": options.steps,
+            "seed": number,
+            "environment": {"name": "synthetic", "options": environment(workload)},
+            "sampling": {"max_tokens": MAX_TOKENS},
+            "limits": {"max_prompt_tokens": 128, "max_turns": turns, "max_reply_tokens": 64},
+            "algorithm": algorithm,
+            "lora": {"rank": RANK, "alpha": 2 * RANK},
+            "optimizer": {"learning_rate": LEARNING_RATE},
+        }
+    )
+
+
+async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
+    rewards: dict[str, list[float]] = {}
+    async with Client.connect(stack.nats_url) as client:
+        began = time.time()
+        tasks = await asyncio.gather(*(client.submit(one) for one in specs))
+        most = memory_mib(stack)["total"]
+        ended_at = began
+        async for event in client.watch(*tasks):
+            if event.event == "step":
+                rewards.setdefault(event.task, []).append(float(str(event.data["reward"])))
+                ended_at = event.at_s
+            elif event.event in ("failed", "cancelled"):
+                raise RuntimeError(f"task {event.task} {event.event}: {event.data}")
+        most = max(most, memory_mib(stack)["total"])
+    return {"train_s": round(ended_at - began, 2), "reward": _reward(list(rewards.values())), "peak_mib": most}
+
+
+def _reward(rewards: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Means over the tasks: of each one's first step, and of its last quarter."""
+    last = [statistics.mean(one[-max(1, len(one) // 4) :]) for one in rewards]
+    return {"first": round(statistics.mean(one[0] for one in rewards), 4), "last": round(statistics.mean(last), 4)}
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RuntimeError as error:
+        sys.exit(f"bench.trl: {error}")
