@@ -365,6 +365,19 @@ def pools(
     _console().print(table)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def bench(context: typer.Context) -> None:
+    """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
+    from marlaas.client import ClientError
+
+    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if "__main__" in path.read_text())
+    name, *options = context.args or [""]
+    if name not in names:
+        raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'they are in a checkout, and this is none'}")
+    os.chdir(ROOT)
+    os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
+
+
 @app.command()
 def demo(
     data: Data = DEFAULT_DATA / "demo",
