@@ -76,12 +76,58 @@ def _gains(tasks: int, runs: dict[str, list[Result]]) -> str:
     )
 
 
+def machinery(result: Result) -> str:
+    """What was measured of the machinery, one line each."""
+    lines = [_machine(result), "", "| what | value |", "|---|---|"]
+    if "throughput" in result:
+        full, half = result["throughput"]["full"], result["throughput"]["half"]
+        spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
+        added, kept = half["added_ms"], full["rows_bytes_per_trajectory"]
+        lines += [
+            f"| turns a second, as fast as they go | {full['turns_per_s']:.0f} |",
+            f"| processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
+            f"| added to a turn at {half['turns_per_s']:.0f} turns a second, ms"
+            f" | p50 {added['p50']}, p90 {added['p90']}, p99 {added['p99']} |",
+            f"| PostgreSQL a trajectory, bytes | {full['wal_bytes_per_trajectory']} written ahead, {kept} kept |",
+        ]
+    if "statements" in result:
+        counted = result["statements"]
+        lines.append(f"| SQL statements | {counted['per_step']} a step, {counted['per_trajectory']} a trajectory |")
+    if "memory" in result:
+        for what, found in (("a waiting task", "kib_per_task"), ("a trajectory in flight", "kib_per_trajectory_in_flight")):
+            values = ", ".join(f"{name} {value:.1f}" for name, value in result["memory"][found].items())
+            lines.append(f"| memory of {what}, KiB | {values} |")
+    for case, found in result.get("decisions", {}).items():
+        spent = f"{found['p50_ms']} (p90 {found['p90_ms']}), of it in the scheduler's process {found['scheduler_cpu_p50_ms']}"
+        lines.append(f"| one admission, {case}, ms | {spent} |")
+    return "\n".join(lines)
+
+
+def trl(result: Result) -> str:
+    """Both workloads, each way."""
+    options = result["options"]
+    lines = [
+        f"{_machine(result)} {options['tasks']} tasks, {options['steps']} steps of {options['groups']} × {options['size']} attempts.",
+        "",
+        "| workload | way | all trained, s | with starting it, s | reward, first → last steps | memory, MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for workload in ("single", "tools"):
+        for way in ("marlaas", "one-by-one", "parallel"):
+            if found := result.get(workload, {}).get(way):
+                reward = f"{found['reward']['first']:.3f} → {found['reward']['last']:.3f}"
+                lines.append(f"| {workload} | {way} | {found['train_s']} | {found['with_starts_s']} | {reward} | {found['peak_mib']} |")
+        if times := result.get(workload, {}).get("times_faster_than_the_better"):
+            lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | |")
+    return "\n".join(lines)
+
+
 def _machine(result: Result) -> str:
     machine = result["machine"]
     return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began."
 
 
-TABLES: dict[str, Table] = {"scaling": scaling}
+TABLES: dict[str, Table] = {"scaling": scaling, "machinery": machinery, "trl": trl}
 
 
 def main() -> None:

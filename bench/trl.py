@@ -89,8 +89,8 @@ def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel
     """All tasks with TRL. Raises: RuntimeError when a task does not end well."""
     threads = 1 if parallel else len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        commands = [
-            [str(python), str(ROOT / "bench" / "trl_task.py"), json.dumps(wanted(workload, options, number, threads, folder))]
+        commands = [  # -P: or this very file would be taken for TRL
+            [str(python), "-P", str(ROOT / "bench" / "trl_task.py"), json.dumps(wanted(workload, options, number, threads, folder))]
             for number in range(options.tasks)
         ]
         began = time.time()
