@@ -43,6 +43,7 @@ class HostProcess:
         self._starting: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._last_id = 0
+        self._stopping = False
         self._pause_s = 0.0
         self._not_before = 0.0
         self.cpu_bound: bool | None = None
@@ -65,7 +66,8 @@ class HostProcess:
     async def stop(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
-        await self._end("the service stops")
+        self._stopping = True
+        await self._end()
 
     async def ask(self, job: Job, position: int) -> Outcome:
         """The outcome of one call, within the job's timeout."""
@@ -160,13 +162,14 @@ class HostProcess:
 
     def _gone(self, reason: str) -> None:
         self._process = None
-        log.warning("host_lost", environment=self._name, reason=reason, calls=len(self._waiting))
+        if not self._stopping:
+            log.warning("host_lost", environment=self._name, reason=reason, calls=len(self._waiting))
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             if not answered.done():
                 answered.set_exception(Away(reason))
 
-    async def _end(self, reason: str) -> None:
+    async def _end(self) -> None:
         process, reading = self._process, self._reading
         if process is None or reading is None:
             return
@@ -178,4 +181,4 @@ class HostProcess:
         except TimeoutError:
             process.kill()
         await asyncio.gather(reading, return_exceptions=True)
-        log.info("host_stopped", environment=self._name, reason=reason)
+        log.info("host_stopped", environment=self._name)
