@@ -676,6 +676,7 @@ class _Pull:
     async def keep_alive(self) -> None:
         """Tell the server that the messages in hand are being worked on."""
         while True:
+            notice_cancellation()
             await asyncio.sleep(self.consumer.ack_wait_s / 3)
             for message in [*self._held.values(), *self._arrived]:
                 with suppress(NatsError, OSError):

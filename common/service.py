@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common import crashpoints
 from common.bus import Bus
+from common.cancellation import notice_cancellation
 from common.errors import Fatal
 from common.logs import configure_logs
 from common.messages import ReplicaReport
@@ -137,6 +138,7 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
                 await bus.put_value(REPLICAS_BUCKET, key, report())
             except Exception as error:  # the next report comes soon, and the bus says when NATS is away
                 log.warning("replica_report_failed", error=str(error) or type(error).__name__)
+            notice_cancellation()
             await asyncio.sleep(REPLICA_TTL_S / 4)
     finally:
         await asyncio.shield(bus.delete_value(REPLICAS_BUCKET, key))

@@ -3,6 +3,8 @@
 vLLM finds `register` by name: `vllm.platform_plugins` in pyproject.toml.
 """
 
+import sys
+
 from vllm.platforms.cpu import CpuPlatform
 
 
@@ -12,6 +14,18 @@ class ManyAdaptersCpu(CpuPlatform):
     @classmethod
     def get_punica_wrapper(cls) -> str:
         return "rollout_svc.cpu_lora.GroupedLora"
+
+    @classmethod
+    def register_triton_kernel_overrides(cls) -> None:
+        """vLLM's, with llvmlite out of its sight: vLLM reads `__dict__` of whatever loaded modules hold, and the library object of
+        llvmlite, which comes with numba, takes that for the name of a C function."""
+        hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "llvmlite"}
+        for name in hidden:
+            del sys.modules[name]
+        try:
+            super().register_triton_kernel_overrides()
+        finally:
+            sys.modules.update(hidden)
 
 
 def register() -> str | None:

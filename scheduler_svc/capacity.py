@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from common.bus import Bus
+from common.cancellation import notice_cancellation
 from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.admission import Capacity
@@ -33,6 +34,7 @@ class Replicas:
                 if {report.replica for report in before} != {report.replica for report in reports}:
                     log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in reports))
                     self._changed()
+            notice_cancellation()
             await asyncio.sleep(REPLICA_TTL_S / 5)
 
     @property

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus
+from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from scheduler_svc.database import Database
@@ -59,6 +60,7 @@ class Cleaner:
     async def run(self) -> None:
         """Sweep now and then, until cancelled."""
         while True:
+            notice_cancellation()
             await asyncio.sleep(self._sweep_s)
             try:
                 await self.sweep()

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import crashpoints
 from common.bus import Bus
+from common.cancellation import notice_cancellation
 from common.errors import Fatal, Retry
 from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
@@ -34,12 +35,14 @@ class Relay:
     async def run(self) -> None:
         """Relay until cancelled; when PostgreSQL goes away, start again with the lock."""
         while True:
+            notice_cancellation()
             try:
                 async with self._database.alone(RELAY_LOCK) as connection:
                     if found := await history.difference(self._database, self._bus):
                         raise Fatal(f"{found}; {history.CORRECT}")
                     deployment = await self._deployment(connection)
                     while True:
+                        notice_cancellation()
                         self._woken.clear()
                         if not await self._relay_some(connection, deployment):
                             await self._wait()

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import crashpoints, streams
 from common.bus import Bus, Delivery
+from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
@@ -111,6 +112,7 @@ class Scheduler:
 
     async def _admit_when_wanted(self) -> None:
         while True:
+            notice_cancellation()
             await self._admission_wanted.wait()
             self._admission_wanted.clear()
             try:
@@ -126,6 +128,7 @@ class Scheduler:
 
     async def _tick(self) -> None:
         while True:
+            notice_cancellation()
             await asyncio.sleep(self._settings.tick_s)
             try:
                 await self.look_at_clocks()

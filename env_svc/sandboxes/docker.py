@@ -199,8 +199,8 @@ async def _watched(container: _Container, given: bytes, printed: Printed, bounds
         container.writer.write(given)
         async with asyncio.timeout(START_TIMEOUT_S) as patience:
             async for stream, data in _pieces(container.reader):
-                if not is_ready:
-                    if stream == STANDARD_ERROR or not data.startswith(READY):
+                if not is_ready and stream != STANDARD_ERROR:  # which may overtake standard output on its way here
+                    if not data.startswith(READY):
                         raise SandboxUnavailable(f"Docker: the interpreter did not start: {data.decode(errors='replace')[-300:]}")
                     is_ready, data = True, data.removeprefix(READY)
                     patience.reschedule(asyncio.get_running_loop().time() + bounds.time_s)
@@ -214,7 +214,7 @@ async def _watched(container: _Container, given: bytes, printed: Printed, bounds
     except OSError as error:
         raise SandboxUnavailable(f"Docker: {error}") from error
     if not is_ready:
-        raise SandboxUnavailable("Docker: the interpreter ended before its code began")
+        raise SandboxUnavailable(f"Docker: the interpreter ended before its code began: {printed.error[-300:]}")
     return None
 
 

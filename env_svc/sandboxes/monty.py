@@ -77,6 +77,6 @@ def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
     stopped: Stopped | None = None
     if text.startswith("TimeoutError") and "limit exceeded" in text:
         stopped = "time"
-    elif text.startswith("MemoryError") and "limit exceeded" in text:
+    elif text.startswith("MemoryError") and ("limit exceeded" in text or "exceeded its memory limit" in text):  # by a value, by all
         stopped = "memory"
     return Ran(printed.output, error.display("traceback")[-LONGEST_ERROR:], stopped)

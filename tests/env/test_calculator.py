@@ -1,5 +1,6 @@
 """The calculator: arithmetic, exact where it can be, and nothing else."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -67,8 +68,6 @@ async def test_what_is_not_arithmetic_is_answered(calculator: Calculator, expres
 
 
 async def test_slow_expression_holds_up_nobody(calculator: Calculator) -> None:
-    import asyncio
-
     slow = asyncio.ensure_future(calculator.call({"expression": "(9**9999)**999"}))
     assert await calculator.call({"expression": "1 + 1"}) == "2"
     with pytest.raises(CallError, match="too large"):

@@ -287,7 +287,7 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
         states = [await sandbox._asked(lambda engine, one=one: engine.inspect_container(one)["State"]["Status"]) for one in waiting]
         return states == ["exited", "exited"]
 
-    await eventually(ended)
+    await eventually(ended, timeout_s=90)
     with pytest.raises(SandboxUnavailable):
         await sandbox.run("print(1)", Bounds())
     await sandbox._sweep()
@@ -296,7 +296,7 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
         left = await sandbox._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
         return not {one["Id"] for one in left} & set(waiting)
 
-    await eventually(swept)
+    await eventually(swept, timeout_s=90)
     await sandbox.close()
 
 

@@ -5,7 +5,7 @@ Each answer can be withheld, repeated or made a failure, by the hooks of `Stages
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,6 +144,17 @@ class World:
             return list((await connection.execute(text(query))).all())
 
 
+async def ended(runners: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel them all and wait. Raises: what one of them had died of; AssertionError when one goes on."""
+    died = [error for runner in runners if runner.done() and not runner.cancelled() and (error := runner.exception())]
+    for runner in runners:
+        runner.cancel()
+    _, deaf = await asyncio.wait(runners, timeout=20)
+    assert not deaf, f"not ended by cancelling them: {deaf}"
+    if died:
+        raise died[0]
+
+
 @asynccontextmanager
 async def running_world(
     bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: Policy = Policy.ASYNCHRONOUS
@@ -164,7 +175,5 @@ async def running_world(
     try:
         yield World(bus, database, scheduler, stages)
     finally:
-        for runner in runners:
-            runner.cancel()
-        await asyncio.gather(*runners, return_exceptions=True)
+        await ended(runners)
         await database.close()

@@ -32,6 +32,8 @@ OURS = Relayed("ours", 7)
 STEPS = 30
 """So many that no task of these tests ends before it is stopped."""
 
+pytestmark = pytest.mark.timeout(400)  # what a stopped stage held comes back when its time to acknowledge is over
+
 
 @pytest.mark.parametrize(
     ("relayed", "mark", "last_given", "expected"),
@@ -86,7 +88,7 @@ async def trained(world: World, task: str, version: int) -> None:
     async def there() -> bool:
         return await world.rows(f"SELECT id FROM tasks WHERE id = '{task}' AND version >= {version}") != []
 
-    await eventually(there, timeout_s=60)
+    await eventually(there, timeout_s=120)
 
 
 async def store_checkpoints(bus: Bus, database: Database) -> None:

@@ -273,7 +273,7 @@ async def test_batches_that_are_ready_together_share_a_step_and_are_answered_eac
     for task, spec in (others | {"a": wild}).items():
         await send(bus, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec=spec))
     with ThreadPoolExecutor(max_workers=1) as thread:
-        busy = thread.submit(time.sleep, 1.0)  # so that all four wait
+        busy = thread.submit(time.sleep, 6.0)  # so that all four wait, on a slow machine too
         trainer = Trainer(bus, Learner(policy, thread, budget_tokens=4096, most_together=8), residents, "tiny")
         async with serving(bus, trainer, slots=8):
             updates = {task: await announced(bus, task, 1) for task in others}
