@@ -109,6 +109,18 @@ class HostProcess:
         if process is not None and process.returncode is None:
             process.kill()
 
+    async def _exit_status(self, process: Process) -> int:
+        """The exit status of a process that closed its output, and so is about to end.
+
+        It is killed only where it does not end: Popen's `kill` may reap the process, and asyncio then says 255 for its status.
+        """
+        try:
+            async with asyncio.timeout(CANCEL_GRACE_S):
+                return await process.wait()
+        except TimeoutError:
+            self._kill(process)
+            return await process.wait()
+
     def _send(self, frame: wire.Frame) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(wire.packed(frame))
@@ -129,11 +141,15 @@ class HostProcess:
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
                 raise Away(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
-        except (TimeoutError, EOFError, ValueError) as error:
+        except EOFError:
+            status = await self._exit_status(process)
+            raise Away(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
+        except TimeoutError:
             self._kill(process)
-            status = await process.wait()
-            detail = "is not ready in time" if isinstance(error, TimeoutError) else f"ended before it was ready (exit status {status})"
-            raise Away(f"its process {detail}; the log of env_svc says why") from None
+            raise Away("its process is not ready in time; the log of env_svc says why") from None
+        except ValueError as error:
+            self._kill(process)
+            raise Away(f"its process says what is no answer: {error}") from None
         except BaseException:
             self._kill(process)
             raise
@@ -157,7 +173,7 @@ class HostProcess:
         except (ValueError, KeyError, TypeError) as error:
             reason = f"its process says what is no answer: {error}"
             self._kill(process)
-        status = await process.wait()
+        status = await self._exit_status(process)
         self._gone(reason or f"its process ended (exit status {status})")
 
     def _gone(self, reason: str) -> None:
