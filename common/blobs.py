@@ -18,10 +18,10 @@ from pathlib import Path
 
 from nats.errors import Error as NatsError
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
-from nats.js.errors import NotFoundError, ObjectNotFoundError
+from nats.js.errors import BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
 
 from common.bus import Bus
-from common.errors import Reject, Retry
+from common.errors import Away, Reject
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
@@ -49,7 +49,7 @@ class Blobs:
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
         """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
 
-        Raises: Retry when the store is away.
+        Raises: Away when the store is away or full.
         """
         packed = await asyncio.to_thread(_packed, folder)
         digest = hashlib.sha256(packed).hexdigest()
@@ -62,42 +62,46 @@ class Blobs:
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=CHUNK_BYTES))
             await store.put(ref.name, packed, meta=meta)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not store blob {ref.name}: {error}") from None
+            raise Away(f"could not store blob {ref.name}: {error}") from None
         return ref
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
 
-        Raises: Reject when the blob does not exist or its digest is wrong; Retry when the store is away.
+        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Away when the store is.
         """
         if await asyncio.to_thread(into.is_dir):
             return into
         packed = io.BytesIO()
         try:
             store = await self._js.object_store(BLOBS_BUCKET)
+            if not await self._is_whole(await store.get_info(ref.name)):
+                raise Reject(f"blob {ref.name} is in the store, but not all of it")
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 await store.get(ref.name, writeinto=packed)
+        except (DigestMismatchError, BadObjectMetaError):
+            raise Reject(f"blob {ref.name}: the store's copy is damaged") from None
         except (ObjectNotFoundError, NotFoundError):
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not fetch blob {ref.name}: {error}") from None
+            raise Away(f"could not fetch blob {ref.name}: {error}") from None
         await asyncio.to_thread(_unpack, ref, packed.getvalue(), into)
         return into
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens when it is gone already. Raises: Retry when the store is away."""
+        """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is away or full."""
         try:
             with suppress(ObjectNotFoundError, NotFoundError):
                 await (await self._js.object_store(BLOBS_BUCKET)).delete(name)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not delete blob {name}: {error}") from None
+            raise Away(f"could not delete blob {name}: {error}") from None
 
     async def names(self) -> list[str]:
         """Every blob in the store."""
         return [blob.name for blob in await self.listed()]
 
     async def listed(self) -> list[StoredBlob]:
-        """Every blob in the store, and whether all of it is there. Raises: Retry when the store is away."""
+        """Every blob in the store, and whether all of it is there. Raises: Away when the store is away or full."""
         try:
             store = await self._js.object_store(BLOBS_BUCKET)
             infos = await store.list(ignore_deletes=True)
@@ -105,7 +109,7 @@ class Blobs:
         except NotFoundError:
             return []
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not list the blobs: {error}") from None
+            raise Away(f"could not list the blobs: {error}") from None
         return [StoredBlob(info.name, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _is_whole(self, info: ObjectInfo) -> bool:

@@ -5,8 +5,10 @@ statements in the scheduler, immutable blobs. The rules of delivery:
 
 - A consumer asks for as many messages as it has free slots, never more, so that another replica gets the rest.
 - While a handler works, its message is kept alive by heartbeats; it is acknowledged after its results are published.
-- The handler's exception decides what else happens (see `errors.py`).
+- The handler's exception decides what else happens (see `errors.py`). While a server is away, messages wait in hand.
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
+
+Time that several services must agree on is NATS's (`Bus.now_s`): a host's own clock may be wrong, or jump.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar, cast
 
 import structlog
@@ -31,7 +34,7 @@ from nats.js.kv import KeyValue
 
 from common import crashpoints, metrics
 from common.cancellation import notice_cancellation
-from common.errors import Fatal, MarlaasError, Reject, Retry
+from common.errors import Away, Fatal, MarlaasError, Reject, Retry
 from common.messages import DeadLetter, Message
 from common.streams import (
     BLOBS_BUCKET,
@@ -62,6 +65,13 @@ LOST_PULL_S = 2.0
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 """A dead letter with a larger body would itself be too large; it is kept without."""
+PING_EVERY_S = 5.0
+PINGS_UNANSWERED = 3
+"""A connection on which nothing comes back is given up after PING_EVERY_S times this, and another is made."""
+CLOCK_EVERY_S = 5.0
+"""How often NATS's clock is read."""
+SLOWEST_CLOCK_S = 1.0
+"""An answer that took longer says too little about what time it is."""
 
 log = structlog.get_logger()
 _trace: ContextVar[str | None] = ContextVar("trace", default=None)
@@ -140,6 +150,8 @@ class Bus:
         self._absent: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
         self._last_error: Exception | None = None
+        self._ahead_s = time.time() - time.monotonic()
+        """NATS's clock minus this process's monotonic one; this host's own clock until NATS's was read."""
 
     # ---------------------------------------------------------------------------------------------------- connection
 
@@ -162,6 +174,8 @@ class Bus:
                     max_reconnect_attempts=1,
                     allow_reconnect=False,
                     reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType]
+                    ping_interval=PING_EVERY_S,  # pyright: ignore[reportArgumentType]
+                    max_outstanding_pings=PINGS_UNANSWERED,
                     error_cb=bus._on_error,
                     disconnected_cb=bus._on_disconnected,
                     reconnected_cb=bus._on_reconnected,
@@ -197,6 +211,24 @@ class Bus:
     @property
     def is_connected(self) -> bool:
         return self._client.is_connected
+
+    def now_s(self) -> float:
+        """Unix time on NATS's clock, the same for all services; it does not jump with this host's."""
+        return time.monotonic() + self._ahead_s
+
+    async def keep_time(self) -> None:
+        """Follow NATS's clock, until cancelled; while NATS is away the last reading counts."""
+        while True:
+            await asyncio.sleep(CLOCK_EVERY_S)
+            with suppress(TimeoutError, NatsError, OSError):
+                await self._read_clock()
+
+    async def _read_clock(self) -> None:
+        asked = time.monotonic()
+        answer = json.loads((await self._client.request(f"$JS.API.STREAM.INFO.{STREAMS[0].name}", timeout=PUBLISH_TIMEOUT_S)).data)
+        answered = time.monotonic()
+        if answered - asked <= SLOWEST_CLOCK_S and "ts" in answer:
+            self._ahead_s = datetime.fromisoformat(answer["ts"]).timestamp() - (asked + answered) / 2
 
     async def broken(self) -> None:
         """Never returns; raises Fatal when the server forbids something that this process needs."""
@@ -236,6 +268,7 @@ class Bus:
         for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
             await self._patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
         await self._patiently(lambda: self._declare_blobs(replicas))
+        await self._patiently(self._read_clock)
 
     async def _declare_stream(self, config: api.StreamConfig) -> None:
         try:
@@ -250,7 +283,7 @@ class Bus:
             await self._js.delete_stream(stream.name)
             await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not begin stream {stream.name} anew: {error}") from None
+            raise Away(f"could not begin stream {stream.name} anew: {error}") from None
 
     async def _declare_bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
         with suppress(BucketNotFoundError):
@@ -286,7 +319,7 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Retry when the server did not confirm within PUBLISH_PATIENCE_S; Reject when it is too large.
+        Raises: Away when the server did not confirm within PUBLISH_PATIENCE_S; Reject when it is too large.
         """
         body = out.message.encode()
         if len(body) > MAX_PAYLOAD_BYTES:
@@ -306,7 +339,7 @@ class Bus:
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
                 if time.monotonic() - started > PUBLISH_PATIENCE_S:
-                    raise Retry(f"NATS did not store {subject}: {error}") from None
+                    raise Away(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(_backoff_s(attempt))
 
@@ -396,10 +429,7 @@ class Bus:
                 try:
                     if delivery.attempt > consumer.max_deliveries:
                         raise Reject(f"delivered {delivery.attempt - 1} times without an answer; it may kill the process that handles it")
-                    async with aclosing(cast(AsyncGenerator[Outgoing], handler(delivery))) as results:
-                        async for out in results:
-                            crashpoints.reached("before_publish")
-                            await self.publish(out)
+                    await self._treat(delivery, handler)
                     crashpoints.reached("before_ack")
                     await pull.done(message)
                 except asyncio.CancelledError:
@@ -434,6 +464,21 @@ class Bus:
             metrics.HANDLING_S.labels(consumer.stage).observe(time.monotonic() - started)
             if slots is not None:
                 slots.release()
+
+    async def _treat(self, delivery: Delivery, handler: Handler) -> None:
+        """Publish what the handler yields; begins again, for as long as it takes, while a server is away."""
+        waits = 0
+        while True:
+            try:
+                async with aclosing(cast(AsyncGenerator[Outgoing], handler(delivery))) as results:
+                    async for out in results:
+                        crashpoints.reached("before_publish")
+                        await self.publish(out)
+                return
+            except Away as error:
+                waits += 1
+                log.warning("server_away", reason=str(error), waits=waits)
+                await asyncio.sleep(_backoff_s(waits))
 
     async def _bury(self, pull: "_Pull", message: Msg, delivery: Delivery, reason: str) -> None:
         """Keep a message that cannot be handled, with the reason, where people and the scheduler see it."""
@@ -476,27 +521,27 @@ class Bus:
                 await subscription.unsubscribe()
 
     async def read(self, stream: Stream, sequence: int) -> Delivery:
-        """One stored message, body included. Raises: LookupError when it was deleted; Retry when NATS is away."""
+        """One stored message, body included. Raises: LookupError when it was deleted; Away when NATS is."""
         try:
             stored = await self._js.get_msg(stream.name, sequence, direct=True)
         except NotFoundError:
             raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not read message {sequence} of {stream.name}: {error}") from None
+            raise Away(f"could not read message {sequence} of {stream.name}: {error}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
 
     async def last(self, stream: Stream, subject: str) -> Delivery | None:
-        """The newest stored message on exactly `subject`. Raises: Retry when NATS is away."""
+        """The newest stored message on exactly `subject`. Raises: Away when NATS is."""
         try:
             stored = await self._js.get_last_msg(stream.name, subject, direct=True)
         except NotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not read the last message on {subject}: {error}") from None
+            raise Away(f"could not read the last message on {subject}: {error}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
 
     async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
-        """What a stream holds on `subject` at the moment, oldest first; nothing is acknowledged. Raises: Retry when NATS is away."""
+        """What a stream holds on `subject` at the moment, oldest first; nothing is acknowledged. Raises: Away when NATS is."""
         sequence = 1
         while True:
             try:
@@ -504,24 +549,24 @@ class Bus:
             except NotFoundError:
                 return
             except (TimeoutError, NatsError, OSError) as error:
-                raise Retry(f"could not read {subject}: {error}") from None
+                raise Away(f"could not read {subject}: {error}") from None
             assert found.seq is not None
             yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
             sequence = found.seq + 1
 
     async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
-        """How many messages a stream holds, by subject. Raises: Retry when NATS is away."""
+        """How many messages a stream holds, by subject. Raises: Away when NATS is."""
         try:
             return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not list the subjects of {stream.name}: {error}") from None
+            raise Away(f"could not list the subjects of {stream.name}: {error}") from None
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
         """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
         try:
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not purge {subject}: {error}") from None
+            raise Away(f"could not purge {subject}: {error}") from None
 
     async def backlog(self, stream: Stream) -> int:
         """How many messages a stream holds."""
@@ -535,14 +580,13 @@ class Bus:
         await store.put(key, value.model_dump_json().encode())
 
     async def get_value(self, bucket: str, key: str, model: type[M]) -> M | None:
-        """None where there is none. Raises: Retry when NATS is away."""
-        store = await self._bucket(bucket)
+        """None when there is no such entry. Raises: Away when NATS is."""
         try:
-            entry = await store.get(key)
+            entry = await (await self._bucket(bucket)).get(key)
         except KeyNotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not read '{key}' of bucket {bucket}: {error}") from None
+            raise Away(f"could not read {key} of {bucket}: {error}") from None
         return model.decode(entry.value or b"")
 
     async def all_values(self, bucket: str, model: type[M]) -> list[M]:
@@ -581,13 +625,13 @@ class Bus:
             await watcher.stop()
 
     async def _bucket(self, bucket: str) -> KeyValue:
-        """Raises: BucketNotFoundError; Retry when NATS is away."""
+        """Raises: BucketNotFoundError; Away when NATS is."""
         try:
             return await self._js.key_value(bucket)
         except BucketNotFoundError:
             raise
         except (TimeoutError, NatsError, OSError) as error:
-            raise Retry(f"could not open bucket {bucket}: {error}") from None
+            raise Away(f"could not open bucket {bucket}: {error}") from None
 
 
 class _Pull:

@@ -3,6 +3,7 @@
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
     ├── Retry       the world was not ready          → deliver again after `delay_s`
+    │   └── Away    a server does not answer         → wait here until it does; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
@@ -24,6 +25,10 @@ class Retry(MarlaasError):
     def __init__(self, reason: str, *, delay_s: float = 1.0) -> None:
         super().__init__(reason)
         self.delay_s = delay_s
+
+
+class Away(Retry):
+    """NATS or PostgreSQL does not answer, or its disk is full. No message is to blame, and any replica would meet the same."""
 
 
 class Fatal(MarlaasError):

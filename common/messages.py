@@ -89,8 +89,12 @@ class AdapterRef(Value):
 
     @property
     def name(self) -> str:
-        """What the engine calls it."""
         return f"{self.task}.v{self.version}"
+
+    @property
+    def engine_name(self) -> str:
+        """What the engine calls it: a step that was taken twice may have made two adapters of one version, and they never mix."""
+        return f"{self.name}-{self.blob.sha256[:12]}"
 
 
 class TokenRecord(Value):
@@ -177,7 +181,7 @@ class GroupContext(Value):
     seed: int = Field(ge=0)
     """The group's own: its members are sampled with seeds derived from it."""
     deadline_s: float
-    """Unix time at which the group is given up."""
+    """Unix time on NATS's clock (`Bus.now_s`) at which the group is given up."""
     task_seed: int | None = Field(default=None, ge=0)
     """The same for all groups of the task: prompts are made of it and the row. None from a scheduler that did not say: `seed`."""
 

@@ -104,10 +104,10 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
         bus = await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True)
         try:
             await bus.declare(replicas=settings.nats_replicas)
-            watching = runners.create_task(bus.broken())
+            others = [beating, runners.create_task(bus.broken()), runners.create_task(bus.keep_time())]
             await main(Running(settings, bus, health))
-            watching.cancel()
-            beating.cancel()
+            for other in others:
+                other.cancel()
         finally:
             await asyncio.shield(bus.close())
 

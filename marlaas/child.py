@@ -23,7 +23,7 @@ from marlaas import processes
 from marlaas.servers import HOST, Command, free_port
 from marlaas.state import Component, Condition, log_path
 
-QUICK_DEATH_S = 60.0
+QUICK_DEATH_S = 15.0
 """A process that was ready for longer than this has proven itself: its deaths are counted anew."""
 FAILING_AFTER = 5
 FAILING_AFTER_AT_START = 2
@@ -31,6 +31,7 @@ FAILING_AFTER_AT_START = 2
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 PROBE_EVERY_S = 0.1
+HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
 """Exit status of a service whose settings are wrong: another try cannot help."""
 LARGEST_LOG_BYTES = 64 * 1024**2
@@ -50,6 +51,8 @@ class Job:
     command: Callable[[], Command]
     """Built at each start; may take a moment (a database is initialised here)."""
     is_ready: Probe
+    is_well: Callable[[], Awaitable[bool]] | None = None
+    """Asked again and again once it is ready; when the answer is no, it is started again. No answer is no reason."""
     until_done: bool = False
     grace_s: float = 20.0
     """From asking it to stop to killing it."""
@@ -67,6 +70,7 @@ class Child:
         self._mark = mark
         self._changed = changed
         self._deaths = 0
+        self._ready_since = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -109,11 +113,15 @@ class Child:
             await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not dying.done() and not stopping.done():
                 probing.result()  # raises what the probe did: then the process is of no use
-                self._set("ready", took_s=time.monotonic() - started)
+                self._ready_since = time.monotonic()
+                self._set("ready", took_s=self._ready_since - started)
                 log.info("component_ready", component=self.job.name, took_s=round(self.component.took_s or 0, 2))
                 self.settled.set()
-                await asyncio.wait({dying, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                probing = asyncio.ensure_future(self._until_ill())
+                await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not dying.done():
+                if not stopping.done():
+                    log.error("component_ill", component=self.job.name)
                 await self._end(process, command, dying)
         finally:
             for waiting in (dying, stopping, probing):
@@ -145,6 +153,13 @@ class Child:
         while not await self.job.is_ready(port):  # noqa: ASYNC110  another process can only be asked
             await asyncio.sleep(PROBE_EVERY_S)
 
+    async def _until_ill(self) -> None:
+        if self.job.is_well is None:
+            await asyncio.Event().wait()
+        else:
+            while await self.job.is_well():  # noqa: ASYNC110  another process can only be asked
+                await asyncio.sleep(HEALTH_EVERY_S)
+
     async def _end(self, process: asyncio.subprocess.Process, command: Command, dying: asyncio.Future[int]) -> None:
         self._set("stopping")
         with suppress(ProcessLookupError):
@@ -159,7 +174,7 @@ class Child:
     def _count_death(self, outcome: str) -> float:
         """Note that the process died; returns the pause before its next start, in seconds."""
         component = self.component
-        proven = component.condition == "ready" and time.time() - component.since_s > QUICK_DEATH_S
+        proven = component.condition == "ready" and time.monotonic() - self._ready_since > QUICK_DEATH_S
         self._deaths = 1 if proven else self._deaths + 1
         failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._deaths - 1, 10))

@@ -4,6 +4,8 @@ Both listen on loopback only. PostgreSQL refuses to run as root; for root it is 
 capability that lets it reach a data folder below somebody's home.
 """
 
+import asyncio
+import json
 import os
 import pwd
 import shutil
@@ -26,12 +28,16 @@ server_name: "marlaas"
 max_payload: 8MB
 jetstream {{
   store_dir: "{store}"
-  # A crashed process loses nothing; a power cut at most this much, and then the scheduler says so and waits.
-  sync_interval: "1s"
+  # What is acknowledged is on the disk: docs/durability.md says why, and what it costs.
+  sync_interval: {sync}
   max_file_store: {max_store_bytes}
 }}
 """
 NATS_MAX_STORE_BYTES = 64 * 1024**3
+NATS_SHARE_OF_DISK = 0.9
+FULL_BELOW_BYTES = 16 * 1024**2
+"""Twice the largest message."""
+STORE = "jetstream"
 
 
 class ServerError(Exception):
@@ -76,13 +82,47 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
 # ---------------------------------------------------------------------------------------------------------------- NATS
 
 
-def nats_command(folder: Path, port: int) -> Command:
-    """nats-server with JetStream, keeping everything below `folder`."""
+def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
+    """nats-server with JetStream, keeping everything below `folder`; `sync`: when it is flushed to the disk."""
     binary = _beside_python("nats-server")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "nats.conf"
-    config.write_text(NATS_CONFIG.format(host=HOST, port=port, store=folder / "jetstream", max_store_bytes=NATS_MAX_STORE_BYTES))
+    store = folder / STORE
+    store.mkdir(exist_ok=True)
+    config.write_text(NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store)))
     return Command("nats", [binary, "--config", str(config)])
+
+
+class NatsDisk:
+    """Notices when the disk below `folder` was full and is not any more: nats-server 2.12 keeps refusing what it refused then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._was_full = False
+
+    def has_room_again(self) -> bool:
+        """True once after each time that the disk was seen full. To be asked every second or so."""
+        before, self._was_full = self._was_full, shutil.disk_usage(self._folder / STORE).free < FULL_BELOW_BYTES
+        return before and not self._was_full
+
+
+def _max_store_bytes(store: Path) -> int:
+    """A share of the disk: beyond it JetStream refuses messages, and when the disk itself is full it ends."""
+    used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+    return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(store).free + used)))
+
+
+async def has_jetstream(port: int) -> bool | None:
+    """What the server on `port` says of itself when it is called; None when it says nothing."""
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                return bool(json.loads((await reader.readline()).removeprefix(b"INFO ")).get("jetstream", False))
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError):
+        return None
 
 
 def nats_url(port: int) -> str:

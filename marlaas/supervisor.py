@@ -94,9 +94,15 @@ async def _all_settled(tier: list[Child], stopping: asyncio.Event) -> bool:
 
 def _nats(plan: Plan) -> Job:
     async def is_ready(_: int) -> bool:
-        return servers.is_listening(plan.nats_port)
+        return await servers.has_jetstream(plan.nats_port) is True
 
-    return Job("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready)
+    disk = servers.NatsDisk(plan.data / "nats")
+
+    async def is_well() -> bool:
+        """False when JetStream is off, or will not write again although there is room again: both last until a restart."""
+        return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_room_again()
+
+    return Job("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready, is_well)
 
 
 def _postgres(plan: Plan) -> Job:

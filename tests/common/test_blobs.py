@@ -7,7 +7,11 @@ import pytest
 
 from common.blobs import Blobs
 from common.bus import Bus
-from common.errors import Reject
+from common.errors import Away, Reject
+from common.streams import Stream
+from marlaas import servers
+from tests.chaos.proxy import Wire
+from tests.conftest import eventually
 
 
 @pytest.fixture
@@ -76,3 +80,34 @@ async def test_concurrent_fetches_do_not_disturb_each_other(bus: Bus, folder: Pa
     ref = await blobs.put_folder("task/v1/adapter", folder)
     await asyncio.gather(*(blobs.fetch_folder(ref, tmp_path / "fetched") for _ in range(4)))
     assert [path.name for path in tmp_path.glob("fetched*")] == ["fetched"]
+
+
+async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    await bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
+    with pytest.raises(Reject, match="not all of it"):
+        await blobs.fetch_folder(ref, tmp_path / "fetched")
+
+
+async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, folder: Path) -> None:
+    async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
+        try:
+            wire.bytes_per_s = 8e6
+            storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", folder))
+
+            async def half_stored() -> bool:
+                return await bus.backlog(Stream("OBJ_blobs", ())) > 0
+
+            await eventually(half_stored)
+            wire.refuses = True
+            wire.cut()
+            with pytest.raises(Away):
+                await storing
+            assert [blob for blob in await Blobs(bus).listed() if blob.is_whole] == []
+            wire.mend()
+            ref = await Blobs(behind).put_folder("task/v1/adapter", folder)
+            assert [(blob.name, blob.is_whole) for blob in await Blobs(bus).listed()] == [(ref.name, True)]
+        finally:
+            await behind.close()

@@ -1,6 +1,10 @@
 """The bus against a real nats-server: what each outcome of a handler does to the message."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from common import streams
-from common.bus import Bus, Delivery, Handler, Outgoing, Slots
-from common.errors import Fatal, Reject, Retry
+from common.bus import PING_EVERY_S, PINGS_UNANSWERED, Bus, Delivery, Handler, Outgoing, Slots
+from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask
 from marlaas import servers
 from marlaas.servers import Command
+from tests.chaos.clock import Clocks
+from tests.chaos.proxy import Wire
 from tests.conftest import eventually, running
 
 JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=1.0, max_attempts=3)
@@ -89,6 +95,27 @@ async def test_retried_message_comes_again_and_others_are_not_held_up(bus: Bus) 
         await bus.publish(job("good"))
         await eventually(lambda: ("bad", 3) in seen)
     assert seen.index(("good", 1)) < seen.index(("bad", 2))
+
+
+async def test_no_attempt_is_counted_while_a_server_is_away(bus: Bus) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        attempts.append(delivery.attempt)
+        if len(attempts) <= JOBS.max_attempts + 1:
+            raise Away("PostgreSQL is away")
+        return
+        yield
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+
+        async def handled() -> bool:
+            return await bus.backlog(streams.JOBS) == 0
+
+        await eventually(handled, timeout_s=30)
+    assert attempts == [1] * (JOBS.max_attempts + 2)
+    assert await bus.backlog(streams.FAILED) == 0
 
 
 async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) -> None:
@@ -293,3 +320,44 @@ def with_password(command: Command, password: str) -> Command:
     config = Path(command.argv[-1])
     config.write_text(f"{config.read_text()}\nauthorization {{ user: marlaas, password: {password} }}\n")
     return command
+
+
+async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str, bus: Bus) -> None:
+    async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
+        try:
+            wire.silence()
+            await eventually(lambda: not behind.is_connected, timeout_s=PING_EVERY_S * (PINGS_UNANSWERED + 3))
+            wire.cut()
+            wire.speak()
+            await eventually(lambda: behind.is_connected, timeout_s=30)
+            assert await behind.publish(job("a")) == 1
+        finally:
+            await behind.close()
+
+
+CLOCKS = """
+import asyncio, sys, time
+from common.bus import Bus
+
+async def main():
+    bus = await Bus.connect(sys.argv[1], "clock")
+    await bus.declare()
+    print(time.time(), bus.now_s())
+    await bus.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp_path: Path, ahead_s: int) -> None:
+    clocks = Clocks.build(tmp_path / "clocks")
+    if clocks is None:
+        pytest.skip("no C compiler here, so no process can be given a clock of its own")
+    env = os.environ | clocks.environment("here")
+    clocks.jump("here", ahead_s)
+    said = subprocess.run([sys.executable, "-c", CLOCKS, nats_url], env=env, capture_output=True, text=True, timeout=60, check=True)
+    own_s, shared_s = map(float, said.stdout.split())
+    assert abs(own_s - ahead_s - time.time()) < 60
+    assert abs(shared_s - time.time()) < 60

@@ -5,15 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from marlaas import processes, servers, stack
-from marlaas.child import last_words
+from marlaas.child import HEALTH_EVERY_S, last_words
 from marlaas.servers import HOST
 from marlaas.state import Component, Plan, Service, Stack, StackError, is_locked, read_stack, running_stack, write_stack
+from tests.chaos.disk import empty, fill, small_disk
 from tests.marlaas.waiting import until
 
 DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
@@ -193,3 +195,18 @@ def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp
     with path.open("a") as file:
         file.write(log)
     assert last_words(path, start) == words
+
+
+def test_nats_is_started_again_when_its_disk_was_full(data: Path) -> None:
+    store = data / "nats" / servers.STORE
+    with small_disk(store) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        started(plan_for(data))
+        before = component_now(data, "nats")
+        fill(store)
+        time.sleep(3 * HEALTH_EVERY_S)  # until the supervisor has looked: nothing else can tell
+        assert component_now(data, "nats").process == before.process
+        empty(store)
+        until(lambda: (now := component_now(data, "nats")).condition == "ready" and now.process != before.process)
+        stack.stop(data)

@@ -1,0 +1,45 @@
+"""NATS as the supervisor sees it: whether it keeps messages, and whether its disk was full."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from marlaas import servers
+from marlaas.servers import FULL_BELOW_BYTES, Command, NatsDisk
+from tests.chaos.disk import BLOCK, empty, fill, small_disk
+from tests.conftest import running
+
+
+def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:
+    port, bare = servers.free_port(), servers.free_port()
+    command = servers.nats_command(tmp_path / "nats", port)
+    assert asyncio.run(servers.has_jetstream(port)) is None
+    with running(command, port, tmp_path / "nats.log"):
+        assert asyncio.run(servers.has_jetstream(port)) is True
+    with running(Command("nats", [command.argv[0], "-a", servers.HOST, "-p", str(bare)]), bare, tmp_path / "bare.log"):
+        assert asyncio.run(servers.has_jetstream(bare)) is False
+
+
+def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "nats") as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        (tmp_path / "nats" / servers.STORE).mkdir()
+        (tmp_path / "nats" / servers.STORE / "block").write_bytes(BLOCK)
+        config = Path(servers.nats_command(tmp_path / "nats", servers.free_port()).argv[-1]).read_text()
+        limit = int(config.partition("max_file_store: ")[2].split()[0])
+        assert 0.85 * 512 * 2**20 < limit < 0.95 * 512 * 2**20
+
+
+def test_disk_that_was_full_and_has_room_again_is_told_once(tmp_path: Path) -> None:
+    with small_disk(tmp_path / servers.STORE) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        disk = NatsDisk(tmp_path)
+        assert not disk.has_room_again()
+        fill(tmp_path / servers.STORE)
+        assert not disk.has_room_again()
+        empty(tmp_path / servers.STORE)
+        assert [disk.has_room_again() for _ in range(2)] == [True, False]
+        assert FULL_BELOW_BYTES < 512 * 2**20
