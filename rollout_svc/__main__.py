@@ -34,7 +34,7 @@ async def main(running: Running[RolloutSettings]) -> None:
         )
         tasks, slots = Tasks(), Slots(pool.sequences)
         await tasks.read(bus)
-        rollout = Rollout(engine, chat, adapters, tasks, slots)
+        rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
 
         def report() -> ReplicaReport:
             return ReplicaReport(

@@ -35,7 +35,10 @@ log = structlog.get_logger()
 class _Version:
     ref: AdapterRef
     users: int = 0
+    held: bool = False
+    """By the engine."""
     loaded: bool = False
+    """Held and checked: it may serve."""
     used_at: float = 0.0
 
 
@@ -52,14 +55,15 @@ class Adapters:
         self._versions: dict[str, _Version] = {}
         self._newest: dict[str, int] = {}
         self._ended: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self._refused: dict[AdapterRef, str] = {}
         self._changing = asyncio.Lock()
         self._room = asyncio.Event()
         self._tidy = asyncio.Event()
+        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed left it, and perhaps not whole
 
     @property
     def held(self) -> int:
-        return sum(version.loaded for version in self._versions.values())
+        return sum(version.held for version in self._versions.values())
 
     @asynccontextmanager
     async def using(self, ref: AdapterRef | None) -> AsyncGenerator[str | None]:
@@ -71,19 +75,19 @@ class Adapters:
         if ref is None:
             yield None
             return
-        version = self._versions.setdefault(ref.name, _Version(ref))
+        version = self._versions.setdefault(ref.engine_name, _Version(ref))
         version.users += 1
         try:
             if not version.loaded:
                 async with self._changing:
                     if not version.loaded:
                         await self._load(version)
-            yield ref.name
+            yield ref.engine_name
         finally:
             version.users -= 1
             version.used_at = time.monotonic()
             if version.users == 0 and not version.loaded:
-                self._versions.pop(ref.name, None)
+                self._versions.pop(ref.engine_name, None)
             self._room.set()
             self._tidy.set()
 
@@ -92,8 +96,8 @@ class Adapters:
         if any(version.ref.task == task for version in self._versions.values()):
             self._ended.add(task)
         self._newest.pop(task, None)
-        for name in [name for name in self._refused if name.rpartition(".v")[0] == task]:
-            del self._refused[name]
+        for ref in [ref for ref in self._refused if ref.task == task]:
+            del self._refused[ref]
         self._tidy.set()
 
     async def run(self) -> None:
@@ -117,26 +121,27 @@ class Adapters:
 
     async def _load(self, version: _Version) -> None:
         ref = version.ref
-        if ref.name in self._refused:
-            raise Reject(self._refused[ref.name])
+        if ref in self._refused:
+            raise Reject(self._refused[ref])
         await self._make_room()
         started = time.monotonic()
-        folder = await self._blobs.fetch_folder(ref.blob, self._folder / ref.name)
+        folder = await self._blobs.fetch_folder(ref.blob, self._folder / ref.engine_name)
         try:
-            await self._engine.load(ref.name, folder)
-            version.loaded = True
+            await self._engine.load(ref.engine_name, folder)
+            version.held = True
             await self._check(ref)
+            version.loaded = True
         except BaseException as error:
-            if version.loaded:
+            if version.held:
                 await asyncio.shield(self._unload(version))
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(error, Reject):
-                self._refused[ref.name] = str(error)
+                self._refused[ref] = str(error)
             raise
         self._newest[ref.task] = max(ref.version, self._newest.get(ref.task, 0))
         ADAPTERS.set(self.held)
         LOAD_S.observe(time.monotonic() - started)
-        log.info("adapter_loaded", adapter=ref.name, seconds=round(time.monotonic() - started, 3), held=self.held)
+        log.info("adapter_loaded", adapter=ref.engine_name, seconds=round(time.monotonic() - started, 3), held=self.held)
         self._tidy.set()
 
     async def _check(self, ref: AdapterRef) -> None:
@@ -147,7 +152,7 @@ class Adapters:
             raise Reject(
                 f"version {ref.version} of task {ref.task} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities"
             )
-        got = np.asarray(await self._engine.prompt_logprobs(ids.tolist(), ref.name), dtype=np.float32)
+        got = np.asarray(await self._engine.prompt_logprobs(ids.tolist(), ref.engine_name), dtype=np.float32)
         difference = float(np.abs(got - expected).max())
         if not difference <= self._tolerance:  # also when it is not a number
             raise Reject(
@@ -168,10 +173,10 @@ class Adapters:
 
     async def _unload(self, version: _Version) -> None:
         """To be called by whoever holds `_changing`. Whoever starts using the version meanwhile loads it again."""
-        version.loaded = False
+        version.loaded = version.held = False
         if version.users == 0:
-            self._versions.pop(version.ref.name, None)
-        await self._engine.unload(version.ref.name)
-        await asyncio.to_thread(shutil.rmtree, self._folder / version.ref.name, ignore_errors=True)
+            self._versions.pop(version.ref.engine_name, None)
+        await self._engine.unload(version.ref.engine_name)
+        await asyncio.to_thread(shutil.rmtree, self._folder / version.ref.engine_name, ignore_errors=True)
         ADAPTERS.set(self.held)
-        log.info("adapter_unloaded", adapter=version.ref.name, held=self.held)
+        log.info("adapter_unloaded", adapter=version.ref.engine_name, held=self.held)

@@ -5,8 +5,7 @@ its last member; when it comes again, it is sampled again with the same seeds.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -32,12 +31,14 @@ log = structlog.get_logger()
 class Rollout:
     """Answers `prompts.sample`, and hears about new versions and ended tasks."""
 
-    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: Tasks, slots: Slots) -> None:
+    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: Tasks, slots: Slots, now_s: Callable[[], float]) -> None:
+        """`now_s`: the clock of deadlines, `Bus.now_s`."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
         self._tasks = tasks
         self._slots = slots
+        self._now_s = now_s
         self._running: dict[str, set[str]] = {}
         """Task → request ids inside the engine."""
 
@@ -70,7 +71,7 @@ class Rollout:
         if self._tasks.is_dropped(group.task):
             log.info("request_dropped", group=group.group, reason="the task has ended")
             return True
-        if time.time() > group.deadline_s:
+        if self._now_s() > group.deadline_s:
             log.warning("request_dropped", group=group.group, reason="its deadline has passed")
             return True
         return False
@@ -83,7 +84,7 @@ class Rollout:
         pending = runners
         try:
             while pending:
-                left_s = group.deadline_s - time.time()
+                left_s = group.deadline_s - self._now_s()
                 done, pending = await asyncio.wait(pending, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))

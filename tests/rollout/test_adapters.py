@@ -22,7 +22,7 @@ async def versions(blobs: Blobs, oracle: Oracle, task: str, numbers: Sequence[in
 
 
 async def holds(engine: Engine, *refs: AdapterRef) -> bool:
-    return await engine.loaded() == {ref.name for ref in refs}
+    return await engine.loaded() == {ref.engine_name for ref in refs}
 
 
 async def test_version_is_fetched_and_loaded_once_for_all_who_wait(
@@ -39,7 +39,7 @@ async def test_version_is_fetched_and_loaded_once_for_all_who_wait(
     await asyncio.gather(*(sample(seed) for seed in range(6)))
     assert engine._next_number == numbers_before + 1
     assert await holds(engine, ref)
-    assert [path.name for path in (tmp_path / "adapters").iterdir()] == [ref.name]
+    assert [path.name for path in (tmp_path / "adapters").iterdir()] == [ref.engine_name]
 
 
 async def test_version_zero_is_the_base_model(adapters: Adapters) -> None:
@@ -86,11 +86,11 @@ async def test_old_version_goes_after_its_last_request(
         for ref in (second, third, fourth):
             async with adapters.using(ref):
                 pass
-        assert first.name in await engine.loaded()
+        assert first.engine_name in await engine.loaded()
         sampled = await sampling
         np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, peft_name(first)), atol=1e-4)
     await eventually(lambda: holds(engine, second, third, fourth))
-    await eventually(lambda: not (tmp_path / "adapters" / first.name).exists())
+    await eventually(lambda: not (tmp_path / "adapters" / first.engine_name).exists())
 
 
 async def test_versions_of_an_ended_task_go_after_their_last_request(
@@ -125,7 +125,7 @@ async def test_more_versions_in_use_than_fit_wait(engine: Engine, adapters: Adap
     async def serve(ref: AdapterRef) -> None:
         async with adapters.using(ref) as name:
             await engine.sample(wish(adapter=name, max_tokens=8, stop_ids=[]))
-            served.append(ref.name)
+            served.append(ref.engine_name)
 
     async with AsyncExitStack() as in_use:
         for ref in refs[:-2]:
@@ -135,4 +135,81 @@ async def test_more_versions_in_use_than_fit_wait(engine: Engine, adapters: Adap
         assert served == []
         assert await holds(engine, *refs[:-2])
     await asyncio.gather(*waiting)
-    assert sorted(served) == sorted(ref.name for ref in refs[-2:])
+    assert sorted(served) == sorted(ref.engine_name for ref in refs[-2:])
+
+
+async def test_nobody_is_served_before_the_canary_was_compared(engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
+    comparing, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Adapters):
+        async def _check(self, ref: AdapterRef) -> None:
+            comparing.set()
+            await go_on.wait()
+            await super()._check(ref)
+
+    adapters = Slow(engine, blobs, tmp_path / "slow", keep=2, tolerance=engine.canary_tolerance)
+    first, other = await versions(blobs, oracle, "unchecked", [1, 2])
+    wrong = first.model_copy(update={"canary": other.canary})
+    served: list[str | None] = []
+
+    async def serve() -> None:
+        async with adapters.using(wrong) as name:
+            served.append(name)
+
+    early = asyncio.create_task(serve())
+    await comparing.wait()
+    assert wrong.engine_name in await engine.loaded()
+    late = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    go_on.set()
+    outcomes = await asyncio.gather(early, late, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Reject, Reject]
+    assert served == []
+    assert await holds(engine)
+
+
+async def test_loading_other_adapters_changes_nothing_of_a_running_request(
+    engine: Engine, adapters: Adapters, blobs: Blobs, oracle: Oracle
+) -> None:
+    (mine,) = await versions(blobs, oracle, "mine", [1])
+    others = await versions(blobs, oracle, "others", [1, 2, 3])
+    async with adapters.using(mine) as name:
+        alone = await engine.sample(wish(adapter=name, seed=7, max_tokens=200, stop_ids=[]))
+        sampling = asyncio.create_task(engine.sample(wish(adapter=name, seed=7, max_tokens=200, stop_ids=[])))
+        for ref in others:
+            async with adapters.using(ref) as other:
+                await engine.sample(wish(adapter=other, max_tokens=4, stop_ids=[]))
+        disturbed = await sampling
+    assert disturbed.ids == alone.ids
+    np.testing.assert_allclose(disturbed.logprobs, alone.logprobs, atol=1e-4)
+
+
+async def test_two_adapters_of_one_version_do_not_mix(engine: Engine, adapters: Adapters, blobs: Blobs, oracle: Oracle) -> None:
+    """A step that was taken twice on a GPU gives two: only the one that the scheduler pinned may sample for it."""
+    both = [(await versions(blobs, oracle, f"twin-{number}", [1]))[0] for number in range(2)]
+    refs = [ref.model_copy(update={"task": "twin"}) for ref in both]
+    for _ in range(2):
+        for ref, made in zip(refs, both, strict=True):
+            async with adapters.using(ref) as name:
+                sampled = await engine.sample(wish(adapter=name, stop_ids=[]))
+                np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, peft_name(made)), atol=1e-4)
+
+
+async def test_what_a_killed_process_left_is_not_trusted(engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
+    (ref,) = await versions(blobs, oracle, "left", [1])
+    torn = tmp_path / "left" / ref.engine_name
+    torn.mkdir(parents=True)
+    (torn / "adapter_config.json").write_text("{")
+    adapters = Adapters(engine, blobs, tmp_path / "left", keep=2, tolerance=engine.canary_tolerance)
+    async with adapters.using(ref):
+        assert await holds(engine, ref)
+    await engine.unload(ref.engine_name)
+
+
+async def test_damaged_blob_is_not_loaded(engine: Engine, adapters: Adapters, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
+    (ref,) = await versions(blobs, oracle, "damaged", [1])
+    with pytest.raises(Reject, match="damaged"):
+        async with adapters.using(ref.model_copy(update={"blob": ref.blob.model_copy(update={"sha256": "0" * 64})})):
+            pass
+    assert await holds(engine)
+    assert not (tmp_path / "adapters").exists()

@@ -85,7 +85,7 @@ async def endless(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> A
 @asynccontextmanager
 async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncGenerator[Stage]:
     tasks, slots = Tasks(), Slots(64)
-    rollout = Rollout(engine, chat, adapters, tasks, slots)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
     stage = Stage(bus, rollout, slots)
 
     async def collect(delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -282,7 +282,7 @@ async def test_cancelled_task_is_aborted_and_others_go_on(endless: Stage, engine
     assert endless.turns(doomed) == endless.turns(later) == {}
 
     async def unloaded() -> bool:
-        return ref.name not in await engine.loaded()
+        return ref.engine_name not in await engine.loaded()
 
     await eventually(unloaded)
 
@@ -301,7 +301,7 @@ async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: 
         await stage.bus.publish(Outgoing(streams.weight_updated("tiny", ref.task), updated(ref), f"updated:{ref.name}"))
 
     async def loaded() -> bool:
-        return await engine.loaded() == {live.name}
+        return await engine.loaded() == {live.engine_name}
 
     await eventually(loaded)
 
