@@ -98,7 +98,7 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
 
 async def handler_ms(turns: int) -> float:
     """The median of the handler alone: milliseconds from a message's bytes to those of the next."""
-    service = EnvService(ToolPlayer(Player(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks())  # no worker is started
+    service = EnvService(ToolPlayer(Player(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks(), time.time)  # no worker is started
     group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
     [opened] = [out async for out in service.open(Delivery("", {}, OpenGroup(group=group).encode(), 1, 1))]
     assert isinstance(opened.message, SampleTurns)

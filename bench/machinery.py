@@ -254,7 +254,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
             began, began_cpu = time.perf_counter(), time.process_time()
             try:
                 async with database.transaction() as connection:
-                    opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS)
+                    opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
                     spent.append(time.perf_counter() - began)
                     computed.append(time.process_time() - began_cpu)
                     if opened != 1:

@@ -195,7 +195,7 @@ async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in
     chat: Any = NoChat()
     adapters: Any = NoAdapters()
     slots, tasks = Slots(4 * places), Tasks()
-    rollout = Rollout(engine, chat, adapters, tasks, slots)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
     trainer = WaitingTrainer(bus, times.train_s, trace)
     report = ReplicaReport(
         replica="sampler", service="rollout", pool=POOL, sequences=places, kv_tokens=places * CONTEXT_TOKENS, busy={"sequences": 0}

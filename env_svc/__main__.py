@@ -36,7 +36,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
     sandbox, tasks, toolbox = chosen(settings), Tasks(), Toolbox()
     use(sandbox)
-    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s, hosts), toolbox), tasks)
+    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

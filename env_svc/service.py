@@ -6,9 +6,8 @@ task has here once it was cancelled or failed: its calls end at once, and leave 
 """
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -35,9 +34,11 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: ToolPlayer, tasks: Tasks) -> None:
+    def __init__(self, player: ToolPlayer, tasks: Tasks, now_s: Callable[[], float]) -> None:
+        """`now_s`: the clock of deadlines, `Bus.now_s`."""
         self._player = player
         self._tasks = tasks
+        self._now_s = now_s
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
         """Task → what ends its calls under way."""
 
@@ -61,9 +62,9 @@ class EnvService:
     async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """OpenGroup → SampleTurns for all members; or TrajectoriesScored, all void, when the prompt does not open."""
         group = delivery.read(OpenGroup).group
-        if _is_expired(group):
+        if self._is_expired(group):
             return
-        async with aclosing(self._play(group.task, group.environment, [_opening(group)], _left_s(group))) as batches:
+        async with aclosing(self._play(group.task, group.environment, [_opening(group)], self._left_s(group))) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
         opened = outcomes[0] if outcomes else None
         if isinstance(opened, Opened):
@@ -82,7 +83,7 @@ class EnvService:
         """
         message = delivery.read(TurnsSampled)
         group = message.group
-        if _is_expired(group):
+        if self._is_expired(group):
             return
         unsampled = [Ended(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
         for out in self._scores(group, unsampled):
@@ -90,8 +91,9 @@ class EnvService:
         turns = [turn for turn in message.members if turn.failure is None]
         if not turns:
             return
-        calls = [_step(group, turn) for turn in turns]
-        async with aclosing(self._play(group.task, group.environment, calls, _left_s(group), group.limits)) as batches:
+        left_s = self._left_s(group)
+        calls = [_step(group, turn, left_s) for turn in turns]
+        async with aclosing(self._play(group.task, group.environment, calls, left_s, group.limits)) as batches:
             async for batch in batches:
                 for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
                     yield out
@@ -142,17 +144,26 @@ class EnvService:
             ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
         return list(outgoing.scores(group, ended))
 
+    def _left_s(self, group: GroupContext) -> float:
+        return group.deadline_s - self._now_s()
+
+    def _is_expired(self, group: GroupContext) -> bool:
+        if self._left_s(group) > 0:
+            return False
+        log.info("group_expired", group=group.group, late_s=round(-self._left_s(group), 3))
+        return True
+
 
 def _opening(group: GroupContext) -> Open:
     return Open(group.row, group.seed if group.task_seed is None else group.task_seed)
 
 
-def _step(group: GroupContext, turn: SampledTurn) -> Step:
+def _step(group: GroupContext, turn: SampledTurn, left_s: float) -> Step:
     reply = Reply(turn.reply, truncated=turn.finish == "length")
-    return Step(group.row, turn.state, reply, last=_last(group, turn))
+    return Step(group.row, turn.state, reply, last=_last(group, turn, left_s))
 
 
-def _last(group: GroupContext, turn: SampledTurn) -> Last | None:
+def _last(group: GroupContext, turn: SampledTurn, left_s: float) -> Last | None:
     """Why this was the last turn, if it was."""
     limits = group.limits
     if turn.turn + 1 >= limits.max_turns:
@@ -160,18 +171,7 @@ def _last(group: GroupContext, turn: SampledTurn) -> Last | None:
     most = limits.max_episode_tokens
     if most is not None and len(turn.transcript) + limits.max_reply_tokens + group.sampling.max_tokens > most:
         return Last("tokens", limits.at_limit)
-    played_s = limits.episode_timeout_s - _left_s(group)
+    played_s = limits.episode_timeout_s - left_s
     if limits.max_episode_s is not None and played_s > limits.max_episode_s:
         return Last("seconds", limits.at_limit)
     return None
-
-
-def _left_s(group: GroupContext) -> float:
-    return group.deadline_s - time.time()
-
-
-def _is_expired(group: GroupContext) -> bool:
-    if _left_s(group) > 0:
-        return False
-    log.info("group_expired", group=group.group, late_s=round(-_left_s(group), 3))
-    return True

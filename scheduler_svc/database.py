@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from common.cancellation import notice_cancellation
-from common.errors import Retry
+from common.errors import Away
 from scheduler_svc.migrate import expected_revision
 
 RELAY_LOCK = 7_301
@@ -19,19 +19,24 @@ ADMISSION_LOCK = 7_302
 """Advisory lock of the transaction that admits, so that capacity is counted once."""
 
 LONGEST_PAUSE_S = 30.0
+PATIENCE_S = 20.0
+"""For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
+CANCEL_S = 3.0
+"""For what psycopg does when it is interrupted: it asks the server to cancel, and waits for its answer."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
 
 
 class Database:
-    """A pool of connections. Lost connections are replaced; a statement that met one raises Retry."""
+    """A pool of connections. Lost connections are replaced; a statement that met one raises Away."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, patience_s: float) -> None:
         self._engine = engine
+        self._patience_s = patience_s
 
     @classmethod
-    async def connect(cls, url: str) -> "Database":
+    async def connect(cls, url: str, *, patience_s: float = PATIENCE_S) -> "Database":
         """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
         engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_pre_ping=True)
         shown = make_url(url).render_as_string(hide_password=True)
@@ -41,7 +46,7 @@ class Database:
                 async with engine.connect() as connection:
                     revision = await _revision(connection)
                 if revision == expected_revision():
-                    return cls(engine)
+                    return cls(engine, patience_s)
                 attempt += 1
                 log.error("schema_differs", url=shown, attempt=attempt, present=revision, needed=expected_revision(), correct=MIGRATE)
             except OperationalError as error:
@@ -58,16 +63,18 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """All or nothing. Raises: Retry when PostgreSQL went away under it or chose it as a deadlock's victim."""
+        """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim."""
         try:
-            async with self._engine.begin() as connection:
+            async with self.patience(), self._engine.begin() as connection:
                 yield connection
                 notice_cancellation()
+        except TimeoutError:
+            raise Away(f"PostgreSQL did not answer within {self._patience_s:g} s") from None
         except (OperationalError, InterfaceError) as error:
-            raise Retry(f"PostgreSQL: {str(error.orig).strip()}") from error
+            raise Away(f"PostgreSQL: {str(error.orig).strip()}") from error
         except DBAPIError as error:
             if error.connection_invalidated:
-                raise Retry(f"PostgreSQL connection lost: {error.orig}") from error
+                raise Away(f"PostgreSQL connection lost: {error.orig}") from error
             raise
 
     @asynccontextmanager
@@ -75,20 +82,28 @@ class Database:
         """A connection that holds a session's advisory lock; waits while another replica has it.
 
         The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
-        Raises: Retry when PostgreSQL goes away.
+        Raises: Away when PostgreSQL goes away.
         """
         try:
             async with self._engine.connect() as connection:
-                while not (await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one():
-                    await connection.commit()
+                while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be asked
                     await asyncio.sleep(1.0)
-                await connection.commit()
                 try:
                     yield connection
                 finally:
                     await connection.invalidate()  # a pooled connection would keep the lock
         except (OperationalError, InterfaceError) as error:
-            raise Retry(f"PostgreSQL: {str(error.orig).strip()}") from error
+            raise Away(f"PostgreSQL: {str(error.orig).strip()}") from error
+
+    async def _locked(self, connection: AsyncConnection, lock: int) -> bool:
+        async with self.patience(), connection.begin():
+            return bool((await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one())
+
+    @asynccontextmanager
+    async def patience(self) -> AsyncGenerator[None]:
+        """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
+        async with asyncio.timeout(self._patience_s + CANCEL_S), asyncio.timeout(self._patience_s):
+            yield
 
 
 async def _revision(connection: AsyncConnection) -> str:

@@ -1,7 +1,6 @@
 """What goes out: groups to open, as pace, fairness and capacity allow; batches, as soon as a step is complete."""
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,8 +27,8 @@ AT_ONCE = 16
 """Groups that are admitted from one look at who is next; a burst takes several looks."""
 
 
-async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy) -> int:
-    """Open as many groups as may go now; returns how many messages there are to publish."""
+async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy, now_s: float) -> int:
+    """Open as many groups as may go now, which is `now_s` on NATS's clock; returns how many messages there are to publish."""
     if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
         return 0  # another replica is admitting, and will see what this one saw
     in_flight = await _work_in_flight(connection)
@@ -41,7 +40,7 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
         claims = await _claims(connection, policy, set(with_room))
         pools = set(with_room)
         admissions = groups_to_admit(claims.tasks, claims.tenants, with_room, in_flight, most=AT_ONCE)
-        opened += await _open_groups(connection, admissions)
+        opened += await _open_groups(connection, admissions, now_s)
         if len(admissions) < AT_ONCE and pools == set(with_room):
             break  # no allowance is left
     return opened
@@ -58,7 +57,7 @@ async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str]) 
     return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
 
 
-async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission]) -> int:
+async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission], now_s: float) -> int:
     """Write these groups and their messages; returns how many, since a task may have ended or been paused meanwhile."""
     if not admissions:
         return 0
@@ -68,7 +67,7 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
     for admission in [admission for admission in admissions if not admission.evaluates]:
         task = locked[admission.task]
         if task.state == TaskState.RUNNING and counts[task.id] < _allowance(task):
-            new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens))
+            new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens, now_s))
             counts[task.id] += 1
     await groups.add_groups(connection, new)
     await tasks.count_admitted(connection, dict(counts))
@@ -76,7 +75,8 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
     letters = [_open(locked[group.task], group) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
         task = locked[admission.task]
-        letters += await evaluating.open_group(connection, task, admission.charged_tokens) if task.state == TaskState.RUNNING else []
+        if task.state == TaskState.RUNNING:
+            letters += await evaluating.open_group(connection, task, admission.charged_tokens, now_s)
     await outbox.post(connection, letters)
     return len(letters)
 
@@ -185,7 +185,7 @@ def _allowance(task: Task, max_staleness: int | None = None) -> int:
     )
 
 
-def _new_group(task: Task, number: int, charged_tokens: float) -> NewGroup:
+def _new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> NewGroup:
     digest = hashlib.sha256(f"{task.spec.seed}:{number}".encode()).digest()
     return NewGroup(
         task=task.id,
@@ -195,7 +195,7 @@ def _new_group(task: Task, number: int, charged_tokens: float) -> NewGroup:
         seed=int.from_bytes(digest[:7], "big"),
         size=task.spec.algorithm.group_size,
         charged_tokens=charged_tokens,
-        deadline_at=datetime.fromtimestamp(time.time() + task.spec.limits.episode_timeout_s, UTC),
+        deadline_at=datetime.fromtimestamp(now_s + task.spec.limits.episode_timeout_s, UTC),
     )
 
 

@@ -50,16 +50,24 @@ async def void_live_groups(connection: AsyncConnection, task: Task, detail: str)
 
 
 async def void_and_refund(
-    connection: AsyncConnection, by_id: dict[str, Task], keys: Collection[GroupKey], reason: VoidReason, details: dict[GroupKey, str]
+    connection: AsyncConnection,
+    by_id: dict[str, Task],
+    keys: Collection[GroupKey],
+    reason: VoidReason,
+    details: dict[GroupKey, str],
+    excused: Collection[str] = (),
 ) -> None:
-    """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again."""
+    """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again.
+
+    `excused`: tasks that this is not the fault of.
+    """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):
         ended = await groups.void_groups(connection, [key], reason, details.get(key, ""))
         await settle_accounts(connection, by_id, ended)
-    failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE)
     for task_id, count in Counter(task for task, _ in keys).items():
         task = by_id[task_id]
+        failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused
         await tasks.count_voided(connection, task_id, count, failures=count if failed else 0)
         verdict = await _verdict(connection, task, count) if failed else None
         if verdict is not None:

@@ -1,7 +1,6 @@
 """The life of an evaluation: planned when its version is trained, opened group by group as fairness allows, told when all
 of it has ended. A task's last evaluation, or one that reaches its target, ends the task."""
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -33,9 +32,9 @@ async def plan(connection: AsyncConnection, task: Task) -> None:
     await evaluations.add(connection, task.id, task.version, task.adapter or task.start, numbers, size=wanted.attempts)
 
 
-async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float) -> list[Letter]:
+async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, now_s: float) -> list[Letter]:
     """The message that opens the running task's next planned group, charged so much; none when no group waits any more."""
-    deadline_s = time.time() + task.spec.limits.episode_timeout_s
+    deadline_s = now_s + task.spec.limits.episode_timeout_s
     deadline_at = datetime.fromtimestamp(deadline_s, UTC)
     opened = await evaluations.open_first_group(connection, task.id, charged_tokens=charged_tokens, deadline_at=deadline_at)
     if opened is None:

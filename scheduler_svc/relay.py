@@ -51,11 +51,11 @@ class Relay:
                 await asyncio.sleep(IDLE_S)
 
     async def _deployment(self, connection: AsyncConnection) -> str:
-        async with connection.begin():
+        async with self._database.patience(), connection.begin():
             return (await outbox.relayed(connection)).deployment
 
     async def _relay_some(self, connection: AsyncConnection, deployment: str) -> bool:
-        async with connection.begin():
+        async with self._database.patience(), connection.begin():
             parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
         if not parcels:
             return False
@@ -63,7 +63,7 @@ class Relay:
         await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
         await history.write_mark(self._bus, deployment, max(parcel.id for parcel in parcels))
         crashpoints.reached("before_forget")
-        async with connection.begin():
+        async with self._database.patience(), connection.begin():
             await outbox.delivered(connection, [parcel.id for parcel in parcels])
         return True
 

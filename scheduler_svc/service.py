@@ -14,6 +14,7 @@ from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
 from scheduler_svc import dispatch, evaluating, jobs, letters, settlement
+from scheduler_svc.calm import Calm
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
@@ -39,6 +40,7 @@ class Scheduler:
         self._relay = Relay(database, bus)
         self._admission_wanted = asyncio.Event()
         self._replicas = Replicas(bus, self._admission_wanted.set)
+        self._calm = Calm(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -118,7 +120,7 @@ class Scheduler:
             try:
                 async with self._database.transaction() as connection:
                     capacities = self._replicas.capacities(self._settings.oversubscription)
-                    dispatched = await dispatch.admit(connection, capacities, self._policy)
+                    dispatched = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
                 if dispatched:
                     self._relay.wake()
             except Retry as error:
@@ -134,15 +136,17 @@ class Scheduler:
                 await self.look_at_clocks()
             except MarlaasError as error:
                 log.warning("tick_postponed", error=str(error))
+                self._calm.disturb()
 
     async def look_at_clocks(self) -> None:
         """Void overdue groups, give waiting tasks their environment, and record who is alive."""
+        calm_s = self._calm.look()
         async with self._changing() as connection:
-            await settlement.void_overdue(connection, self._policy)
+            await settlement.void_overdue(connection, self._policy, self._bus.now_s(), calm_s=calm_s)
             if self._replicas.families:
                 await dispatch.resolve_environments(connection, self._replicas.families)
             await outbox.record_replicas(connection, self._replicas.reports)
         async with self._changing() as connection:
-            late = await evaluations.overdue_groups(connection)
+            late = await evaluations.overdue_groups(connection, self._bus.now_s())
             by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in late})}
             await evaluating.give_up(connection, by_id, late, "was not finished before limits.episode_timeout_s")

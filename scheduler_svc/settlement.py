@@ -97,16 +97,20 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
     return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
-async def void_overdue(connection: AsyncConnection, policy: Policy) -> None:
-    """Void open groups past their deadline, whatever became of whoever worked on them."""
-    overdue = await groups.overdue_groups(connection)
+async def void_overdue(connection: AsyncConnection, policy: Policy, now_s: float, *, calm_s: float) -> None:
+    """Void open groups past their deadline, whatever became of whoever worked on them.
+
+    It is `now_s` on NATS's clock. Tasks are excused whose groups had longer than the `calm_s` that nothing was disturbed (`calm.py`).
+    """
+    overdue = await groups.overdue_groups(connection, now_s)
     if not overdue:
         return
     by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
     await groups.lock_groups(connection, overdue)
-    overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection))]
+    overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection, now_s))]
     details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
-    await void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details)
+    excused = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
+    await void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details, excused)
     for task in await tasks.lock_tasks(connection, set(by_id)):
         await batch(connection, task, policy)
 

@@ -129,7 +129,7 @@ groups = Table(
     Column("seed", BigInteger, nullable=False),
     Column("charged_tokens", Double, nullable=False),  # to the fair-share counters, corrected when it ends
     Column("step", Integer),  # the version it is trained from
-    Column("deadline_at", DateTime(timezone=True), nullable=False),
+    Column("deadline_at", DateTime(timezone=True), nullable=False),  # on NATS's clock; every other moment is PostgreSQL's
     _now("admitted_at"),
     _moment("ready_at"),
     _moment("ended_at"),

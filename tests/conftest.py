@@ -52,7 +52,7 @@ def database_url(postgres_port: int) -> str:
 def nats_url(tmp_path: Path) -> Iterator[str]:
     """A server of its own for each test: streams are global, and a server starts in a few milliseconds."""
     port = servers.free_port()
-    with running(servers.nats_command(tmp_path / "nats", port), port, tmp_path / "nats.log"):
+    with running(servers.nats_command(tmp_path / "nats", port, sync="1s"), port, tmp_path / "nats.log"):
         yield servers.nats_url(port)
 
 

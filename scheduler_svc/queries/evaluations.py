@@ -216,9 +216,10 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
-async def overdue_groups(connection: AsyncConnection) -> list[GroupKey]:
+async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
+    """Open groups whose time is over by NATS's clock, where it is `now_s`."""
     statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-        evaluation_groups.c.state == EvaluationGroupState.OPEN, evaluation_groups.c.deadline_at < func.now()
+        evaluation_groups.c.state == EvaluationGroupState.OPEN, evaluation_groups.c.deadline_at < func.to_timestamp(now_s)
     )
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 

@@ -33,6 +33,8 @@ from scheduler_svc.tables import groups, steps, tasks, trajectories
 GroupKey = tuple[str, int]
 """(task, number)"""
 
+CLOCKS_MAY_DIFFER_S = 5.0
+"""More than this into the future, and a clock was put back."""
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
 LATEST_GROUPS = 100
 """Of a task, among which the share that failed is counted; the view `task_status` counts among as many."""
@@ -48,6 +50,7 @@ class NewGroup:
     size: int
     charged_tokens: float
     deadline_at: datetime
+    """On NATS's clock, as services see it; `admitted_at` is PostgreSQL's."""
 
 
 @dataclass(frozen=True)
@@ -320,8 +323,23 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
 
 
-async def overdue_groups(connection: AsyncConnection) -> list[GroupKey]:
-    statement = select(groups.c.task, groups.c.number).where(groups.c.state == GroupState.OPEN, groups.c.deadline_at < func.now())
+async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
+    """Open groups whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
+
+    Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
+    the time is over as well, so that the other decides.
+    """
+    timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
+    now, back = func.to_timestamp(now_s), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
+    statement = (
+        select(groups.c.task, groups.c.number)
+        .join(tasks, tasks.c.id == groups.c.task)
+        .where(
+            groups.c.state == GroupState.OPEN,
+            not_(groups.c.deadline_at.between(now, now + timeout + back)),
+            not_(groups.c.admitted_at.between(func.now() - timeout, func.now() + back)),
+        )
+    )
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 

@@ -61,7 +61,7 @@ def group_of(
 
 
 def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
-    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()), Tasks())
+    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()), Tasks(), time.time)
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:

@@ -128,7 +128,8 @@ BROKEN_BY: dict[str, str] = {
     "an open group waits for at least one member": """
         UPDATE trajectories SET state = 'scored', reward = 0, sequence = 1000 + member WHERE task = 'live' AND state = 'open'""",
     "an overdue group is void within a minute": """
-        UPDATE groups SET deadline_at = now() - interval '1 hour' WHERE task = 'live' AND state = 'open'""",
+        UPDATE groups SET deadline_at = now() - interval '1 hour', admitted_at = now() - interval '2 hours'
+        WHERE task = 'live' AND state = 'open'""",
     "a task's version is the number of its trained steps": "DELETE FROM steps WHERE task = 'a' AND version = 1",
     "trained steps are contiguous from 0, and at most one more was sent": "UPDATE steps SET version = 7 WHERE task = 'a' AND version = 2",
     "a step of an ended task is trained or void, one of a live task is not void": "UPDATE tasks SET state = 'running' WHERE id = 'failed'",

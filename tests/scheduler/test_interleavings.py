@@ -6,6 +6,8 @@ stays settled, and every task still comes to its end.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -116,7 +118,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(crash=st.booleans())
     def admit(self, crash: bool) -> None:
-        self.change(lambda connection: dispatch.admit(connection, CAPACITY, self.policy), crash=crash)
+        self.change(lambda connection: dispatch.admit(connection, CAPACITY, self.policy, time.time()), crash=crash)
 
     @rule(most=st.integers(1, 8), crash=st.booleans())
     def relay(self, most: int, crash: bool) -> None:
@@ -182,11 +184,14 @@ class Interleavings(RuleBasedStateMachine):
     @rule(data=st.data(), crash=st.booleans())
     def miss_deadlines(self, data: st.DataObject, crash: bool) -> None:
         number = data.draw(st.integers(0, 6))
-        past = text("UPDATE groups SET deadline_at = now() - interval '1 second' WHERE state = 'open' AND number <= :number")
+        past = text(
+            "UPDATE groups SET deadline_at = now() - interval '1 second', admitted_at = now() - interval '1 day'"
+            " WHERE state = 'open' AND number <= :number"
+        )
         self.change(lambda connection: connection.execute(past, {"number": number}))
-        self.change(lambda connection: settlement.void_overdue(connection, self.policy), crash=crash)
+        self.change(lambda connection: settlement.void_overdue(connection, self.policy, time.time(), calm_s=math.inf), crash=crash)
         if crash:  # the doctor minds groups that stay overdue
-            self.change(lambda connection: settlement.void_overdue(connection, self.policy))
+            self.change(lambda connection: settlement.void_overdue(connection, self.policy, time.time(), calm_s=math.inf))
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
     def control(self, verb: str, which: int, crash: bool) -> None:

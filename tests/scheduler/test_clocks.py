@@ -1,0 +1,115 @@
+"""Deadlines and the clocks they are judged by: PostgreSQL's, NATS's, and this process's monotonic one."""
+
+import asyncio
+import time
+
+import pytest
+from sqlalchemy import text
+
+from common.bus import Bus
+from common.errors import Away
+from marlaas import servers
+from scheduler_svc.calm import JUMP_S, Calm
+from scheduler_svc.database import Database
+from scheduler_svc.queries import groups
+from tests.chaos.proxy import Wire
+from tests.scheduler.stages import Stages, running_world, spec
+
+HOUR_S = 3600.0
+TIMEOUT_S = 60.0
+NOW_S = 2e9
+
+
+@pytest.mark.parametrize(
+    ("age_s", "nats_ahead_s", "postgres_ahead_s", "is_overdue"),
+    [
+        (0.0, 0.0, 0.0, False),
+        (TIMEOUT_S + 1, 0.0, 0.0, True),
+        (0.0, HOUR_S, 0.0, False),
+        (0.0, 0.0, HOUR_S, False),
+        (0.0, -HOUR_S, 0.0, False),
+        (0.0, 0.0, -HOUR_S, False),
+        (TIMEOUT_S + 1, -HOUR_S, 0.0, True),
+        (TIMEOUT_S + 1, 0.0, -HOUR_S, True),
+        (TIMEOUT_S + 1, HOUR_S, 0.0, True),
+        (TIMEOUT_S + 1, 0.0, HOUR_S, True),
+    ],
+)
+async def test_one_clock_that_jumps_decides_nothing(
+    database_url: str, age_s: float, nats_ahead_s: float, postgres_ahead_s: float, is_overdue: bool
+) -> None:
+    """A group that was admitted `age_s` ago, after which a clock jumped."""
+    database = await Database.connect(database_url)
+    async with database.transaction() as connection:
+        await connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+        await connection.execute(
+            text(
+                "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+                " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+                " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
+                " 'running', 0, 1, 2, 1, 0, 1, 1)"
+            ),
+            {"timeout_s": TIMEOUT_S},
+        )
+        await connection.execute(
+            text(
+                'INSERT INTO groups (task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at) VALUES'
+                " ('a', 0, 0, 'open', 0, 0, 0, to_timestamp(:deadline_s), now() - make_interval(secs => :age_s))"
+            ),
+            {"deadline_s": NOW_S + TIMEOUT_S - age_s - nats_ahead_s, "age_s": age_s + postgres_ahead_s},
+        )
+        assert await groups.overdue_groups(connection, NOW_S) == ([("a", 0)] if is_overdue else [])
+    await database.close()
+
+
+async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: group.group < 20)
+    async with running_world(bus, database_url, stages) as world:
+        disturbing = asyncio.create_task(_disturb(world.scheduler._calm))
+        await world.submit("a", spec(limits={"episode_timeout_s": 0.8}))
+        await world.event("a", "finished")
+        [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
+        assert count >= 20
+        disturbing.cancel()
+
+
+async def _disturb(calm: Calm) -> None:
+    while True:
+        calm.disturb()
+        await asyncio.sleep(0.05)
+
+
+async def test_groups_that_time_out_in_calm_fail_their_task(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: True)) as world:
+        await world.submit("a", spec(limits={"episode_timeout_s": 0.8}))
+        assert "was not finished before limits.episode_timeout_s" in str((await world.event("a", "failed"))["reason"])
+
+
+async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
+    alive = {"rollout-1"}
+    calm = Calm(bus, lambda: frozenset(alive))
+    calm._since -= 100
+    assert calm.look() >= 100
+    bus._ahead_s += JUMP_S + 1
+    assert calm.look() < 100
+    calm._since -= 100
+    alive.add("rollout-2")
+    assert calm.look() < 100
+    calm._since -= 100
+    assert calm.look() >= 100
+
+
+async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(database_url: str) -> None:
+    port = int(database_url.rpartition(":")[2].partition("/")[0])
+    async with Wire("silent", port).listening() as wire:
+        database = await Database.connect(servers.database_url(wire.port, database_url.rpartition("/")[2]), patience_s=0.5)
+        wire.silence()
+        started = time.monotonic()
+        with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
+            async with database.transaction() as connection:
+                await connection.execute(text("SELECT 1"))
+        assert time.monotonic() - started < 20
+        wire.speak()
+        async with database.transaction() as connection:
+            assert (await connection.execute(text("SELECT 1"))).scalar_one() == 1
+        await database.close()
