@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
 
-.PHONY: install demo test test-compose chaos check clean
+.PHONY: install demo test test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -47,6 +47,10 @@ test: install
 # Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
 chaos: install
 	$(BIN)/python -m tests.chaos $(CHAOS)
+
+# Thirty faults, some minutes.
+test-chaos: install
+	$(BIN)/python -m pytest -m chaos tests/chaos
 
 # Builds the images and starts them, with Docker and docker compose (v2, or docker-compose 1.29).
 test-compose: install

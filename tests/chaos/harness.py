@@ -1,11 +1,12 @@
-"""One chaos run on a stack of its own."""
+"""One chaos run on a stack of its own: tasks, one fault after the other, recovery times, the doctor's verdict, the replay."""
 
 import asyncio
+import math
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -13,15 +14,23 @@ from typing import Any
 
 import psycopg
 
+from marlaas import servers
 from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Plan, Stack, read_plan, read_stack
-from tests.chaos.faults import Fault, Target, series
+from marlaas.state import Service, Stack, read_plan, read_stack
+from tests.chaos.clock import Clocks
+from tests.chaos.disk import small_disk
+from tests.chaos.faults import Fault, kinds_for, series
+from tests.chaos.proxy import Wire
+from tests.chaos.replay import replayed
+from tests.chaos.target import SERVICES, Target
 
 REPOSITORY = Path(__file__).parents[2]
 RECOVERY_TIMEOUT_S = 240.0
 FINISH_TIMEOUT_S = 600.0
 SWEEP_S = 5.0
+POOL = "tiny"
+LOOK_EVERY_S = 0.1
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "reasoning_gym:letter_counting": {"min_words": 1, "max_words": 2},
     "reasoning_gym:products": {"min_digits": 1, "max_digits": 1},
@@ -39,10 +48,21 @@ class Report:
     """What a run measured."""
 
     seed: int
-    recoveries_s: dict[str, list[float]] = field(default_factory=dict)
+    faults: int = 0
+    tasks: int = 0
+    """All of them finished; four at a time."""
+    steps: int = 0
+    trajectories: int = 0
+    """Trained."""
+    void_groups: dict[str, int] = field(default_factory=dict[str, int])
+    """Reason → how many: sampled again, nothing is lost by them but time."""
+    recoveries_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Kind of fault → seconds from its end until every process was ready and another step had been trained."""
-    versions_at_end: dict[str, int] = field(default_factory=dict)
+    points_reached: dict[str, int] = field(default_factory=dict[str, int])
+    """Crash point → how often a service died there."""
     doctor: str = ""
+    replayed_steps: int = 0
+    """Taken again from the recorded batches; adapter and checkpoint of each had the digests that the run gave them."""
     took_s: float = 0.0
 
 
@@ -51,64 +71,131 @@ def spec(name: str, tenant: str, environment: str, staleness: int, steps: int) -
     return {
         "name": name,
         "tenant": tenant,
-        "pool": "tiny",
+        "pool": POOL,
         "steps": steps,
         "environment": {"name": environment, "options": ENVIRONMENTS[environment]},
         "sampling": {"max_tokens": 12},
         "limits": {"max_prompt_tokens": 128, "episode_timeout_s": 40},
         "algorithm": {"group_size": 4, "groups_per_step": 2, "max_staleness": staleness},
         "lora": {"rank": 4, "alpha": 8},
+        "keep": {"batches": steps},
     }
 
 
-@asynccontextmanager
-async def running_stack(data: Path) -> AsyncIterator[Stack]:
-    """The stack with every service behind `launch`, until the block ends."""
-    plan = stacks.make_plan(data, REPOSITORY / "pools.toml")
-    starting = stacks.start(_launched(plan), end_with_parent=True)
-    try:
-        yield await asyncio.to_thread(stacks.wait_until_ready, starting, lambda stack: None)
-    finally:
-        await asyncio.to_thread(stacks.stop, data)
-
-
-def _launched(plan: Plan) -> Plan:
-    services = [
-        service.model_copy(
-            update={
-                "argv": [sys.executable, "-m", "tests.chaos.launch", str(plan.data / "armed" / service.name), service.argv[-1]],
-                "env": service.env
-                | {"PYTHONPATH": str(REPOSITORY)}
-                | ({"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)} if service.name == "scheduler" else {}),
-            }
-        )
-        for service in plan.services
-    ]
-    return plan.model_copy(update={"services": services})
-
-
-async def run(data: Path, *, seed: int, faults: int, steps: int, tell: Callable[[str], None]) -> Report:
-    """Raises: ChaosFailed, saying what did not survive."""
-    random, report, started = Random(seed), Report(seed), time.monotonic()
-    async with running_stack(data) as stack:
-        async with Client.connect(stack.nats_url) as client:
-            tasks = [
-                await client.submit(spec(f"chaos-{number}", f"tenant-{number % 3}", environment, number % 3, steps))
-                for number, environment in enumerate(ENVIRONMENTS)
-            ]
-        target = Target(data.resolve(), stack.nats_url, tuple(tasks), random)
-        await _progress(stack, 0)
-        for number, fault in enumerate(series(random, faults), 1):
-            if await _all_ended(stack):
-                tell(f"all tasks ended before fault {number}; give them more --steps")
+async def run(
+    data: Path, *, seed: int, faults: int, steps: int, tell: Callable[[str], None], only: str = "", most_s: float = math.inf
+) -> Report:
+    """`only`: kinds whose name contains it; `most_s`: no fault begins later. Raises: ChaosFailed, saying what did not survive."""
+    report, started = Report(seed), time.monotonic()
+    async with breakable_stack(data.resolve(), Random(seed)) as (stack, target), Client.connect(stack.nats_url) as client:
+        submitting = _Submissions(client, stack, steps)
+        await submitting.keep_four()
+        await _progress(stack)
+        kinds = [kind for kind in kinds_for(target, lambda: _live_tasks(stack)) if only in kind.kind]
+        for number, fault in enumerate(series(kinds, target.random, faults), 1):
+            if time.monotonic() - started > most_s:
+                tell(f"{number - 1} faults in the time that was given")
                 break
             took_s = await _recovery_s(target, stack, fault)
+            await submitting.keep_four()
+            report.faults = number
             report.recoveries_s.setdefault(fault.kind, []).append(round(took_s, 2))
             tell(f"{number:3} {fault.kind:36} {took_s:6.1f} s")
-        report.versions_at_end = await _finished(stack, steps)
+        await _finished(stack, steps)
         report.doctor = await _doctor(data)
+        await _count(stack, report)
+        finished = [str(row[0]) for row in await _rows(stack, "SELECT id FROM tasks WHERE state = 'finished' ORDER BY id")]
+        report.replayed_steps, differing = await replayed(stack.nats_url, POOL, finished)
+        if differing:
+            raise ChaosFailed("taken again from the recorded batches, these differ: " + ", ".join(differing))
+        report.points_reached = {point: target.points_reached.count(point) for point in sorted(set(target.points_reached))}
     report.took_s = round(time.monotonic() - started, 1)
     return report
+
+
+# --------------------------------------------------------------------------------------------------------------- stack
+
+
+@asynccontextmanager
+async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Stack, Target]]:
+    """The stack with every service behind wires, clocks and crash points, until the block ends."""
+    async with AsyncExitStack() as until_end:
+        plan = stacks.make_plan(data, REPOSITORY / "pools.toml")
+        disk = data / "nats" / "jetstream"
+        mounted = until_end.enter_context(small_disk(disk))
+        wires = {f"{name}-nats": Wire(f"{name}-nats", plan.nats_port) for name in SERVICES}
+        wires["scheduler-postgres"] = Wire("scheduler-postgres", plan.postgres_port)
+        for wire in wires.values():
+            await until_end.enter_async_context(wire.listening())
+        clocks = Clocks.build(data / "clocks")
+        target = Target(data, servers.nats_url(plan.nats_port), random, wires, clocks, disk if mounted else None, [])
+        plan = plan.model_copy(update={"services": [_breakable(service, target) for service in plan.services]})
+        inherited = clocks.environment("postgres") if clocks else {}
+        os.environ |= inherited  # by the supervisor, and so by PostgreSQL; this process has started already
+        starting = stacks.start(plan, end_with_parent=True)
+        for name in inherited:
+            del os.environ[name]
+        until_end.push_async_callback(asyncio.to_thread, stacks.stop, data)
+        yield await asyncio.to_thread(stacks.wait_until_ready, starting, lambda stack: None), target
+
+
+def _breakable(service: Service, target: Target) -> Service:
+    env = service.env | {"PYTHONPATH": str(REPOSITORY), "MARLAAS_NATS_URL": servers.nats_url(target.wires[f"{service.name}-nats"].port)}
+    if service.name == "scheduler":
+        env |= {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}
+        env |= {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(target.wires["scheduler-postgres"].port)}
+    if target.clocks is not None:
+        env |= target.clocks.environment(service.name)
+    argv = [sys.executable, "-m", "tests.chaos.launch", str(target.armed(service.name)), service.argv[-1]]
+    return service.model_copy(update={"argv": argv, "env": env})
+
+
+# --------------------------------------------------------------------------------------------------------------- tasks
+
+
+class _Submissions:
+    """Keeps four tasks alive, one of each environment: where one has finished, another begins."""
+
+    def __init__(self, client: Client, stack: Stack, steps: int) -> None:
+        self._client = client
+        self._stack = stack
+        self._steps = steps
+        self._last: dict[str, str] = {}
+        self._count = 0
+
+    async def keep_four(self) -> None:
+        live = await _live_tasks(self._stack)
+        for number, environment in enumerate(ENVIRONMENTS):
+            if self._last.get(environment) not in live:
+                wanted = spec(f"chaos-{self._count}", f"tenant-{number % 3}", environment, number % 3, self._steps)
+                self._last[environment] = await self._client.submit(wanted)
+                self._count += 1
+
+
+async def _finished(stack: Stack, steps: int) -> None:
+    deadline = time.monotonic() + FINISH_TIMEOUT_S
+    while await _live_tasks(stack):
+        if time.monotonic() > deadline:
+            raise ChaosFailed(f"not finished after {FINISH_TIMEOUT_S:.0f} s: {await _rows(stack, 'SELECT id, state, version FROM tasks')}")
+        await asyncio.sleep(LOOK_EVERY_S)
+    rows = await _rows(stack, "SELECT id, state, version, reason FROM tasks WHERE tenant LIKE 'tenant-%'")
+    wrong = [row for row in rows if (row[1], row[2]) != ("finished", steps)]
+    if wrong:
+        raise ChaosFailed(f"not every task finished: {wrong}")
+
+
+async def _live_tasks(stack: Stack) -> list[str]:
+    rows = await _rows(stack, "SELECT id FROM tasks WHERE state IN ('submitted', 'running', 'paused') ORDER BY id")
+    return [str(row[0]) for row in rows]
+
+
+async def _count(stack: Stack, report: Report) -> None:
+    report.tasks, report.steps = (await _rows(stack, "SELECT count(*), sum(version)::int FROM tasks WHERE state = 'finished'"))[0]
+    report.trajectories = (await _rows(stack, "SELECT count(*) FROM trajectories WHERE state = 'trained'"))[0][0]
+    report.void_groups = dict(await _rows(stack, "SELECT void_reason, count(*) FROM groups WHERE state = 'void' GROUP BY 1 ORDER BY 1"))
+
+
+# ------------------------------------------------------------------------------------------------------------ recovery
 
 
 async def _recovery_s(target: Target, stack: Stack, fault: Fault) -> float:
@@ -118,8 +205,8 @@ async def _recovery_s(target: Target, stack: Stack, fault: Fault) -> float:
     before = await _versions(stack)
     try:
         async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-            while not ((_is_ready(target.data) and (await _versions(stack)) > before) or await _all_ended(stack)):
-                await asyncio.sleep(0.1)
+            while not (_is_ready(target.data) and ((await _versions(stack)) > before or not await _live_tasks(stack))):
+                await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
         raise ChaosFailed(f"no step within {RECOVERY_TIMEOUT_S:.0f} s after: {fault.kind}; logs: {target.data / 'logs'}") from None
     return time.monotonic() - over
@@ -130,22 +217,10 @@ def _is_ready(data: Path) -> bool:
     return stack is not None and stack.is_ready
 
 
-async def _progress(stack: Stack, beyond: int) -> None:
+async def _progress(stack: Stack) -> None:
     async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-        while await _versions(stack) <= beyond:
-            await asyncio.sleep(0.1)
-
-
-async def _finished(stack: Stack, steps: int) -> dict[str, int]:
-    deadline = time.monotonic() + FINISH_TIMEOUT_S
-    while not await _all_ended(stack):
-        if time.monotonic() > deadline:
-            raise ChaosFailed(f"not finished after {FINISH_TIMEOUT_S:.0f} s: {await _rows(stack, 'SELECT id, state, version FROM tasks')}")
-        await asyncio.sleep(0.2)
-    rows = await _rows(stack, "SELECT id, state, version, reason FROM tasks")
-    if any(state != "finished" or version != steps for _, state, version, _ in rows):
-        raise ChaosFailed(f"not every task finished: {rows}")
-    return {task: version for task, _, version, _ in rows}
+        while await _versions(stack) == 0:
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _doctor(data: Path) -> str:
@@ -167,10 +242,6 @@ async def _doctor(data: Path) -> str:
 async def _versions(stack: Stack) -> int:
     """Steps trained by all tasks together."""
     return int((await _rows(stack, "SELECT coalesce(sum(version), 0) FROM tasks"))[0][0])
-
-
-async def _all_ended(stack: Stack) -> bool:
-    return (await _rows(stack, "SELECT count(*) FROM tasks WHERE state IN ('submitted', 'running', 'paused')"))[0][0] == 0
 
 
 async def _rows(stack: Stack, query: str) -> list[tuple[Any, ...]]:

@@ -1,0 +1,34 @@
+"""A disk for NATS that can be full: a small file system of its own, and a file that takes what is left."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+SIZE_MIB = 512
+BLOCK = b"\0" * 2**20
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """`folder` on a file system of SIZE_MIB inside the block; False where this user may not mount one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = f"size={SIZE_MIB}m"
+    mounted = os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Take all that is left."""
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while file.write(BLOCK):
+            pass
+
+
+def empty(folder: Path) -> None:
+    (folder / "filler").unlink(missing_ok=True)

@@ -1,0 +1,66 @@
+"""What faults are done to: a running stack, with wires, clocks and a disk that can be tampered with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from common.bus import Bus
+from marlaas.state import read_stack
+from tests.chaos.clock import Clocks
+from tests.chaos.proxy import Wire
+
+SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny")
+SERVERS = ("nats", "postgres")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One stack, and the tools."""
+
+    data: Path
+    nats_url: str
+    """Past the wires."""
+    random: Random
+    wires: dict[str, Wire]
+    """`<service>-nats` of each service, and `scheduler-postgres`."""
+    clocks: Clocks | None
+    """None where there is no C compiler."""
+    disk: Path | None
+    """NATS's file system; None where it could not be given one of its own."""
+    points_reached: list[str]
+    """Crash points at which a service died, one entry each time."""
+
+    def armed(self, service: str) -> Path:
+        return self.data / "armed" / service
+
+    def restarts(self, name: str) -> int:
+        stack = read_stack(self.data)
+        return stack.component(name).restarts if stack else 0
+
+    def tree(self, name: str) -> list[psutil.Process]:
+        """The component's process and all below it; empty while it is between two lives."""
+        stack = read_stack(self.data)
+        process = stack.component(name).process if stack else None
+        if process is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    async def pass_time(self, shortest_s: float, longest_s: float) -> None:
+        await asyncio.sleep(self.random.uniform(shortest_s, longest_s))
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        """A connection of the harness's own."""
+        bus = await Bus.connect(self.nats_url, "chaos")
+        try:
+            yield bus
+        finally:
+            await bus.close()
