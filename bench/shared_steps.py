@@ -6,15 +6,10 @@ python -m bench.shared_steps --device cuda      a random base model of 0.6 B par
 Tasks differ in rank, scale and targets; trajectories are made up, so only lengths matter. Every measurement is a process of
 its own, so that memory is its own too: on a GPU the allocator's peak, on a CPU the process's.
 `same` is the largest difference of a gradient from the one of the step alone, relative to its norm.
-
-`--outside` instead tells how much of a step's time is spent outside torch and the model's own code (packing, advantages,
-metrics, bookkeeping), by cProfile, which slows Python down and not torch: an upper bound.
 """
 
 import argparse
-import cProfile
 import json
-import pstats
 import resource
 import statistics
 import subprocess
@@ -59,7 +54,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--most-s", type=float, default=450.0, help="no further measurement is begun after so many seconds")
     parser.add_argument("--name", help="write bench/results/<name>.json and docs/images/<name>.png")
-    parser.add_argument("--outside", action="store_true", help="the share of a step outside torch")
     parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -73,8 +67,6 @@ def main() -> None:
     args.new = args.new or (16 if args.device == "cpu" else 200)
     if args.one:
         print(json.dumps(measured(args, int(args.one[0]), args.one[1])))
-    elif args.outside:
-        print(json.dumps({"device": args.device} | outside(args), indent=2))
     else:
         found = measurements(args)
         print(json.dumps(found, indent=2))
@@ -179,25 +171,6 @@ def difference(args: argparse.Namespace, policy: "Policy", tasks: int) -> float:
 
     pairs = zip(*(steps(args, policy, tasks, together=together)(0) for together in (True, False)), strict=True)
     return max(float(torch.linalg.vector_norm(one - other) / torch.linalg.vector_norm(other)) for one, other in pairs)
-
-
-def outside(args: argparse.Namespace) -> dict[str, float]:
-    run = steps(args, load(args), 1, together=False)
-    run(0)
-    profile = cProfile.Profile(time.process_time, builtins=False)
-    profile.enable()
-    for number in range(args.repeats):
-        run(number + 1)
-    profile.disable()
-    stats = pstats.Stats(profile).stats  # pyright: ignore[reportAttributeAccessIssue]  # a documented attribute that the stubs lack
-    spent: dict[str, float] = {}
-    for (file, _, function), (_, _, _, cumulative_s, _) in stats.items():
-        spent[f"{Path(file).name}:{function}"] = spent.get(f"{Path(file).name}:{function}", 0.0) + cumulative_s
-    total_s = spent["shared.py:take"]
-    # Model, loss and optimizer, and what moves tensors between them.
-    inside = ("policy.py:scores", "__init__.py:backward", "shared.py:__init__", "shared.py:add", "shared.py:total", "step.py:_updated")
-    inside_s = sum(spent[name] for name in inside)
-    return {"step_ms": round(1000 * total_s / args.repeats, 2), "outside_torch_share": round(1 - inside_s / total_s, 4)}
 
 
 def spec_of(task: int) -> "TaskSpec":

@@ -235,6 +235,8 @@ class CheckEnvironment(Message):
     family: str
     environment: Environment
     seed: int
+    evaluation: Environment | None = None
+    """As held-out prompts have it, where the task gives it other options for those."""
 
 
 class OpenGroup(Message):
@@ -354,7 +356,7 @@ class EnvironmentChecked(Message):
     tenant: str
     task: str
     objection: Sentence | None
-    """None when the environment opened its first prompt."""
+    """None when the environment opened its first prompt, and the one with the evaluation's options opened its own."""
 
 
 class BatchMember(Value):

@@ -303,6 +303,11 @@ class TaskSpec(Section):
     stop: Stop = Stop()
 
     @property
+    def evaluation_environment(self) -> Environment:
+        """The environment of held-out prompts."""
+        return self.environment.model_copy(update={"options": {**self.environment.options, **self.evaluation.options}})
+
+    @property
     def trajectory_tokens(self) -> int:
         """Tokens of the longest trajectory that this task can produce."""
         return self.limits.trajectory_tokens(self.sampling)

@@ -43,19 +43,24 @@ class EnvService:
         """Task → what ends its calls under way."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """CheckEnvironment → EnvironmentChecked: can the environment be built, and open its first prompt?
+        """CheckEnvironment → EnvironmentChecked: can the environment be built, and open its first prompt? And the
+        evaluation's, where that has options of its own?
 
         Raises: Retry when something that the environment needs is away.
         """
         message = delivery.read(CheckEnvironment)
-        async with aclosing(self._play(message.task, message.environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
-            outcomes = [outcome async for batch in batches for _, outcome in batch]
-        if not outcomes:
-            return
-        failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
-        if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
-            raise Retry(failure.reason)
-        objection = None if failure is None else failure.reason
+        objection = None
+        for place, environment in (("", message.environment), ("evaluation.options: ", message.evaluation)):
+            if environment is None or objection is not None:
+                continue
+            async with aclosing(self._play(message.task, environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+                outcomes = [outcome async for batch in batches for _, outcome in batch]
+            if not outcomes:
+                return
+            failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
+            if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
+                raise Retry(failure.reason)
+            objection = None if failure is None else place + failure.reason
         answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection)
         yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")
 

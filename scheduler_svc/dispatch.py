@@ -139,7 +139,9 @@ async def check_environment(connection: AsyncConnection, task: str, tenant: str,
     found = await tasks.find_task(connection, task)
     assert found is not None
     await tasks.set_family(connection, task, family)
-    message = CheckEnvironment(tenant=tenant, task=task, family=family, environment=found.spec.environment, seed=found.spec.seed)
+    spec = found.spec
+    evaluation = spec.evaluation_environment if spec.evaluation.options else None
+    message = CheckEnvironment(tenant=tenant, task=task, family=family, environment=spec.environment, seed=spec.seed, evaluation=evaluation)
     await outbox.post(connection, [Letter(streams.check(family, task), message, f"{task}:check")])
 
 

@@ -108,7 +108,7 @@ def _letter(task: Task, group: PlannedGroup, deadline_s: float) -> Letter:
         version=group.version,
         adapter=group.adapter,
         family=task.family,
-        environment=spec.environment.model_copy(update={"options": {**spec.environment.options, **wanted.options}}),
+        environment=spec.evaluation_environment,
         sampling=Sampling(temperature=wanted.temperature or spec.sampling.temperature, max_tokens=spec.sampling.max_tokens),
         greedy=wanted.temperature == 0,
         limits=spec.limits,

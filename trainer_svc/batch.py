@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,9 @@ class Trajectory:
     components: Mapping[str, float] = field(default_factory=dict)
     """Parts of the reward, by the environment's names; for metrics only."""
 
-    @property
+    @cached_property
     def sampled_tokens(self) -> int:
-        return int(self.sampled_T.sum())
+        return int(np.count_nonzero(self.sampled_T))
 
 
 @dataclass(frozen=True, eq=False)

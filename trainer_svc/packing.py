@@ -47,7 +47,7 @@ class Sample:
     @cached_property
     def sampled_N(self) -> NDArray[np.int64]:
         """Where its sampled tokens are."""
-        return np.flatnonzero(self.sampled_T)
+        return self.sampled_T.nonzero()[0]
 
     @cached_property
     def input_tokens(self) -> int:
@@ -185,12 +185,9 @@ def _powers_of_two(most: int) -> list[int]:
 def common_prefix(samples: Sequence_[Sample]) -> int:
     """How many first tokens all samples share before any of them sampled one."""
     length = min(int(sample.sampled_N[0]) for sample in samples)
-    first = samples[0].ids_T[:length]
-    for sample in samples[1:]:
-        differing = np.flatnonzero(sample.ids_T[:length] != first[:length])
-        if len(differing):
-            length = int(differing[0])
-    return length
+    ids_S_T = np.stack([sample.ids_T[:length] for sample in samples])
+    differs_T = (ids_S_T[1:] != ids_S_T[0]).any(axis=0)
+    return int(differs_T.argmax()) if differs_T.any() else length
 
 
 def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:

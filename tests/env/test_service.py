@@ -511,6 +511,28 @@ async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, o
     assert answer.objection is None if objection is None else objection in (answer.objection or "")
 
 
+@pytest.mark.parametrize(
+    ("options", "objection"),
+    [
+        ({"min_value": 3}, None),
+        ({"min_valu": 3}, "evaluation.options: environment 'reasoning_gym:gcd' has no option 'min_valu'; did you mean"),
+    ],
+)
+async def test_check_looks_at_the_evaluations_options_too(desk: Desk, options: dict[str, int], objection: str | None) -> None:
+    check = CheckEnvironment(
+        tenant="acme",
+        task="task-a",
+        family="module",
+        environment=Environment(name="reasoning_gym:gcd"),
+        seed=1,
+        evaluation=Environment(name="reasoning_gym:gcd", options=options),  # pyright: ignore
+    )
+    await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
+    await eventually(lambda: desk.checks)
+    (answer,) = desk.checks
+    assert answer.objection is None if objection is None else (answer.objection or "").startswith(objection)
+
+
 async def test_large_states_are_spread_over_messages(workers: Workers) -> None:
     service = service_of(workers, call_timeout_s=5.0)
     group = group_of("Obedient", size=64)

@@ -92,11 +92,13 @@ class Stages:
     reward: Callable[[GroupContext, int], float] = lambda group, member: float(member)
     withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
     trains: bool = True
+    checks: list[CheckEnvironment] = field(default_factory=list)
     opened: list[GroupContext] = field(default_factory=list)
     batches: list[TrainBatch] = field(default_factory=list)
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         asked = delivery.read(CheckEnvironment)
+        self.checks.append(asked)
         answer = EnvironmentChecked(tenant=asked.tenant, task=asked.task, objection=self.objection)
         yield Outgoing(streams.checked(asked.task), answer, f"{asked.task}:checked")
 

@@ -181,6 +181,20 @@ async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, da
         await clean(world)
 
 
+async def test_options_of_an_evaluation_are_checked_with_the_tasks(bus: Bus, database_url: str) -> None:
+    stages = Stages(objection="evaluation.options: toy has no option 'spilt'")
+    async with running_world(bus, database_url, stages) as world:
+        environment = {"name": "toy", "options": {"size": 3, "split": "train"}}
+        await world.submit("a", spec(environment=environment, evaluation={"every": 1, "options": {"split": "test"}}))
+        assert (await world.event("a", "rejected"))["reasons"] == ["environment: evaluation.options: toy has no option 'spilt'"]
+        await world.submit("b", spec(environment=environment))
+        await world.event("b", "rejected")
+    with_options, without = stages.checks
+    assert (with_options.environment.options["split"], without.evaluation) == ("train", None)
+    assert with_options.evaluation is not None
+    assert with_options.evaluation.options == {"size": 3, "split": "test"}
+
+
 async def test_dead_letter_of_an_evaluation_gives_up_its_group_only(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
