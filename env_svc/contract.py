@@ -136,6 +136,10 @@ class Environment(ABC, Generic[S]):
     """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
     Empty: any weight is taken."""
 
+    operator_options: ClassVar[Sequence[str]] = ()
+    """Options that reach what a task must not choose: an address, a program, a module. An environment that has any runs only
+    hosted (`env_svc/hosted/`), where the operator's file gives them; a task that gives one is refused."""
+
     tools: "Sequence[str | Tool]" = ()
     """Tools that every episode has: names, or objects. One that runs on the event loop may set it in its constructor."""
 

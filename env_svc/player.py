@@ -78,11 +78,13 @@ class Player:
         return as_ready(_on_loop(position, built, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
-        """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: UnknownEnvironment."""
+        """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: WrongOptions."""
         known = self._found.peek(name)
         if known is not None:
             return known
         found = await asyncio.to_thread(find, name)
+        if found.operator_options:
+            raise WrongOptions(f"environment '{name}' runs only where MARLAAS_ENV_HOSTS_FILE names it: its options are the operator's")
         return self._found.get(name, lambda: found)
 
 

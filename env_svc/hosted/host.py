@@ -70,7 +70,13 @@ async def serve(name: str, output: int) -> None:
         os._exit(0)  # whatever the event loop is busy with: nobody reads the answers any more
 
     host.say(
-        {"ready": wire.PROTOCOL, "cpu_bound": found.cpu_bound, "components": list(found.components), "arguments": list(found.arguments())}
+        {
+            "ready": wire.PROTOCOL,
+            "cpu_bound": found.cpu_bound,
+            "components": list(found.components),
+            "arguments": list(found.arguments()),
+            "operator_options": list(found.operator_options),
+        }
     )
     threading.Thread(target=read, daemon=True).start()
     await ended.wait()

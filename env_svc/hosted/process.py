@@ -50,6 +50,7 @@ class HostProcess:
         """None until it was ready once."""
         self.components: tuple[str, ...] = ()
         self.arguments: tuple[str, ...] = ()
+        self._operator_options: tuple[str, ...] = ()
 
     @property
     def busy(self) -> int:
@@ -76,6 +77,9 @@ class HostProcess:
         try:
             async with asyncio.timeout(job.timeout_s):
                 await self.start()
+                refused = [option for option in self._operator_options if option in job.options]
+                if refused:
+                    return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
                 answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
                 self._waiting[number] = answered
                 options = job.options | self._hosted.options
@@ -154,7 +158,7 @@ class HostProcess:
             self._kill(process)
             raise
         self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
-        self.arguments = tuple(hello["arguments"])
+        self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         self._process = process
         self._reading = asyncio.ensure_future(self._read(process, process.stdout))
         log.info("host_started", environment=self._name, process=process.pid)

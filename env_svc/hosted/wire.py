@@ -1,6 +1,6 @@
 """Frames between the service and a host: four bytes of length, big-endian, then one MessagePack map.
 
-    host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […]}      first, once
+    host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […], "operator_options": […]}   first, once
     service → host    {"id": 7, "name": …, "options": {…}, "call": {"kind": "Open" | "Step", "value": {…}}}
     service → host    {"cancel": 7}
     host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}

@@ -141,3 +141,12 @@ class Typed(Environment[None]):
 
 
 not_an_environment = os.system
+
+
+class OfTheOperator(Countdown):
+    """Runs only hosted."""
+
+    operator_options = ("address",)
+
+    def __init__(self, address: str) -> None:
+        super().__init__()

@@ -1,0 +1,9 @@
+from pydantic import BaseModel
+
+
+class State(BaseModel):
+    pass
+
+
+def state_cls(cls: type) -> type[State]:
+    return State
