@@ -110,6 +110,7 @@ async def _round_trip(environment: AnyEnvironment, seed: int) -> Finding:
     try:
         opening: Opening[Any] = await environment.open(0, seed)
         back = msgpack.unpackb(msgpack.packb(opening.state), strict_map_key=False)
+        await environment.close()
     except Exception as error:
         return Finding(False, f"its state does not go through MessagePack: {type(error).__name__}: {error}")
     if back == opening.state:
@@ -132,7 +133,10 @@ def _short(said: Said) -> str:
 
 
 async def _played(environment: AnyEnvironment, name: str, rows: Sequence[int], seed: int, turns: int) -> list[dict[str, object]]:
-    found = [await play_row(environment, name, row, seed, turns) for row in rows]
+    try:
+        found = [await play_row(environment, name, row, seed, turns) for row in rows]
+    finally:
+        await environment.close()
     return [episode.as_plain() for episodes in found for episode in episodes]
 
 

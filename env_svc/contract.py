@@ -171,3 +171,7 @@ class Environment(ABC, Generic[S]):
         """The end of an episode that has used up its turns, tokens or seconds while `step`, or a tool call, would go on."""
         del state
         return Finish(0.0)
+
+    async def close(self) -> None:
+        """Let go of connections and the like. Asked by `marlaas envs check` when it has played; a replica's process just ends."""
+        return

@@ -40,7 +40,7 @@ class Malformed:
 def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malformed]:
     """The calls in `text`, in their order. `tools`: every tool of the episode, by name."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
-    spoken = _without_thoughts(text)
+    spoken = without_thoughts(text)
     return [_call(found, tools, tags) for found in _pattern(tuple(tags)).finditer(spoken)]
 
 
@@ -53,7 +53,8 @@ def text_parameter(schema: Schema) -> str | None:
     return names[0]
 
 
-def _without_thoughts(text: str) -> str:
+def without_thoughts(text: str) -> str:
+    """What a model said, without what it wrote inside `<think>…</think>`."""
     thought, closed, spoken = text.rpartition("</think>")
     kept = spoken if closed else thought + spoken
     return kept.partition("<think>")[0]

@@ -1,0 +1,181 @@
+"""Sessions with an OpenEnv server, each a WebSocket of its own: the door to aiohttp.
+
+    → {"type": "reset", "data": {"seed": 7}}        ← {"type": "observation", "data": {"observation": {…}, "reward": 0.5, "done": false}}
+    → {"type": "step", "data": {…the action…}}      ← the same, or {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": …}}
+    → {"type": "close"}                             the server ends the session, then the connection
+
+A server holds an episode in its connection. Between turns a session waits here under its history; whoever brings that history
+may go on with it, and one that waits may be closed at any time, because an episode can be played again.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from pydantic import JsonValue
+
+from env_svc.contract import EnvironmentUnavailable
+
+CONNECT_TIMEOUT_S = 20.0
+CLOSE_TIMEOUT_S = 5.0
+HEARTBEAT_S = 20.0
+"""Between pings, so that a server that vanished does not cost a whole call's time."""
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+
+class RefusedAction(Exception):
+    """The server does not take the action; its text says why. The session is as it was before."""
+
+
+class SessionLost(EnvironmentUnavailable):
+    """The connection is gone, and the episode that it held."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a server answers to a reset or an action."""
+
+    observation: dict[str, JsonValue]
+    reward: float
+    """0 where the server gives none."""
+    done: bool
+
+
+class Session:
+    """One connection. Raises, in all of it: SessionLost when it is gone, EnvironmentUnavailable when the server has no room for it."""
+
+    def __init__(self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._http = http
+        self._socket = socket
+
+    @classmethod
+    async def connect(cls, url: str) -> "Session":
+        http = aiohttp.ClientSession()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                socket = await http.ws_connect(url, heartbeat=HEARTBEAT_S, max_msg_size=MAX_MESSAGE_BYTES)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            await http.close()
+            raise EnvironmentUnavailable(f"no OpenEnv server at {url}: {error or type(error).__name__}") from error
+        except BaseException:
+            await http.close()
+            raise
+        return cls(http, socket)
+
+    async def reset(self, data: dict[str, JsonValue]) -> Observed:
+        return await self._ask("reset", data)
+
+    async def step(self, action: dict[str, JsonValue]) -> Observed:
+        """Raises: RefusedAction; RuntimeError when the environment on the server failed."""
+        return await self._ask("step", action)
+
+    async def close(self) -> None:
+        """Returns when the server has ended the session, so that its place is free."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._socket.send_json({"type": "close"})
+                while not self._socket.closed:
+                    await self._socket.receive()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass  # it is gone, or will be with the connection
+        finally:
+            await self._http.close()
+
+    async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observed:
+        try:
+            await self._socket.send_json({"type": kind, "data": data})
+            message = await self._socket.receive()
+        except (aiohttp.ClientError, OSError) as error:
+            raise SessionLost(f"the connection to the OpenEnv server is lost: {error}") from error
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            raise SessionLost("the OpenEnv server ended the connection")
+        return _observed(kind, message.data)
+
+
+class Sessions:
+    """At most `most` sessions with one server."""
+
+    def __init__(self, url: str, most: int) -> None:
+        self._url = url
+        self._most = most
+        self._places = asyncio.Semaphore(most)
+        self._used = 0
+        self._waiting: list[tuple[str, Session]] = []
+        """(history, session), the one that has waited longest first."""
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[None, None]:
+        """Room for one session that is used; those that wait give way."""
+        async with self._places:
+            yield
+
+    def take(self, history: str) -> Session | None:
+        """A session that stands where `history` ends, if one waits."""
+        for number, (there, session) in enumerate(self._waiting):
+            if there == history:
+                del self._waiting[number]
+                self._used += 1
+                return session
+        return None
+
+    async def fresh(self) -> Session:
+        """A session that nothing was played in. Needs a place."""
+        self._used += 1
+        try:
+            while self._waiting and self._used + len(self._waiting) > self._most:
+                await self._waiting.pop(0)[1].close()
+            return await Session.connect(self._url)
+        except BaseException:
+            self._used -= 1
+            raise
+
+    def wait(self, history: str, session: Session) -> None:
+        """Keep a session for whoever goes on from `history`."""
+        self._used -= 1
+        self._waiting.append((history, session))
+
+    @asynccontextmanager
+    async def ending(self, session: Session, *, only_if_it_fails: bool = False) -> AsyncGenerator[None, None]:
+        """Ends the session with the block, unless it waits by then: after a call that was given up nobody knows where it stands."""
+        try:
+            yield
+        except BaseException:
+            await self.end(session)
+            raise
+        if not only_if_it_fails and all(there is not session for _, there in self._waiting):
+            await self.end(session)
+
+    async def close(self) -> None:
+        """End those that wait."""
+        while self._waiting:
+            await self._waiting.pop()[1].close()
+
+    async def end(self, session: Session) -> None:
+        self._used -= 1
+        await session.close()
+
+
+def _observed(kind: str, text: str) -> Observed:
+    try:
+        answer: Any = json.loads(text)
+        data = answer["data"]
+        if answer["type"] == "error":
+            _complain(kind, data)
+        return Observed(dict(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RuntimeError(f"what answered {kind} is no OpenEnv server: {text[:200]}") from error
+
+
+def _complain(kind: str, data: dict[str, Any]) -> None:
+    """`Any`: as the server wrote it. Raises, always: what its error means for the attempt."""
+    code, message = data.get("code"), str(data.get("message"))
+    details = [f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg')}" for one in data.get("errors", ())]
+    if code == "VALIDATION_ERROR" and kind == "step":
+        raise RefusedAction("; ".join(details) or message)
+    if code in ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"):
+        raise EnvironmentUnavailable(f"the OpenEnv server opens no session: {message}")
+    raise RuntimeError(f"the OpenEnv server failed at {kind} ({code}): {'; '.join([message, *details])}")
