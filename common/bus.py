@@ -14,6 +14,7 @@ Time that several services must agree on is NATS's (`Bus.now_s`): a host's own c
 import asyncio
 import json
 import random
+import re
 import secrets
 import time
 from collections import deque
@@ -22,14 +23,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
-from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, NotFoundError
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
 from common import crashpoints, metrics
@@ -72,6 +73,8 @@ CLOCK_EVERY_S = 5.0
 """How often NATS's clock is read."""
 SLOWEST_CLOCK_S = 1.0
 """An answer that took longer says too little about what time it is."""
+TOO_FEW_NODES = 10005
+"""JetStream's error code for a declaration that needs nodes of the cluster that are not there yet."""
 
 log = structlog.get_logger()
 _trace: ContextVar[str | None] = ContextVar("trace", default=None)
@@ -108,6 +111,14 @@ class Delivery:
         if kind != model.kind:
             raise Reject(f"{self.subject} carries '{kind}'; this version understands '{model.kind}'")
         return model.decode(self.body)
+
+
+@dataclass(frozen=True)
+class Revised(Generic[M]):
+    """A key-value entry."""
+
+    value: M
+    revision: int
 
 
 Handler = Callable[[Delivery], AsyncIterator[Outgoing]]
@@ -159,6 +170,7 @@ class Bus:
     async def connect(cls, url: str, name: str, *, until_accepted: bool = False) -> "Bus":
         """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
 
+        `url`: one, or those of a cluster's nodes, separated by commas. Whichever answers is taken, and another when that one dies.
         Raises: Fatal when it is too old, or refuses the credentials otherwise.
         """
         client = Client()
@@ -167,7 +179,7 @@ class Bus:
         while True:
             try:
                 await client.connect(
-                    url,
+                    _nodes(url),
                     name=name,
                     connect_timeout=CONNECT_TIMEOUT_S,  # pyright: ignore[reportArgumentType]  # any number of seconds
                     # The first connection is retried here, where the reason can be told; later ones by the client, for ever.
@@ -261,7 +273,10 @@ class Bus:
     # --------------------------------------------------------------------------------------------------- declarations
 
     async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1) -> None:
-        """Create or update every stream and bucket. Safe to run from every service at once."""
+        """Create or update every stream and bucket. Safe to run from every service at once.
+
+        `replicas`: copies of each in a cluster, at least: a service that was not told of them must not take them from the others.
+        """
         for stream in streams:
             config = _configuration(stream, replicas)
             await self._patiently(lambda config=config: self._declare_stream(config))
@@ -271,8 +286,10 @@ class Bus:
         await self._patiently(self._read_clock)
 
     async def _declare_stream(self, config: api.StreamConfig) -> None:
+        assert config.name is not None and config.num_replicas is not None
         try:
-            await self._js.update_stream(config)
+            present = (await self._js.stream_info(config.name)).config.num_replicas or 1
+            await self._js.update_stream(config.evolve(num_replicas=max(present, config.num_replicas)))
         except NotFoundError:
             await self._js.add_stream(config)
 
@@ -286,16 +303,26 @@ class Bus:
             raise Away(f"could not begin stream {stream.name} anew: {error}") from None
 
     async def _declare_bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
-        with suppress(BucketNotFoundError):
+        try:
             await self._js.key_value(bucket)
-            return
-        await self._js.create_key_value(api.KeyValueConfig(bucket=bucket, ttl=ttl_s, history=1, replicas=replicas))
+        except BucketNotFoundError:
+            await self._js.create_key_value(api.KeyValueConfig(bucket=bucket, ttl=ttl_s, history=1, replicas=replicas))
+        else:
+            await self._replicate(f"KV_{bucket}", replicas)
 
     async def _declare_blobs(self, replicas: int) -> None:
-        with suppress(BucketNotFoundError, NotFoundError):
+        try:
             await self._js.object_store(BLOBS_BUCKET)
-            return
-        await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
+        except (BucketNotFoundError, NotFoundError):
+            await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
+        else:
+            await self._replicate(f"OBJ_{BLOBS_BUCKET}", replicas)
+
+    async def _replicate(self, stream: str, replicas: int) -> None:
+        """Give an existing bucket's stream as many copies, where it has fewer."""
+        config = (await self._js.stream_info(stream)).config
+        if (config.num_replicas or 1) < replicas:
+            await self._js.update_stream(config.evolve(num_replicas=replicas))
 
     async def _patiently(self, action: Callable[[], Awaitable[None]]) -> None:
         """Run `action` until it succeeds; JetStream may still be starting."""
@@ -305,7 +332,7 @@ class Bus:
                 return await action()
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
-                if isinstance(error, APIError) and error.code == 400 and attempt >= 3:
+                if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
                     raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(_backoff_s(attempt))
@@ -523,7 +550,10 @@ class Bus:
     async def read(self, stream: Stream, sequence: int) -> Delivery:
         """One stored message, body included. Raises: LookupError when it was deleted; Away when NATS is."""
         try:
-            stored = await self._js.get_msg(stream.name, sequence, direct=True)
+            try:
+                stored = await self._js.get_msg(stream.name, sequence, direct=True)
+            except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
+                stored = await self._js.get_msg(stream.name, sequence)
         except NotFoundError:
             raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
         except (TimeoutError, NatsError, OSError) as error:
@@ -533,7 +563,7 @@ class Bus:
     async def last(self, stream: Stream, subject: str) -> Delivery | None:
         """The newest stored message on exactly `subject`. Raises: Away when NATS is."""
         try:
-            stored = await self._js.get_last_msg(stream.name, subject, direct=True)
+            stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
         except NotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
@@ -581,13 +611,30 @@ class Bus:
 
     async def get_value(self, bucket: str, key: str, model: type[M]) -> M | None:
         """None when there is no such entry. Raises: Away when NATS is."""
+        found = await self.find_value(bucket, key, model)
+        return found.value if found else None
+
+    async def find_value(self, bucket: str, key: str, model: type[M]) -> "Revised[M] | None":
+        """As `get_value`, with the revision that `replace_value` wants."""
         try:
             entry = await (await self._bucket(bucket)).get(key)
         except KeyNotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not read {key} of {bucket}: {error}") from None
-        return model.decode(entry.value or b"")
+        return Revised(model.decode(entry.value or b""), entry.revision or 0)
+
+    async def replace_value(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
+        """Set an entry that still has `revision`, 0 where there must be none; returns its new one.
+
+        Raises: Retry when somebody else has set it; Away when NATS is, and then it may be set or not.
+        """
+        try:
+            return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
+        except KeyWrongLastSequenceError:
+            raise Retry(f"{key} of {bucket} was set by another process") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Away(f"could not set {key} of {bucket}: {error}") from None
 
     async def all_values(self, bucket: str, model: type[M]) -> list[M]:
         """Every current entry."""
@@ -804,6 +851,10 @@ def _backoff_s(attempt: int) -> float:
     return min(10.0, 0.2 * 2 ** min(attempt, 6)) * random.uniform(0.7, 1.3)
 
 
+def _nodes(url: str) -> list[str]:
+    """The servers that a setting names."""
+    return [node.strip() for node in url.split(",") if node.strip()]
+
+
 def _without_password(url: str) -> str:
-    scheme, _, rest = url.rpartition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]
+    return ",".join(re.sub(r"^(.*://)?.*@", r"\1", node) for node in _nodes(url))

@@ -38,9 +38,9 @@ class Settings(BaseSettings):
     service: ClassVar[str] = ""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """With user and password where the server asks for them: nats://user:password@host:4222."""
+    """With user and password where the server asks for them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
-    """Copies of each stream in a NATS cluster."""
+    """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
     """For caches that may be lost: fetched adapters."""

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.messages import CheckEnvironment, GroupContext, OpenGroup, TrainBatch
+from common.messages import BatchGroup, CheckEnvironment, GroupContext, OpenGroup, TrainBatch
 from scheduler_svc import evaluating
 from scheduler_svc.admission import Admission, Capacity, InFlight, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.batching import groups_for_step, stale_groups
@@ -109,6 +109,12 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
     if numbers is None or await steps.step_exists(connection, task.id, task.version):
         return False
     members = await steps.batch_groups(connection, task.id, task.version, numbers)
+    await send_to_trainer(connection, task, members)
+    return True
+
+
+async def send_to_trainer(connection: AsyncConnection, task: Task, members: list[BatchGroup]) -> None:
+    """Post the step that is taken from the task's version."""
     message = TrainBatch(
         tenant=task.tenant,
         task=task.id,
@@ -120,7 +126,6 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
         groups=members,
     )
     await outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
-    return True
 
 
 async def resolve_environments(connection: AsyncConnection, families: set[str]) -> None:

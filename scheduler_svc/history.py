@@ -18,7 +18,7 @@ import structlog
 from common.bus import Bus
 from common.errors import MarlaasError
 from common.messages import HistoryMark
-from common.streams import HISTORY_BUCKET, KIND_HEADER, value_subject
+from common.streams import HISTORY_BUCKET
 from scheduler_svc.database import Database
 from scheduler_svc.queries import outbox
 from scheduler_svc.queries.outbox import Relayed
@@ -82,8 +82,27 @@ async def wait_until_one(database: Database, bus: Bus) -> None:
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.5 * 2 ** min(attempt, 10)))
 
 
-async def write_mark(bus: Bus, deployment: str, position: int) -> None:
-    """Tell NATS how far it came; before PostgreSQL forgets the rows. Raises: Retry when NATS is away."""
-    mark = HistoryMark(deployment=deployment, position=position)
-    subject = value_subject(HISTORY_BUCKET, KEY)
-    await bus.publish_raw(subject, mark.model_dump_json().encode(), f"history:{deployment}:{position}", {KIND_HEADER: mark.kind})
+class Marker:
+    """Tells NATS how far it came; before PostgreSQL forgets the rows.
+
+    The mark is set only as long as nobody else set it, and never to less: what a relay that has lost its lock without knowing
+    still writes would look like a NATS that is older than PostgreSQL.
+    """
+
+    def __init__(self, bus: Bus, deployment: str, position: int, revision: int) -> None:
+        self._bus = bus
+        self._deployment = deployment
+        self._position = position
+        self._revision = revision
+
+    @classmethod
+    async def read(cls, bus: Bus, deployment: str) -> "Marker":
+        """Raises: Retry when NATS is away."""
+        found = await bus.find_value(HISTORY_BUCKET, KEY, HistoryMark)
+        return cls(bus, deployment, found.value.position, found.revision) if found else cls(bus, deployment, 0, 0)
+
+    async def write(self, position: int) -> None:
+        """Raises: Retry when NATS is away, or another relay has set the mark."""
+        self._position = max(position, self._position)
+        mark = HistoryMark(deployment=self._deployment, position=self._position)
+        self._revision = await self._bus.replace_value(HISTORY_BUCKET, KEY, mark, revision=self._revision)

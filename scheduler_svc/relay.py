@@ -11,6 +11,7 @@ from common.cancellation import notice_cancellation
 from common.errors import Fatal, Retry
 from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
+from scheduler_svc.history import Marker
 from scheduler_svc.queries import outbox
 from scheduler_svc.queries.outbox import Parcel
 
@@ -40,11 +41,11 @@ class Relay:
                 async with self._database.alone(RELAY_LOCK) as connection:
                     if found := await history.difference(self._database, self._bus):
                         raise Fatal(f"{found}; {history.CORRECT}")
-                    deployment = await self._deployment(connection)
+                    marker = await Marker.read(self._bus, await self._deployment(connection))
                     while True:
                         notice_cancellation()
                         self._woken.clear()
-                        if not await self._relay_some(connection, deployment):
+                        if not await self._relay_some(connection, marker):
                             await self._wait()
             except (Retry, OSError) as error:
                 log.warning("relay_interrupted", error=str(error))
@@ -54,14 +55,14 @@ class Relay:
         async with self._database.patience(), connection.begin():
             return (await outbox.relayed(connection)).deployment
 
-    async def _relay_some(self, connection: AsyncConnection, deployment: str) -> bool:
+    async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> bool:
         async with self._database.patience(), connection.begin():
             parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
         if not parcels:
             return False
         # Publishing keeps the order of these calls: they go down one connection.
         await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
-        await history.write_mark(self._bus, deployment, max(parcel.id for parcel in parcels))
+        await marker.write(max(parcel.id for parcel in parcels))
         crashpoints.reached("before_forget")
         async with self._database.patience(), connection.begin():
             await outbox.delivered(connection, [parcel.id for parcel in parcels])

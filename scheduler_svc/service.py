@@ -19,10 +19,13 @@ from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.jobs import Offer
+from scheduler_svc.lost_steps import send_lost_steps_again
 from scheduler_svc.queries import evaluations, outbox, tasks
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
+
+LOST_STEPS_EVERY_S = 60.0
 
 log = structlog.get_logger()
 
@@ -50,6 +53,7 @@ class Scheduler:
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
+            runners.create_task(self._look_for_lost_steps())
             for consumer, handler in (
                 (streams.SCHEDULER_JOBS, self.take_jobs),
                 (streams.SCHEDULER_CHECKED, self.take_checks),
@@ -137,6 +141,16 @@ class Scheduler:
             except MarlaasError as error:
                 log.warning("tick_postponed", error=str(error))
                 self._calm.disturb()
+
+    async def _look_for_lost_steps(self) -> None:
+        while True:
+            notice_cancellation()
+            await asyncio.sleep(LOST_STEPS_EVERY_S)
+            try:
+                if await send_lost_steps_again(self._database, self._bus):
+                    self._relay.wake()
+            except MarlaasError as error:
+                log.warning("tick_postponed", error=str(error))
 
     async def look_at_clocks(self) -> None:
         """Void overdue groups, give waiting tasks their environment, and record who is alive."""

@@ -13,7 +13,7 @@ from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, Weight
 from scheduler_svc.queries.groups import EndedGroup
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
-from scheduler_svc.tables import groups, ledger, steps, trajectories
+from scheduler_svc.tables import groups, ledger, outbox, steps, tasks, trajectories
 
 BlobKind = Literal["adapter", "checkpoint", "batch"]
 BLOB_KINDS: tuple[BlobKind, ...] = ("adapter", "checkpoint", "batch")
@@ -27,6 +27,16 @@ class StepBlob:
     """That the step made."""
     kind: BlobKind
     ref: BlobRef
+
+
+@dataclass(frozen=True)
+class SentStep:
+    """A step that is with the trainer."""
+
+    task: str
+    pool: str
+    version: int
+    """That it is taken from."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,24 @@ async def step_exists(connection: AsyncConnection, task: str, version: int) -> b
 async def tasks_in_training(connection: AsyncConnection) -> set[str]:
     """Tasks of which a step is with the trainer."""
     return set((await connection.execute(select(steps.c.task).where(steps.c.state == StepState.BATCHED))).scalars())
+
+
+async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
+    """Steps that have been with the trainer for longer than `age_s`, those left out that wait in the outbox."""
+    subject = func.concat("trajectories.batch.", tasks.c.pool, ".", tasks.c.id)
+    statement = (
+        select(steps.c.task, tasks.c.pool, steps.c.version)
+        .join(tasks, tasks.c.id == steps.c.task)
+        .where(steps.c.state == StepState.BATCHED, steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s))
+        .where(~select(outbox.c.id).where(outbox.c.subject == subject).exists())
+    )
+    return [SentStep(row.task, row.pool, row.version) for row in (await connection.execute(statement)).all()]
+
+
+async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
+    """Whether the step is still with the trainer."""
+    statement = select(steps.c.task).where(steps.c.task == step.task, steps.c.version == step.version, steps.c.state == StepState.BATCHED)
+    return (await connection.execute(statement)).first() is not None
 
 
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:

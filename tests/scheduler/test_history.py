@@ -12,7 +12,7 @@ from sqlalchemy import make_url, select
 
 from common import streams
 from common.bus import Bus
-from common.errors import Fatal
+from common.errors import Fatal, Retry
 from common.messages import HistoryMark
 from common.streams import BLOBS_BUCKET
 from marlaas import servers
@@ -22,6 +22,7 @@ from scheduler_svc.accept import accept
 from scheduler_svc.database import Database
 from scheduler_svc.doctor.messages import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
 from scheduler_svc.doctor.record import examine_record
+from scheduler_svc.history import Marker
 from scheduler_svc.queries.outbox import Relayed
 from scheduler_svc.relay import Relay
 from scheduler_svc.tables import tasks
@@ -203,3 +204,12 @@ async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, da
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
         await Relay(database, bus).run()
     await database.close()
+
+
+async def test_mark_of_a_relay_that_lost_its_lock_is_refused_and_no_mark_goes_back(bus: Bus) -> None:
+    lost, holder = await Marker.read(bus, "ours"), await Marker.read(bus, "ours")
+    await holder.write(9)
+    with pytest.raises(Retry, match="another process"):
+        await lost.write(7)
+    await (await Marker.read(bus, "ours")).write(8)
+    assert await bus.get_value(streams.HISTORY_BUCKET, history.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)

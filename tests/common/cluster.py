@@ -1,0 +1,92 @@
+"""Three nats-server processes on loopback that are one cluster, with the configuration that is shipped."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from marlaas import servers
+from tests.conftest import eventually
+
+CONFIG = Path(__file__).parents[2] / "deploy" / "nats-cluster.conf"
+NODES = 3
+CAUGHT_UP_S = 120.0
+"""A bound for a node that comes back to have everything; it takes seconds."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of one node."""
+
+    clients: int
+    monitor: int
+    routes: int
+
+
+class Cluster:
+    """Its nodes, by number; each keeps its files below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = [Ports(servers.free_port(), servers.free_port(), servers.free_port()) for _ in range(NODES)]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        return ",".join(f"nats://marlaas:secret@{servers.HOST}:{ports.clients}" for ports in self._ports)
+
+    def start(self, node: int) -> None:
+        ports, others = self._ports[node], [other for number, other in enumerate(self._ports) if number != node]
+        environment = {
+            "NATS_NAME": f"nats-{node + 1}",
+            "NATS_LISTEN": f"{servers.HOST}:{ports.clients}",
+            "NATS_MONITOR": f"{servers.HOST}:{ports.monitor}",
+            "NATS_USER": "marlaas",
+            "NATS_PASSWORD": "secret",
+            "NATS_STORE": str(self._folder / str(node)),
+            "NATS_CLUSTER_LISTEN": f"{servers.HOST}:{ports.routes}",
+            "NATS_ROUTES": f"[{', '.join(f'nats://{servers.HOST}:{other.routes}' for other in others)}]",
+        }
+        binary = servers.nats_command(self._folder / "unused", ports.clients).argv[0]
+        with (self._folder / f"{node}.log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                [binary, "--config", str(CONFIG)], env=os.environ | environment, stdout=log, stderr=log
+            )
+
+    def kill(self, node: int) -> None:
+        process = self._processes.pop(node)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    async def caught_up(self) -> None:
+        """Returns once every node has everything that the others have, so that any of them may die."""
+        for ports in self._ports:
+            await eventually(lambda ports=ports: _has_everything(ports), CAUGHT_UP_S)
+
+    def stop(self) -> None:
+        for node in list(self._processes):
+            self.kill(node)
+
+
+def _has_everything(ports: Ports) -> bool:
+    try:
+        with urlopen(f"http://{servers.HOST}:{ports.monitor}/healthz", timeout=5) as answer:
+            return json.load(answer)["status"] == "ok"
+    except (URLError, OSError):
+        return False
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Generator[Cluster]:
+    """A cluster of which no node was started yet; those that were end with the block."""
+    cluster = Cluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

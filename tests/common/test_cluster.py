@@ -1,0 +1,109 @@
+"""A cluster of three NATS nodes, killed one at a time under the bus: nothing is lost, and nothing has its effect twice."""
+
+import asyncio
+import filecmp
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Outgoing
+from common.errors import Away
+from common.messages import ControlTask, HistoryMark
+from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, STREAMS
+from tests.common.cluster import NODES, Cluster, running_cluster
+from tests.conftest import eventually
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with running_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def whole(cluster: Cluster) -> Cluster:
+    """With all of its nodes."""
+    for node in range(NODES):
+        cluster.start(node)
+    return cluster
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(cluster.url, name)
+    try:
+        await bus.declare(replicas=NODES)
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` gives once the cluster has chosen who answers; handlers wait in the same way."""
+    while True:
+        try:
+            return await ask()
+        except Away:
+            await asyncio.sleep(0.1)
+
+
+async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(cluster: Cluster) -> None:
+    stored = [*(stream.name for stream in STREAMS), "KV_replicas", "KV_tasks", f"KV_{HISTORY_BUCKET}", f"OBJ_{BLOBS_BUCKET}"]
+
+    async def copies(bus: Bus) -> set[int | None]:
+        return {(await bus.blobs_context().stream_info(name)).config.num_replicas for name in stored}
+
+    for node in range(NODES - 1):
+        cluster.start(node)
+    bus = await Bus.connect(cluster.url, "test")
+    await bus.declare()
+    assert await copies(bus) == {1}
+    with capture_logs() as logs:
+        declaring = asyncio.create_task(bus.declare(replicas=NODES))
+        await eventually(lambda: declaring.done() or len([line for line in logs if line["event"] == "jetstream_not_ready"]) > 3, 60)
+        assert not declaring.done()  # it waits for the third node, and says so
+    cluster.start(NODES - 1)
+    await declaring
+    assert await copies(bus) == {NODES}
+    await bus.declare()
+    assert await copies(bus) == {NODES}
+    await bus.close()
+
+
+async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_path: Path) -> None:
+    followed: list[str] = []
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "weights").write_bytes(bytes(range(256)) * 50_000)
+
+    async def follow(bus: Bus) -> None:
+        async for delivery in bus.follow(streams.EVENTS, "events.>"):
+            followed.append(delivery.read(ControlTask).task)
+
+    async with connected(whole, "test") as bus:
+        following = asyncio.create_task(follow(bus))
+        blob = await Blobs(bus).put_folder("adapter", tmp_path / "adapter")
+        for node in range(NODES):
+            await whole.caught_up()
+            await bus.put_value(HISTORY_BUCKET, "mark", HistoryMark(deployment="ours", position=node))
+            whole.kill(node)
+            await bus.publish(Outgoing(streams.events("acme", "a"), ControlTask(task=f"t{node}", tenant="acme"), f"event:{node}"))
+            await eventually(lambda node=node: f"t{node}" in followed, 120)
+            assert await patiently(lambda: bus.get_value(HISTORY_BUCKET, "mark", HistoryMark)) == HistoryMark(
+                deployment="ours", position=node
+            )
+            fetched = await patiently(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
+            assert filecmp.cmp(fetched / "weights", tmp_path / "adapter" / "weights", shallow=False)
+            whole.start(node)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert followed == [f"t{node}" for node in range(NODES)]

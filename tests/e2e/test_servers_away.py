@@ -1,0 +1,164 @@
+"""Services whose servers come late, or vanish while they run: they wait and say so, stay alive, and go on when the server is back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import SubmitTask
+from marlaas import servers
+from scheduler_svc.migrate import migrate
+from tests.conftest import eventually, running
+
+PATIENCE_S = 120.0
+"""A bound; it takes seconds."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A service as it runs anywhere, its log, and whether it says that it is ready."""
+
+    popen: subprocess.Popen[bytes]
+    log: Path
+    port: int
+
+    def said(self, event: str) -> int:
+        """How often."""
+        return sum(json.loads(line)["event"] == event for line in self.log.read_text().splitlines() if line.startswith("{"))
+
+    def is_ready(self) -> bool:
+        assert self.popen.poll() is None, self.log.read_text()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    async def says(self, event: str, times: int = 1) -> None:
+        """Waits until it has said so that often."""
+
+        def enough() -> bool:
+            assert self.popen.poll() is None, self.log.read_text()
+            return self.said(event) >= times
+
+        await eventually(enough, PATIENCE_S)
+
+
+@contextmanager
+def service(module: str, log: Path, **settings: str) -> Iterator[Process]:
+    port = servers.free_port()
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    environment = own | {"MARLAAS_HTTP_PORT": str(port), **settings}
+    with log.open("ab") as output:
+        popen = subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=output, stderr=output)
+    try:
+        yield Process(popen, log, port)
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+async def handles_a_message(bus: Bus, subject: str, number: int) -> None:
+    """Garbage is given up with its reason, so whoever gives it up is at work."""
+    await bus.publish_raw(subject, b"\xff", f"garbage:{number}", {})
+
+    async def given_up() -> bool:
+        return await bus.backlog(streams.FAILED) >= number
+
+    await eventually(given_up, PATIENCE_S)
+
+
+@contextmanager
+def nats(folder: Path, port: int) -> Iterator[Callable[[], None]]:
+    """A server, and what kills it."""
+    with running(servers.nats_command(folder / "nats", port), port, folder / "nats.log") as process:
+
+        def kill() -> None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        yield kill
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "subject"),
+    [
+        ("env_svc", {"MARLAAS_ENV_FAMILIES": "module", "MARLAAS_ENV_WORKERS": "1"}, "prompts.check.module.a"),
+        ("trainer_svc", {"MARLAAS_TRAINER_POOL": "tiny"}, "trajectories.batch.tiny.a"),
+    ],
+)
+async def test_service_waits_for_nats_and_goes_on_when_it_comes_back(
+    module: str, settings: dict[str, str], subject: str, tmp_path: Path
+) -> None:
+    port = servers.free_port()
+    url = servers.nats_url(port)
+    with service(module, tmp_path / "service.log", MARLAAS_NATS_URL=url, **settings) as process:
+        await process.says("nats_unreachable", times=2)
+        assert not process.is_ready()
+        with nats(tmp_path, port) as kill:
+            await eventually(process.is_ready, PATIENCE_S)
+            bus = await Bus.connect(url, "test")
+            await handles_a_message(bus, subject, 1)
+            await bus.close()
+            kill()
+        before = process.said("nats_unreachable")
+        await process.says("nats_disconnected")
+        await process.says("nats_unreachable", times=before + 2)
+        with nats(tmp_path, port):
+            await process.says("nats_reconnected")
+            bus = await Bus.connect(url, "test")
+            await handles_a_message(bus, subject, 2)
+            await bus.close()
+
+
+async def test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_back(tmp_path: Path) -> None:
+    nats_port, postgres_port = servers.free_port(), servers.free_port()
+    url, database = servers.nats_url(nats_port), servers.database_url(postgres_port)
+    settings = {"MARLAAS_NATS_URL": url, "MARLAAS_SCHEDULER_DATABASE_URL": database}
+    postgres, postgres_log = servers.postgres_command(tmp_path / "postgres", postgres_port), tmp_path / "postgres.log"
+
+    async def answers(bus: Bus, task: str) -> None:
+        """The job is rejected with its reasons, which takes both servers."""
+        await bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
+
+        async def told() -> bool:
+            return await bus.last(streams.EVENTS, streams.events("acme", task)) is not None
+
+        await eventually(told, PATIENCE_S)
+
+    with service("scheduler_svc", tmp_path / "service.log", **settings) as process:
+        await process.says("nats_unreachable", times=2)
+        with nats(tmp_path, nats_port) as kill:
+            await process.says("postgres_unreachable", times=2)
+            assert not process.is_ready()
+            with running(postgres, postgres_port, postgres_log) as server:
+                servers.create_database(postgres_port)
+                await process.says("schema_differs")
+                migrate(database)
+                await eventually(process.is_ready, PATIENCE_S)
+                bus = await Bus.connect(url, "test")
+                await answers(bus, "first")
+                server.send_signal(signal.SIGKILL)
+                server.wait()
+                await process.says("tick_postponed", times=2)
+            with running(postgres, postgres_port, postgres_log):
+                await answers(bus, "second")
+                await bus.close()
+                kill()
+                await process.says("nats_disconnected")
+                with nats(tmp_path, nats_port):
+                    bus = await Bus.connect(url, "test")
+                    await answers(bus, "third")
+                    await bus.close()
