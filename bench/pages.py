@@ -1,4 +1,5 @@
-"""Writes the tables of docs/benchmarks.md from bench/results: `python -m bench.pages`. What is between the marks is made here."""
+"""Writes the tables of docs/benchmarks.md and docs/learning.md from bench/results: `python -m bench.pages`. What is between the
+marks is made here."""
 
 import json
 import re
@@ -8,7 +9,7 @@ from typing import Any
 
 from bench.report import RESULTS, ROOT, median
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "learning.md")
 POLICIES = ("asynchronous", "synchronous", "sequential")
 
 Result = dict[str, Any]
@@ -122,17 +123,65 @@ def trl(result: Result) -> str:
     return "\n".join(lines)
 
 
+def shared_steps(result: Result) -> str:
+    """Seconds and memory of a step of each ready task, one after another and together."""
+    lines = [
+        f"{_machine(result)} {result['groups']} × {result['size']} attempts a task and step; medians of {result['repeats']}.",
+        "",
+        "| ready tasks | one after another | together, loop | together, `grouped_mm` | gain |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = [
+            f"{row[way]['cpu_s']:.2f} s, {row[way]['memory_mib']} MiB" if way in row else "–" for way in ("alone", "loop", "grouped_mm")
+        ]
+        lines.append(f"| {row['tasks']} | {' | '.join(cells)} | {row['gain'] or '–'} |")
+    return "\n".join(lines)
+
+
+def outside_torch(result: Result) -> str:
+    """The share of a step outside torch, and in which module."""
+    columns = {
+        "packing": ["packing.py"],
+        "gathering (`shared.py`)": ["shared.py"],
+        "the step itself": ["step.py"],
+        "metrics": ["metrics.py"],
+        "advantages, shaping": ["advantage.py", "shaping.py", "batch.py"],
+    }
+    lines = [
+        _machine(result),
+        "",
+        f"| attempts in a step | step | outside torch | standard error | {' | '.join(columns)} |",
+        "|---" * (4 + len(columns)) + "|",
+    ]
+    for row in result["rows"]:
+        parts = [f"{sum(row['outside_by_module'].get(name, 0.0) for name in names):.1%}" for names in columns.values()]
+        lines.append(
+            f"| {row['groups']} × {result['size']} | {row['step_cpu_ms']:.0f} ms | **{row['outside_torch_share']:.1%}** |"
+            f" {row['standard_error']:.1%} | {' | '.join(parts)} |"
+        )
+    return "\n".join(lines)
+
+
 def _machine(result: Result) -> str:
     machine = result["machine"]
     return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began."
 
 
-TABLES: dict[str, Table] = {"scaling": scaling, "machinery": machinery, "trl": trl}
+TABLES: dict[str, Table] = {
+    "scaling": scaling,
+    "machinery": machinery,
+    "trl": trl,
+    "shared-steps-cpu": shared_steps,
+    "shared-steps-tiny": shared_steps,
+    "trainer-overhead": outside_torch,
+}
 
 
 def main() -> None:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(Path(RESULTS).glob("*.json"))}
-    PAGE.write_text(page(PAGE.read_text(), results, TABLES))
+    for path in PAGES:
+        path.write_text(page(path.read_text(), results, TABLES))
 
 
 if __name__ == "__main__":

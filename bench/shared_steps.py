@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report import machine, write
+from bench.report import RESULTS, machine, write
 from bench.trainer_step import make_groups
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 WAYS = ("alone", "loop", "grouped_mm")
 """One after another; together, by a loop over the adapters in each layer; together, by one grouped product."""
+SETTINGS = ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")
 RANKS = (4, 8, 16, 32)
 TARGETS = (
     ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
@@ -54,6 +55,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--most-s", type=float, default=450.0, help="no further measurement is begun after so many seconds")
     parser.add_argument("--name", help="write bench/results/<name>.json and docs/images/<name>.png")
+    parser.add_argument(
+        "--add", action="store_true", help="keep what <name>.json has of other numbers of tasks, measured with the same settings"
+    )
     parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -73,6 +77,8 @@ def main() -> None:
         if args.name:
             from bench.learning_charts import draw_shared_steps
 
+            if args.add:
+                found = added(found, args.name)
             write(args.name, found)
             draw_shared_steps(found, args.name)
 
@@ -81,7 +87,7 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
     described = machine()
     started, rows, left_out = time.monotonic(), list[dict[str, Any]](), list[str]()
     for tasks in map(int, args.tasks.split(",")):
-        found: dict[str, Any] = {"tasks": tasks}
+        found: dict[str, Any] = {"tasks": tasks, "load_before": machine()["load_before"]}
         for way in WAYS if tasks > 1 else WAYS[:1]:
             if time.monotonic() - started > args.most_s:
                 left_out.append(f"{tasks} tasks, {way}: {args.most_s:.0f} s were over")
@@ -96,8 +102,18 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
         rows.append(found | {"gain": gain(found, args.device)})
     if args.device == "cpu":
         left_out.append("everything on a GPU: torch sees none here")
-    settings = {name: getattr(args, name) for name in ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")}
+    settings = {name: getattr(args, name) for name in SETTINGS}
     return {"machine": described} | settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
+
+
+def added(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """`found` with the rows of the file that it lacks. Raises: SystemExit when those are of other settings."""
+    before = json.loads((RESULTS / f"{name}.json").read_text())
+    if any(before[setting] != found[setting] for setting in SETTINGS):
+        raise SystemExit(f"bench/results/{name}.json was measured with other settings")
+    new = {row["tasks"] for row in found["rows"]}
+    rows = sorted([*found["rows"], *(row for row in before["rows"] if row["tasks"] not in new)], key=lambda row: row["tasks"])
+    return before | {"rows": rows, "took_s": before["took_s"] + found["took_s"], "left_out": found["left_out"]}
 
 
 def gain(found: dict[str, Any], device: str) -> float | None:

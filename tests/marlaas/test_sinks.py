@@ -1,10 +1,17 @@
 """Events become points, and points arrive in a real tracker."""
 
+import json
+import os
+import sqlite3
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event as Record
+from wandb.proto import wandb_internal_pb2
 
 from common.messages import Event
 from marlaas.sinks import SinkError, open_sink, point_of
@@ -75,6 +82,63 @@ def records(file: Path) -> list[Record]:
         found.append(Record.FromString(content[12 : 12 + length]))
         content = content[16 + length :]
     return found
+
+
+LOG_BOTH = """
+import sys
+from tests.marlaas.test_sinks import EVALUATION, STEP, open_sink, point_of
+
+sink = open_sink(sys.argv[1])
+for event in (STEP, EVALUATION):
+    sink.log(point_of(event))
+sink.close()
+"""
+"""In a process of its own, as trackers start servers and read their environment once."""
+
+
+def log_both(address: str, folder: Path, **environment: str) -> None:
+    known = {"PATH", "LD_LIBRARY_PATH", "TMPDIR"} & os.environ.keys()
+    inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", LOG_BOTH, address]
+    done = subprocess.run(command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wandb_run_holds_the_points_by_version(tmp_path: Path) -> None:
+    log_both("wandb:letters", tmp_path, WANDB_MODE="offline")
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-a-1.wandb")
+    told = [wandb_internal_pb2.Record.FromString(record) for record in wandb_records(file.read_bytes())]
+    (run,) = [one.run for one in told if one.WhichOneof("record_type") == "run"]
+    assert (run.project, run.run_id, run.display_name, run.run_group) == ("letters", "a-1", "a-1", "acme")
+    assert ("*", "version") in {(one.metric.glob_name, one.metric.step_metric) for one in told}
+    logged = [{item.nested_key[0]: json.loads(item.value_json) for item in one.history.item} for one in told if one.HasField("history")]
+    step, evaluation = logged
+    assert (step["version"], step["step/entropy"], step["step/reward.format"]) == (3, 1.25, 0.75)
+    assert (evaluation["version"], evaluation["evaluation/pass_at.4"]) == (2, 0.5)
+
+
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """LevelDB's log after a header of 7 bytes: blocks of 32 KiB; in them checksum (4), length (2), kind (1), content."""
+    place, part = 7, b""
+    while place + 7 <= len(content):
+        if (left := 32_768 - place % 32_768) < 7:
+            place += left
+            continue
+        length, kind = struct.unpack_from("<HB", content, place + 4)
+        part += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part of one
+            yield part
+            part = b""
+
+
+def test_trackio_table_holds_the_points_by_version(tmp_path: Path) -> None:
+    log_both("trackio:letters", tmp_path, TRACKIO_DIR=str(tmp_path / "kept"))
+    with sqlite3.connect(tmp_path / "kept" / "letters.db") as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
+    logged = {(run, version): json.loads(metrics) for run, version, metrics in rows}
+    assert logged.keys() == {("a-1", 3), ("a-1", 2)}
+    assert (logged["a-1", 3]["step/entropy"], logged["a-1", 2]["evaluation/pass_at.4"]) == (1.25, 0.5)
 
 
 @pytest.mark.parametrize(

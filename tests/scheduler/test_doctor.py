@@ -41,6 +41,9 @@ class StagesWithBlobs(Stages):
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         batch = delivery.read(TrainBatch)
         self.batches.append(batch)
+        if (batch.task, batch.version) == ("live", 1):
+            # A straggler of version 1 holds up version 2. Opened later it would be of version 2, and a step could leave without it.
+            await eventually(lambda: any((group.task, group.group) == ("live", 4) for group in self.opened), 60)
         if self.trains:
             kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
             stored = await self.store(batch.task, batch.version + 1, kinds=kinds)
@@ -82,7 +85,7 @@ async def waiting_for_a_member(world: World) -> None:
         waiting = await world.rows("SELECT count(*) FROM trajectories WHERE task = 'live' AND state = 'scored'")
         return waiting == [(len(WAITING),)] and await world.rows("SELECT version FROM tasks WHERE id = 'live'") == [(2,)]
 
-    await eventually(stuck)
+    await eventually(stuck, 60)
     await settled(world)
 
 

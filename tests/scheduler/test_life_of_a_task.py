@@ -303,6 +303,40 @@ async def test_new_scheduler_goes_on_where_the_old_one_stopped(bus: Bus, databas
         await world.event("a", "finished")
         assert await world.rows("SELECT count(*) FROM steps WHERE state = 'trained'") == [(8,)]
         assert await world.rows("SELECT admitted - voided FROM tasks") == [(16,)]
+        assert await world.rows("SELECT version FROM steps WHERE state = 'trained' ORDER BY version") == [
+            (version,) for version in range(8)
+        ]
+        assert await world.rows("SELECT count(*), count(DISTINCT number), max(number) FROM groups WHERE state = 'trained'") == [
+            (16, 16, 15)
+        ]
+        assert await world.rows("SELECT DISTINCT count(*) FROM groups GROUP BY step") == [(2,)]
+
+
+async def test_pace_is_kept_across_a_pause_a_void_group_and_another_scheduler(bus: Bus, database_url: str) -> None:
+    """At a version, with so many void, just what its bound allows was ever admitted: no burst, and no place that stays lost."""
+    stages = Stages(
+        failure=lambda group, member: "sandbox died" if (group.task, group.group) == ("a", 1) else None,
+        withheld=lambda group, member: group.task == "a" and group.group >= 6,
+    )
+    kept = [(2, 1, 2 * 2 + 2 * 2 + 1)]  # version · groups of a step + (bound + 1) · groups of a step + void
+    pace = "SELECT version, voided, admitted FROM tasks"
+
+    async def is_kept() -> bool:
+        return await world.rows(pace) == kept
+
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=9))
+        await eventually(is_kept, 60)
+        await bus.publish(control("pause", "a"))
+        await world.event("a", "paused")
+        await bus.publish(control("resume", "a"))
+        await world.event("a", "resumed")
+        assert await world.rows(pace) == kept
+    again = Stages(failure=stages.failure, withheld=stages.withheld)
+    async with running_world(bus, database_url, again) as world:
+        await world.submit("b", spec(tenant="other"))  # admitted after the new scheduler looked at both
+        await world.event("b", "finished", tenant="other")
+        assert await world.rows(f"{pace} WHERE id = 'a'") == kept
 
 
 async def test_two_schedulers_share_the_work(bus: Bus, database_url: str) -> None:

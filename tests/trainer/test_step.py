@@ -124,6 +124,29 @@ def test_interleaved_tasks_equal_tasks_alone_bit_for_bit(policy: Policy) -> None
         assert not torch.equal(alone[name].optimizer.params, begin(policy, DIFFERENT[name]).optimizer.params)
 
 
+@pytest.mark.parametrize("order", ["bd", "db"])
+def test_what_another_task_computes_amid_a_step_changes_no_bit_of_it(policy: Policy, order: str) -> None:
+    """Both need the base model several times, each time in several micro-batches, and take turns at it, whoever begins."""
+    residents = {name: begin(policy, DIFFERENT[name]) for name in order}
+    groups = {name: make_groups(ord(name), groups=4) for name in order}
+    running = {name: step_of(policy, residents[name], groups[name], DIFFERENT[name], budget_tokens=64) for name in order}
+    found, asked = dict[str, StepResult](), {name: next(one) for name, one in running.items()}
+    turns = 0
+    while asked:
+        for name in [name for name in order if name in asked]:
+            (answered,) = answer(policy, [asked.pop(name)], budget_tokens=64)
+            turns += answered.micro_batches
+            try:
+                asked[name] = running[name].send(answered)
+            except StopIteration as finished:
+                found[name] = finished.value
+    assert turns > 8
+    for name in order:
+        alone = train_step(policy, residents[name], groups[name], DIFFERENT[name], budget_tokens=64)
+        assert_identical(found[name].resident, alone.resident)
+        assert found[name].canary == alone.canary
+
+
 def test_a_step_touches_nothing_of_the_base_model_or_of_what_went_in(policy: Policy) -> None:
     before = begin(policy, DIFFERENT["a"])
     copies = [before.optimizer.params.clone(), before.optimizer.exp_avg.clone(), before.optimizer.exp_avg_sq.clone()]
