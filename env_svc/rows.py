@@ -1,7 +1,8 @@
 """Rows of question and answer: from a JSONL file that the deployment or this package brings, or from Hugging Face.
 
 A task names a file, and whoever submits a task is not whoever runs the replica: a name leads into the folder
-`MARLAAS_ENV_DATA`, or to a file shipped beside the environments, and nowhere else.
+`MARLAAS_ENV_DATA`, or to a file shipped beside the environments, and nowhere else. A data set of Hugging Face may lie there
+too, `openai/gsm8k` in the folder of that name: a replica that has it asks nobody.
 """
 
 import json
@@ -45,9 +46,10 @@ def rows_of_file(name: str) -> list[Row]:
 
 @lru_cache(maxsize=8)
 def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Row]:
-    """A data set of Hugging Face, by name.
+    """A data set of Hugging Face, by name: the deployment's copy, or as the hub has it.
 
-    Raises: WrongOptions when `datasets` is not installed; EnvironmentUnavailable when the data set cannot be loaded now.
+    Raises: WrongOptions when `datasets` is not installed, or the data set has no such configuration or split;
+    EnvironmentUnavailable when it cannot be loaded now.
     """
     if not HUB_NAME.match(name):  # the library would take a folder of this machine as well
         raise WrongOptions(f"option 'dataset': '{name}' is not the name of a data set on Hugging Face, such as 'openai/gsm8k'")
@@ -55,8 +57,11 @@ def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Ro
         import datasets  # pyright: ignore[reportMissingImports]  # the extra `marlaas[datasets]`
     except ImportError:
         raise WrongOptions("option 'dataset' needs the package 'datasets' on the replica: pip install 'marlaas[datasets]'") from None
+    copy = _data_folder() / name
     try:
-        loaded: Any = datasets.load_dataset(name, configuration, split=split)
+        loaded: Any = datasets.load_dataset(str(copy.resolve()) if copy.is_dir() else name, configuration, split=split)
+    except ValueError as error:
+        raise WrongOptions(f"data set '{name}': {error}") from None
     except Exception as error:
         raise EnvironmentUnavailable(f"data set '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
     return [dict(row) for row in loaded]

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +15,21 @@ from env_svc.builtin.math_problems import MathProblems, final_answer
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.rows import row_at
 
+ROOT = Path(__file__).parents[2]
+READ = """
+import json
+from env_svc.contract import EnvironmentUnavailable, WrongOptions
+from env_svc.rows import rows_of_dataset
+
+read = {"train": rows_of_dataset("openai/gsm8k", "main", "train")}
+read["test"] = [row["question"] for row in rows_of_dataset("openai/gsm8k", "main", "test")]
+for wrong in (("openai/other", None, "train"), ("openai/gsm8k", "main", "dev")):
+    try:
+        rows_of_dataset(*wrong)
+    except (EnvironmentUnavailable, WrongOptions) as error:
+        read["-".join(map(str, wrong))] = f"{type(error).__name__}: {error}"
+print(json.dumps(read))
+"""
 GSM8K = {
     "question": "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many altogether?",
     "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 72",
@@ -122,3 +140,25 @@ def test_hugging_face_data_sets_are_an_extra() -> None:
     assert find_spec("datasets") is None, "the environment of the tests has the extra now: test it with a data set of its own"
     with pytest.raises(WrongOptions, match=r"pip install 'marlaas\[datasets\]'"):
         MathProblems(dataset="openai/gsm8k")
+
+
+def test_copy_of_a_hugging_face_data_set_may_lie_in_the_data_folder(tmp_path: Path) -> None:
+    """Read by the package itself where DATASETS_PYTHON names an interpreter that has it, otherwise by a stand-in."""
+    copy = tmp_path / "openai" / "gsm8k"
+    (copy / "main").mkdir(parents=True)
+    (copy / "README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n"
+        "  - split: test\n    path: main/test-*\n---\n"
+    )
+    for split, rows_there in (("train", [GSM8K, GSM8K]), ("test", [{**GSM8K, "question": "Another?"}])):
+        (copy / "main" / f"{split}-00000-of-00001.jsonl").write_text("\n".join(map(json.dumps, rows_there)))
+    real = os.environ.get("DATASETS_PYTHON")
+    paths = [ROOT] if real else [ROOT, Path(__file__).parent / "guests" / "standins"]
+    variables = {"MARLAAS_ENV_DATA": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
+    variables |= {"HF_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+    ended = subprocess.run([real or sys.executable, "-c", READ], env=variables, stdout=subprocess.PIPE, check=True, timeout=100)
+    read = json.loads(ended.stdout)
+    assert read["train"] == [GSM8K, GSM8K]
+    assert read["test"] == ["Another?"]
+    assert read["openai/other-None-train"].startswith("EnvironmentUnavailable: data set 'openai/other' cannot be loaded: ConnectionError")
+    assert read["openai/gsm8k-main-dev"].startswith("WrongOptions: data set 'openai/gsm8k': Unknown split \"dev\"")

@@ -1,6 +1,6 @@
 """OpenEnv servers as environments, and what becomes of an episode when a replica or the server ends.
 
-Where MARLAAS_TEST_OPENENV names the interpreter of a virtual environment that has openenv 0.10, it serves the game; otherwise
+Where OPENENV_PYTHON names the interpreter of a virtual environment that has openenv 0.10, it serves the game; otherwise
 a stand-in that speaks its protocol.
 """
 
@@ -28,7 +28,7 @@ from tests.conftest import running
 
 ROOT = Path(__file__).parents[2]
 GUESTS = Path(__file__).parent / "guests"
-REAL = os.environ.get("MARLAAS_TEST_OPENENV")
+REAL = os.environ.get("OPENENV_PYTHON")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Tasksets of `verifiers`, in a host process of their own.
 
-Where MARLAAS_TEST_VERIFIERS names the interpreter of a virtual environment that has verifiers 0.4, they are played by it;
+Where VERIFIERS_PYTHON names the interpreter of a virtual environment that has verifiers 0.4, they are played by it;
 otherwise by a stand-in for the part of it that the adapter meets.
 """
 
@@ -23,7 +23,7 @@ from env_svc.workers import Workers
 
 ROOT = Path(__file__).parents[2]
 GUESTS = Path(__file__).parent / "guests"
-REAL = os.environ.get("MARLAAS_TEST_VERIFIERS")
+REAL = os.environ.get("VERIFIERS_PYTHON")
 UNPLAYABLE = {
     "own_env": ("class Mine(vf.Env): pass\n__all__ += ['Mine']", "brings its own way to play"),
     "own_setup": (
