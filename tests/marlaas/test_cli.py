@@ -112,7 +112,7 @@ async def test_rejection_is_printed_line_by_line(nats_url: str, scheduler: Answe
     assert complaint(done).splitlines()[1:] == ["  pool: no pool 'huge' here", "  and another reason"]
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.stem)
 def test_example_is_a_task_that_the_offered_pools_take(path: Path) -> None:
     from common.pools import objections, read_pools
 
