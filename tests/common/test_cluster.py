@@ -4,6 +4,7 @@ import asyncio
 import filecmp
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,14 +13,17 @@ from structlog.testing import capture_logs
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, Outgoing
+from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Away
-from common.messages import ControlTask, HistoryMark
+from common.messages import ControlTask, HistoryMark, SubmitTask
 from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, STREAMS
 from tests.common.cluster import NODES, Cluster, running_cluster
 from tests.conftest import eventually
 
 T = TypeVar("T")
+JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=5.0)
+MORE = 50
+"""Messages that must come through after each event."""
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -57,6 +61,10 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.1)
 
 
+def job(number: int) -> Outgoing:
+    return Outgoing(streams.submit("acme"), SubmitTask(task=f"t{number}", tenant="acme", spec={}), f"submit:t{number}")
+
+
 async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(cluster: Cluster) -> None:
     stored = [*(stream.name for stream in STREAMS), "KV_replicas", "KV_tasks", f"KV_{HISTORY_BUCKET}", f"OBJ_{BLOBS_BUCKET}"]
 
@@ -78,6 +86,50 @@ async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(c
     await bus.declare()
     assert await copies(bus) == {NODES}
     await bus.close()
+
+
+async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_once(whole: Cluster) -> None:
+    published = 0
+    handled: set[str] = set()
+    enough = asyncio.Event()
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        task = delivery.read(SubmitTask).task
+        yield Outgoing(streams.checked(task), ControlTask(task=task, tenant="acme"), f"checked:{task}")
+        handled.add(task)
+
+    async def publish(bus: Bus) -> None:
+        nonlocal published
+        while not enough.is_set():
+            await bus.publish(job(published))
+            published += 1
+
+    async def more_come_through() -> None:
+        """Of those that are published from now on."""
+        first = published
+        await eventually(lambda: published > first + MORE and f"t{first + MORE}" in handled, 120)
+
+    async with connected(whole, "sender") as sender, connected(whole, "worker") as worker:
+        consuming = asyncio.create_task(worker.consume(JOBS, handler, Slots(8)))
+        publishing = asyncio.create_task(publish(sender))
+        await more_come_through()
+        for node in range(NODES):
+            await whole.caught_up()
+            whole.kill(node)
+            await more_come_through()
+            whole.start(node)
+        enough.set()
+        await publishing
+
+        async def all_done() -> bool:
+            return await worker.backlog(streams.JOBS) == 0
+
+        await whole.caught_up()
+        await eventually(all_done, 60)
+        effects = await worker.subjects(streams.TURNS)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+    assert effects == {streams.checked(f"t{number}"): 1 for number in range(published)}
 
 
 async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_path: Path) -> None:
