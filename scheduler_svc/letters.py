@@ -109,6 +109,8 @@ class Wish:
     number: int
     by: int
     """Sequence of the job that asks, in its stream."""
+    stored: Delivery | None
+    """The letter as its stream has it; None when it is gone."""
     task: str | None
     letter: DeadLetter | None
     """None when it is gone, or cannot be read."""
@@ -125,12 +127,14 @@ async def read_wish(bus: Bus, delivery: Delivery) -> Wish:
         stored = await bus.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
-        return Wish(job.tenant, job.letter, delivery.sequence, task=None, letter=None, body=None)
-    return Wish(job.tenant, job.letter, delivery.sequence, recorded_task(stored.subject), letter, await _body(bus, letter))
+        return Wish(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
+    return Wish(job.tenant, job.letter, delivery.sequence, stored, recorded_task(stored.subject), letter, await _body(bus, letter))
 
 
 async def resend(connection: AsyncConnection, wish: Wish) -> None:
     """Publish the letter's message again under a new id, or say why not."""
+    if wish.stored is not None and not is_about_a_letter(wish.stored):
+        await message_failed(connection, wish.stored)  # which nobody may have settled yet: wishes and letters come by two ways
     task = next(iter(await tasks.lock_tasks(connection, [wish.task])), None) if wish.task else None
     objection = _objection(wish, task)
     if objection is None and task is not None and (key := _group_of_wish(wish, task)) is not None:

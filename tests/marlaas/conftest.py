@@ -40,23 +40,23 @@ class Answering:
             return
         job = delivery.read(ControlTask)
         name = {"cancel": "cancelled", "pause": "paused", "resume": "resumed"}[verb]
-        yield self._event(job.tenant, job.task, name, {"reason": job.reason})
         status = await self._bus.get_value(streams.TASKS_BUCKET, job.task, TaskStatus)
         assert status is not None
         state = "running" if verb == "resume" else name
         await self._bus.put_value(streams.TASKS_BUCKET, job.task, status.model_copy(update={"state": state, "reason": job.reason}))
+        yield self._event(job.tenant, job.task, name, {"reason": job.reason})
 
     async def _submit(self, job: SubmitTask) -> AsyncIterator[Outgoing]:
         spec = TaskSpec.model_validate(job.spec)
         if spec.pool != "tiny":
             yield self._event(job.tenant, job.task, "rejected", {"reasons": [f"pool: no pool '{spec.pool}' here", "and another reason"]})
             return
-        yield self._event(job.tenant, job.task, "accepted")
         status = TaskStatus(
             tenant=job.tenant, task=job.task, name=spec.name, pool=spec.pool, state="running", version=0, steps=spec.steps,
             submitted_s=time.time(), updated_s=time.time(),
         )  # fmt: skip
-        await self._bus.put_value(streams.TASKS_BUCKET, job.task, status)
+        await self._bus.put_value(streams.TASKS_BUCKET, job.task, status)  # before it is told, as the scheduler does
+        yield self._event(job.tenant, job.task, "accepted")
         if spec.name == "slow":
             return
         for version in range(1, spec.steps + 1):

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import ControlTask, DeadLetter, ResendLetter, SubmitTask, TaskStatus, TrajectoriesScored
 from marlaas.client import Client, ClientError
+from scheduler_svc.database import Database
+from scheduler_svc.letters import read_wish, resend
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec
 
@@ -64,6 +67,23 @@ async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus
         await world.event("a", "finished")
         assert await world.rows("SELECT count(*) FROM tasks") == [(1,)]
         assert await world.rows("SELECT count(*) FROM events WHERE task = 'a' AND event = 'accepted'") == [(1,)]
+
+
+async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database_url: str) -> None:
+    job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
+    number = await bury(bus, "jobs", "none", job)
+    wish = await read_wish(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
+    database = await Database.connect(database_url)
+    try:
+        for _ in range(2):
+            async with database.transaction() as connection:
+                await resend(connection, wish)
+        async with database.transaction() as connection:
+            rows = (await connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
+            sent = (await connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
+    finally:
+        await database.close()
+    assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
 
 
 async def test_score_that_could_not_be_settled_counts_once_however_often_it_is_sent_again(
