@@ -178,10 +178,15 @@ TABLES: dict[str, Table] = {
 }
 
 
-def main() -> None:
+def pages() -> dict[Path, str]:
+    """Each page as its results make it."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(Path(RESULTS).glob("*.json"))}
-    for path in PAGES:
-        path.write_text(page(path.read_text(), results, TABLES))
+    return {path: page(path.read_text(), results, TABLES) for path in PAGES}
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,12 @@ def test_only_what_is_between_the_marks_is_written_anew() -> None:
     assert pages.page(text, {}, tables) == text
 
 
+def test_pages_hold_the_tables_that_their_results_make() -> None:
+    """Otherwise: python -m bench.pages"""
+    for path, text in pages.pages().items():
+        assert path.read_text() == text, path.name
+
+
 def test_tables_are_made_of_what_was_measured() -> None:
     machine = {"cores": 2, "processor": "x", "load_before": 0.1}
     side = {"train_s": 4.0, "with_starts_s": 9.0, "reward": {"first": 0.1, "last": 0.5}, "peak_mib": 7}
