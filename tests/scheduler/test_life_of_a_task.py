@@ -219,6 +219,25 @@ async def test_pause_stops_admission_and_resume_goes_on(bus: Bus, database_url: 
         await world.event("a", "finished")
 
 
+async def test_pausing_one_task_leaves_what_others_have_in_flight_as_it_is(bus: Bus, database_url: str) -> None:
+    answers: set[str] = set()
+    stages = Stages(withheld=lambda group, member: group.task not in answers)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await world.submit("b", spec(tenant="other"))
+        await eventually(lambda: [sum(group.task == task for group in stages.opened) for task in "ab"] == [4, 4])
+        flying = [group for group in stages.opened if group.task == "b"]
+        await bus.publish(control("pause", "a"))
+        await world.event("a", "paused")
+        answers.add("b")
+        for group in flying:
+            for member in range(group.size):
+                await bus.publish(scored(group, member, reward=float(member)))
+        await world.event("b", "finished", tenant="other")
+        assert await world.rows("SELECT admitted, voided FROM tasks WHERE id = 'b'") == [(6, 0)]
+        assert await world.rows("SELECT DISTINCT state, count(*) FROM groups WHERE task = 'a' GROUP BY state") == [("open", 4)]
+
+
 async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         await world.submit("a")

@@ -63,7 +63,7 @@ async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, datab
         await world.submit("a", spec(steps=1))
 
         async def is_taken() -> bool:
-            return await bus.backlog(streams.BATCHES) == 1
+            return await bus.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
 
         await eventually(is_taken)
         assert not await send_lost_steps_again(world.database, bus, age_s=0)

@@ -4,10 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+import pytest
+
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask, ReplicaReport
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
+from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,3 +87,19 @@ async def test_lockstep_goes_on_without_a_task_that_ends(bus: Bus, database_url:
         message = ControlTask(task="stuck", tenant="acme")
         await bus.publish(Outgoing(streams.control("cancel", "acme"), message, "cancel:stuck"))
         assert (await world.event("a", "finished"))["version"] == 3
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+async def test_next_task_has_its_turn_once_the_one_before_has_failed_or_was_cancelled(bus: Bus, database_url: str, ending: str) -> None:
+    stages = Stages(
+        failure=lambda group, member: "sandbox died" if group.task == "a" else None,
+        withheld=lambda group, member: group.task == "a" and ending == "cancelled",
+    )
+    async with running_world(bus, database_url, stages, policy=Policy.SEQUENTIAL) as world:
+        await world.submit("a", spec())
+        await eventually(lambda: len(stages.opened) > 0)
+        await world.submit("b", spec(tenant="other"))
+        if ending == "cancelled":
+            await bus.publish(Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel"))
+        await world.event("a", ending)
+        await world.event("b", "finished", tenant="other")
