@@ -12,7 +12,7 @@ A blob of version v of a task is needed when
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -67,19 +67,18 @@ class Cleaner:
             except MarlaasError as error:
                 log.warning("cleaning_postponed", error=str(error))
 
-    async def after_step(self, task: Task) -> None:
-        """Delete the scored messages and the blobs that the step has made old."""
+    async def after_steps(self, advanced: Sequence[Task]) -> None:
+        """Delete the scored messages and the blobs that the tasks' newest steps have made old."""
         async with self._database.transaction() as connection:
-            kept = await _kept(connection, task)
-            needed = await steps.first_needed_sequence(connection, task.id)
-            aged = await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old()))
-            started = await tasks.started_from(connection, task.id)
-        if not task.is_live:
-            await self.purge(task.id)
-        elif needed is not None:
-            await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed))
-        for blob in [blob for blob in aged if not (_is_kept(blob, kept) or blob.ref.name in started)]:
-            await _quietly(self._blobs.delete(blob.ref.name))
+            old = [await _grown_old(connection, task) for task in advanced]
+            needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
+        for task in advanced:
+            if not task.is_live:
+                await self.purge(task.id)
+            elif task.id in needed:
+                await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed[task.id]))
+        for name in [name for names in old for name in names]:
+            await _quietly(self._blobs.delete(name))
 
     async def purge(self, task: str) -> None:
         """Delete every message of a task that has ended."""
@@ -128,8 +127,18 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     return NeededBlobs(found.is_live, found.version, needed)
 
 
+async def _grown_old(connection: AsyncConnection, task: Task) -> list[str]:
+    """Blobs that the task's newest step has made unneeded."""
+    kept = await _kept(connection, task)
+    aged = [blob for blob in await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old())) if not _is_kept(blob, kept)]
+    started = await tasks.started_from(connection, task.id) if any(blob.kind == "adapter" for blob in aged) else set[str]()
+    return [blob.ref.name for blob in aged if blob.ref.name not in started]
+
+
 async def _kept(connection: AsyncConnection, task: Task) -> Kept:
-    return Kept(task.spec, task.version, await evaluations.held_versions(connection, task.id, task.spec.keep.best))
+    is_evaluated = task.spec.evaluation.every > 0
+    held = await evaluations.held_versions(connection, task.id, task.spec.keep.best) if is_evaluated else frozenset[int]()
+    return Kept(task.spec, task.version, held)
 
 
 def _is_kept(blob: StepBlob, kept: Kept) -> bool:

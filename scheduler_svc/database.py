@@ -38,7 +38,7 @@ class Database:
     @classmethod
     async def connect(cls, url: str, *, patience_s: float = PATIENCE_S) -> "Database":
         """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
-        engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+        engine = create_async_engine(url, pool_size=8, max_overflow=8)
         shown = make_url(url).render_as_string(hide_password=True)
         attempt = 0
         while True:

@@ -98,7 +98,7 @@ async def batch(connection: AsyncConnection, task: Task, policy: Policy) -> bool
 async def _send_step(connection: AsyncConnection, task: Task) -> bool:
     if task.state != TaskState.RUNNING or task.version >= task.spec.steps:
         return False
-    live = await groups.unbatched_groups(connection, task.id)
+    live = await groups.unbatched_groups(connection, task.id, task.version)
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
@@ -106,7 +106,7 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
         await groups.lock_groups(connection, keys)
         await void_and_refund(connection, {task.id: task}, keys, VoidReason.STALE, {})
     numbers = groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
-    if numbers is None or await steps.step_exists(connection, task.id, task.version):
+    if numbers is None:
         return False
     members = await steps.batch_groups(connection, task.id, task.version, numbers)
     await send_to_trainer(connection, task, members)

@@ -11,6 +11,7 @@ from scheduler_svc.measures import VOID_GROUPS
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import evaluations, groups, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup, GroupKey
+from scheduler_svc.queries.progress import progress_of
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason
 
@@ -83,7 +84,7 @@ async def _verdict(connection: AsyncConnection, task: Task, failures: int) -> st
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
     limit = task.spec.limits.max_failed_share
-    found = await groups.latest_failures(connection, task.id)
+    found = (await progress_of(connection, task.id)).failures
     if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
     return None

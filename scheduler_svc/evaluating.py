@@ -14,10 +14,11 @@ from common.spec import Sampling
 from scheduler_svc.endings import charge_evaluation, end_task
 from scheduler_svc.evaluation import FIRST_ROW, Result, first_group, is_due, prompt_seed, result_of
 from scheduler_svc.notices import announce
-from scheduler_svc.queries import evaluations, steps, tasks
+from scheduler_svc.queries import evaluations, tasks
 from scheduler_svc.queries.evaluations import EndedGroup, Outcome, PlannedGroup
 from scheduler_svc.queries.groups import GroupKey
 from scheduler_svc.queries.outbox import Letter
+from scheduler_svc.queries.progress import progress_of
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import TaskState
 
@@ -60,8 +61,8 @@ async def finish_if_done(connection: AsyncConnection, task: Task) -> bool:
     """End a task that has trained every step, unless an evaluation is under way."""
     if task.version < task.spec.steps or await evaluations.is_running(connection, task.id):
         return False
-    step = await steps.latest_step(connection, task.id)
-    return await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": step.reward if step else None})
+    progress = await progress_of(connection, task.id)
+    return await end_task(connection, task, TaskState.FINISHED, data={"version": task.version, "reward": progress.reward})
 
 
 async def _ended(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:

@@ -7,29 +7,28 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.messages import Event, TaskStatus
-from scheduler_svc.queries import groups, outbox, steps
+from scheduler_svc.queries import outbox
 from scheduler_svc.queries.outbox import Letter
+from scheduler_svc.queries.progress import Progress, progress_of
 from scheduler_svc.queries.tasks import Task, find_task
 
 
 async def announce(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, JsonValue] | None = None) -> None:
     """Record an event and publish it, in order."""
-    number = await outbox.record_event(connection, tenant, task, event, dict(data or {}))
     message = Event.model_validate({"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data or {}})
-    await outbox.post(connection, [Letter(streams.events(tenant, task), message, f"event:{number}")])
+    await outbox.record_and_post(connection, message, streams.events(tenant, task))
 
 
-async def publish_status(connection: AsyncConnection, task: str | Task) -> None:
-    """Publish the task's status as the transaction leaves it; an id is looked up."""
+async def publish_status(connection: AsyncConnection, task: str | Task, progress: Progress | None = None) -> None:
+    """Publish the task's status as the transaction leaves it; an id and missing progress are looked up."""
     found = await find_task(connection, task) if isinstance(task, str) else task
     assert found is not None
-    subject = streams.value_subject(streams.TASKS_BUCKET, found.id)
-    await outbox.post(connection, [Letter(subject, await _status(connection, found), "", as_json=True)])
+    status = _status(found, progress or await progress_of(connection, found.id))
+    await outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
 
 
-async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:
-    step = await steps.latest_step(connection, task.id)
-    failures = await groups.latest_failures(connection, task.id)
+def _status(task: Task, progress: Progress) -> TaskStatus:
+    failures = progress.failures
     return TaskStatus(
         tenant=task.tenant,
         task=task.id,
@@ -39,11 +38,11 @@ async def _status(connection: AsyncConnection, task: Task) -> TaskStatus:
         reason=task.reason,
         version=task.version,
         steps=task.spec.steps,
-        reward=step.reward if step else None,
-        staleness=step.staleness_mean if step else None,
-        sampled_tokens=await steps.sampled_tokens(connection, task.id),
+        reward=progress.reward,
+        staleness=progress.staleness,
+        sampled_tokens=progress.sampled_tokens,
         failed_share=failures.share if failures.ended else None,
-        dead_letters=await outbox.count_dead_letters(connection, task.id),
+        dead_letters=progress.dead_letters,
         adapter=task.adapter,
         submitted_s=task.submitted_at.timestamp(),
         updated_s=time.time(),

@@ -96,8 +96,8 @@ class Scheduler:
                 task = await settlement.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
                 if task is not None:
                     advanced.append(task)
-        for task in advanced:
-            await self._cleaner.after_step(task)
+        if advanced:
+            await self._cleaner.after_steps(advanced)
 
     async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:

@@ -20,7 +20,8 @@ from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, steps, tasks
 from scheduler_svc.queries.evaluations import Outcome
-from scheduler_svc.queries.groups import EndedGroup, Failures, GroupKey, ScoredMember
+from scheduler_svc.queries.groups import EndedGroup, GroupKey, ScoredMember
+from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import TaskState, VoidReason
@@ -156,8 +157,8 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, task)})
     step = await steps.finish_step(connection, updated)
     await steps.record_training(connection, updated)
-    failures = await groups.latest_failures(connection, task.id)
-    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, failures))
+    progress = await progress_of(connection, task.id)
+    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
     await evaluating.plan(connection, task)
     exhausted = await exhausted_budget(connection, task)
     if exhausted is not None:
@@ -166,7 +167,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
     if await evaluating.finish_if_done(connection, task):
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
-    await publish_status(connection, task)
+    await publish_status(connection, task, progress)
     await batch(connection, task, policy)
     return task
 

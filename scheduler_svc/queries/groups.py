@@ -36,8 +36,6 @@ GroupKey = tuple[str, int]
 CLOCKS_MAY_DIFFER_S = 5.0
 """More than this into the future, and a clock was put back."""
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
-LATEST_GROUPS = 100
-"""Of a task, among which the share that failed is counted; the view `task_status` counts among as many."""
 
 
 @dataclass(frozen=True)
@@ -224,35 +222,6 @@ async def refills_by_version(connection: AsyncConnection, ids: Collection[str]) 
     return {(task, version): count for task, version, count in (await connection.execute(statement)).all()}
 
 
-@dataclass(frozen=True)
-class Failures:
-    """How many of a task's latest groups failed."""
-
-    failed: int
-    ended: int
-    """Those that were scored or failed: neither under way, nor void for another reason."""
-
-    @property
-    def share(self) -> float:
-        return self.failed / self.ended if self.ended else 0.0
-
-
-async def latest_failures(connection: AsyncConnection, task: str) -> Failures:
-    """Among the latest `LATEST_GROUPS` groups admitted."""
-    latest = (
-        select(groups.c.state, groups.c.void_reason)
-        .where(groups.c.task == task)
-        .order_by(groups.c.number.desc())
-        .limit(LATEST_GROUPS)
-        .subquery()
-    )
-    failed = latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
-    scored = latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
-    statement = select(func.count().filter(failed), func.count().filter(or_(failed, scored))).select_from(latest)
-    row = (await connection.execute(statement)).one()
-    return Failures(*row)
-
-
 async def void_groups(connection: AsyncConnection, keys: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
     """Live groups among `keys`, and their unfinished members, become void."""
     statement = (
@@ -309,10 +278,11 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
-async def unbatched_groups(connection: AsyncConnection, task: str) -> list[LiveGroup]:
-    """The task's open and ready groups."""
+async def unbatched_groups(connection: AsyncConnection, task: str, version: int) -> list[LiveGroup]:
+    """The task's open and ready groups; none while the step from `version` is with the trainer."""
+    with_trainer = select(literal(1)).where(steps.c.task == task, steps.c.version == version).exists()
     statement = select(groups.c.number, groups.c.version, groups.c.state).where(
-        groups.c.task == task, groups.c.state.in_((GroupState.OPEN, GroupState.READY))
+        groups.c.task == task, groups.c.state.in_((GroupState.OPEN, GroupState.READY)), not_(with_trainer)
     )
     return [LiveGroup(row.number, row.version, row.state == GroupState.READY) for row in (await connection.execute(statement)).all()]
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import delete, func, literal, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import DeadLetter, Message, ReplicaReport, as_json
+from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
 from common.streams import KIND_HEADER
 from scheduler_svc.tables import dead_letters, events, outbox, relay, replicas
 
@@ -104,10 +104,13 @@ async def last_given(connection: AsyncConnection) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def record_event(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, object]) -> int:
-    """Write an event's row; returns its number, which makes its message id."""
-    statement = insert(events).values(tenant=tenant, task=task, event=event, data=data).returning(events.c.id)
-    return int((await connection.execute(statement)).scalar_one())
+async def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
+    """Write an event's row and its message, whose id is made of the row's number; one statement."""
+    values = {"tenant": event.tenant, "task": event.task, "event": event.event, "data": dict(event.data)}
+    recorded = insert(events).values(values).returning(events.c.id).cte("recorded")
+    message_id = func.concat("event:", recorded.c.id)
+    row = select(literal(subject), message_id, literal({KIND_HEADER: event.kind}, JSONB), literal(event.encode()))
+    await connection.execute(insert(outbox).from_select(["subject", "message_id", "headers", "body"], row))
 
 
 async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
@@ -133,11 +136,6 @@ async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bo
         .returning(dead_letters.c.id)
     )
     return (await connection.execute(statement)).first() is not None
-
-
-async def count_dead_letters(connection: AsyncConnection, task: str) -> int:
-    statement = select(func.count()).select_from(dead_letters).where(dead_letters.c.task == task)
-    return int((await connection.execute(statement)).scalar_one())
 
 
 async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import RowMapping, delete, func, null, select, update
+from sqlalchemy import RowMapping, delete, func, literal, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -56,37 +56,27 @@ class StepSummary:
 
 async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
     """Make the groups a step: they become batched, the step's row is written, and their members are listed in order."""
-    await connection.execute(
+    chosen = (
         update(groups)
         .where(groups.c.task == task, groups.c.number.in_(numbers), groups.c.state == GroupState.READY)
         .values(state=GroupState.BATCHED, step=version)
+        .returning(groups.c.number, groups.c.version, groups.c.admitted_at)
+        .cte("chosen")
     )
-    chosen = select(groups).where(groups.c.task == task, groups.c.step == version, groups.c.state == GroupState.BATCHED).subquery()
-    members = trajectories.join(chosen, (trajectories.c.task == chosen.c.task) & (trajectories.c.group == chosen.c.number))
-    totals = select(
-        func.avg(trajectories.c.reward),
-        func.avg(version - chosen.c.version),
-        version - func.min(chosen.c.version),
-        func.sum(trajectories.c.sampled_tokens),
-        func.min(chosen.c.admitted_at),
-        func.min(trajectories.c.scored_at),
-        func.max(trajectories.c.scored_at),
-    ).select_from(members)
-    reward, mean, most, tokens, first_admitted, first_scored, last_scored = (await connection.execute(totals)).one()
-    await connection.execute(
-        insert(steps).values(
-            task=task,
-            version=version,
-            state=StepState.BATCHED,
-            reward=reward,
-            staleness_mean=float(mean),
-            staleness_max=most,
-            sampled_tokens=tokens,
-            first_admitted_at=first_admitted,
-            first_scored_at=first_scored,
-            last_scored_at=last_scored,
-        )
-    )
+    step = {
+        "task": literal(task),
+        "version": literal(version),
+        "state": literal(StepState.BATCHED.value),
+        "reward": func.avg(trajectories.c.reward),
+        "staleness_mean": func.avg(version - chosen.c.version),
+        "staleness_max": version - func.min(chosen.c.version),
+        "sampled_tokens": func.sum(trajectories.c.sampled_tokens),
+        "first_admitted_at": func.min(chosen.c.admitted_at),
+        "first_scored_at": func.min(trajectories.c.scored_at),
+        "last_scored_at": func.max(trajectories.c.scored_at),
+    }
+    members = trajectories.join(chosen, (trajectories.c.task == task) & (trajectories.c.group == chosen.c.number))
+    await connection.execute(insert(steps).from_select(list(step), select(*step.values()).select_from(members)))
     return await members_of_step(connection, task, version)
 
 
@@ -103,11 +93,6 @@ async def members_of_step(connection: AsyncConnection, task: str, version: int) 
         group = found.setdefault(row.number, BatchGroup(group=row.number, version=row.version, members=[]))
         group.members.append(BatchMember(member=row.member, sequence=row.sequence, reward=row.reward))
     return list(found.values())
-
-
-async def step_exists(connection: AsyncConnection, task: str, version: int) -> bool:
-    statement = select(steps.c.version).where(steps.c.task == task, steps.c.version == version)
-    return (await connection.execute(statement)).first() is not None
 
 
 async def tasks_in_training(connection: AsyncConnection) -> set[str]:
@@ -136,7 +121,7 @@ async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
     """The step, its groups and their members become trained."""
     version = updated.version - 1
-    statement = (
+    step = (
         update(steps)
         .where(steps.c.task == updated.task, steps.c.version == version, steps.c.state == StepState.BATCHED)
         .values(
@@ -150,8 +135,8 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
             trained_at=func.now(),
         )
         .returning(steps)
+        .cte("trained_step")
     )
-    row = (await connection.execute(statement)).mappings().one()
     trained = (
         update(groups)
         .where(groups.c.task == updated.task, groups.c.step == version, groups.c.state == GroupState.BATCHED)
@@ -159,7 +144,7 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
         .returning(groups.c.number)
         .cte("trained_groups")
     )
-    await connection.execute(
+    members = (
         update(trajectories)
         .where(
             trajectories.c.task == updated.task,
@@ -167,8 +152,9 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
             trajectories.c.state == TrajectoryState.SCORED,
         )
         .values(state=TrajectoryState.TRAINED)
+        .cte("trained_members")
     )
-    return _summary(row)
+    return _summary((await connection.execute(select(step).add_cte(members))).mappings().one())
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
@@ -181,28 +167,18 @@ async def take_back_steps(connection: AsyncConnection, task: str) -> None:
     await connection.execute(delete(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED))
 
 
-async def latest_step(connection: AsyncConnection, task: str) -> StepSummary | None:
-    statement = select(steps).where(steps.c.task == task, steps.c.state == StepState.TRAINED).order_by(steps.c.version.desc()).limit(1)
-    row = (await connection.execute(statement)).mappings().first()
-    return _summary(row) if row else None
-
-
-async def sampled_tokens(connection: AsyncConnection, task: str) -> int:
-    """Tokens sampled for the task's ended groups."""
-    statement = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task, ledger.c.kind == "sampled")
-    return int((await connection.execute(statement)).scalar_one())
-
-
 async def spent_tokens(connection: AsyncConnection, task: str) -> int:
     """All that the ledger has of the task."""
     statement = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task)
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def first_needed_sequence(connection: AsyncConnection, task: str) -> int | None:
-    """The oldest scored message that a step may still read; None when there is none."""
-    statement = select(func.min(trajectories.c.sequence)).where(trajectories.c.task == task, trajectories.c.state == TrajectoryState.SCORED)
-    return (await connection.execute(statement)).scalar_one()
+async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
+    """The oldest scored message that a step of each of these tasks may still read; tasks without any are absent."""
+    statement = select(trajectories.c.task, func.min(trajectories.c.sequence).label("first")).where(
+        trajectories.c.task.in_(sorted(ids)), trajectories.c.state == TrajectoryState.SCORED
+    )
+    return {row.task: row.first for row in (await connection.execute(statement.group_by(trajectories.c.task))).all()}
 
 
 async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:

@@ -260,7 +260,7 @@ async def test_step_of_a_paused_task_keeps_what_is_on_its_way(bus: Bus, database
         await bus.publish(turn)
         async with world.database.transaction() as connection:
             [task] = await tasks.lock_tasks(connection, ["a"])
-        await Cleaner(world.database, bus, sweep_s=60).after_step(task)
+        await Cleaner(world.database, bus, sweep_s=60).after_steps([task])
         assert await bus.subjects(streams.TURNS) == {turn.subject: 1}
 
 
