@@ -389,10 +389,11 @@ class Bus:
                 await asyncio.shield(pull.stop())
                 keeping_alive.cancel()
 
-    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256) -> None:
+    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, linger_s: float = 0.0) -> None:
         """Hand messages to `handler` in lists, one list at a time, until cancelled.
 
-        When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
+        `linger_s`: how long a list waits for more to join it, so that one transaction serves them all. When a list fails,
+        each of its messages is tried by itself, so that a bad one harms no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             keeping_alive = runners.create_task(pull.keep_alive())
@@ -400,6 +401,9 @@ class Bus:
             try:
                 while True:
                     messages = await pull.receive(lambda: most - pull.held, never.wait)
+                    if linger_s:
+                        await asyncio.sleep(linger_s)
+                        messages += pull.take()
                     deliveries = [_delivery(message) for message in messages]
                     if all(delivery.attempt <= consumer.max_deliveries for delivery in deliveries):
                         try:
@@ -732,13 +736,17 @@ class _Pull:
                 self._missing = False
                 await self._redeclare()
             if self._arrived:
-                found = list(self._arrived)
-                self._arrived.clear()
-                self._held.update((message.reply, message) for message in found)
-                return found
+                return self.take()
             await self._ask(room())
             await _first(self._woken.wait(), changed(), timeout_s=PULL_EXPIRES_S)
             self._woken.clear()
+
+    def take(self) -> list[Msg]:
+        """What has arrived, into hand."""
+        found = list(self._arrived)
+        self._arrived.clear()
+        self._held.update((message.reply, message) for message in found)
+        return found
 
     async def _ask(self, room: int) -> None:
         if time.monotonic() - self._asked_at > PULL_EXPIRES_S + LOST_PULL_S:

@@ -26,6 +26,8 @@ from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
 
 LOST_STEPS_EVERY_S = 60.0
+LINGER_S = 0.01
+"""Scores and wishes for admission wait so long for more of their kind: under load one transaction serves many."""
 
 log = structlog.get_logger()
 
@@ -54,14 +56,14 @@ class Scheduler:
             runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
             runners.create_task(self._look_for_lost_steps())
-            for consumer, handler in (
-                (streams.SCHEDULER_JOBS, self.take_jobs),
-                (streams.SCHEDULER_CHECKED, self.take_checks),
-                (streams.SCHEDULER_SCORED, self.take_scores),
-                (streams.SCHEDULER_WEIGHTS, self.take_weights),
-                (streams.SCHEDULER_FAILED, self.take_failures),
+            for consumer, handler, linger_s in (
+                (streams.SCHEDULER_JOBS, self.take_jobs, 0.0),
+                (streams.SCHEDULER_CHECKED, self.take_checks, 0.0),
+                (streams.SCHEDULER_SCORED, self.take_scores, LINGER_S),
+                (streams.SCHEDULER_WEIGHTS, self.take_weights, 0.0),
+                (streams.SCHEDULER_FAILED, self.take_failures, 0.0),
             ):
-                runners.create_task(self._bus.consume_batches(consumer, handler))
+                runners.create_task(self._bus.consume_batches(consumer, handler, linger_s=linger_s))
 
     # -------------------------------------------------------------------------------------------------------- handlers
 
@@ -120,6 +122,7 @@ class Scheduler:
         while True:
             notice_cancellation()
             await self._admission_wanted.wait()
+            await asyncio.sleep(LINGER_S)
             self._admission_wanted.clear()
             try:
                 async with self._database.transaction() as connection:
