@@ -74,7 +74,7 @@ class Session:
         return await self._ask("step", action)
 
     async def close(self) -> None:
-        """Returns when the server has ended the session, so that its place is free."""
+        """Returns when the server has ended the session, so that its place there is free."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._socket.send_json({"type": "close"})
@@ -84,6 +84,10 @@ class Session:
             pass  # it is gone, or will be with the connection
         finally:
             await self._http.close()
+
+    async def drop(self) -> None:
+        """Ends the connection at once: the server may be busy for long with what nobody wants any more."""
+        await self._http.close()
 
     async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observed:
         try:
@@ -144,7 +148,8 @@ class Sessions:
         try:
             yield
         except BaseException:
-            await self.end(session)
+            self._used -= 1
+            await session.drop()
             raise
         if not only_if_it_fails and all(there is not session for _, there in self._waiting):
             await self.end(session)

@@ -5,6 +5,7 @@ a stand-in that speaks its protocol.
 """
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import msgpack
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import JsonValue
 
 from common import spec
@@ -163,6 +166,33 @@ async def test_environment_that_fails_there_is_no_reward_0(port: int) -> None:
         with pytest.raises(RuntimeError, match=r"failed at step \(EXECUTION_ERROR\): division by zero"):
             await environment.step(opening.state, Reply("0"))
         assert isinstance(await environment.step(opening.state, Reply("10")), Continue)
+
+
+async def test_call_that_is_given_up_does_not_wait_for_the_server() -> None:
+    asked: list[str] = []
+    left = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        try:
+            async for message in socket:
+                asked.append(json.loads(message.data)["type"])
+                if asked[-1] == "reset":
+                    await socket.send_json({"type": "observation", "data": {"observation": {"text": "Wait."}, "done": False}})
+        finally:
+            left.set()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/ws", hang)
+    async with TestServer(app) as server, playing(server.port or 0) as environment:
+        opening = await environment.open(0, 5)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await environment.step(opening.state, Reply("10"))
+        await left.wait()
+        assert asked == ["reset", "step"], "its host would be killed while it waited for an answer to `close`"
 
 
 @pytest.mark.parametrize("options", [{"server": "10.0.0.7:8000"}, {"sessions": 0}, {"tools": True, "action": "number"}])
