@@ -61,7 +61,7 @@ class Stage:
     async def answer(self, group: GroupContext, *requests: TurnRequest) -> dict[int, SampledTurn]:
         """Ask and wait until every member is answered and the request is acknowledged."""
         await self.ask(group, *requests)
-        await eventually(lambda: len(self.turns(group)) == len(requests), timeout_s=30)
+        await eventually(lambda: len(self.turns(group)) == len(requests), timeout_s=60)
         await eventually(self.is_idle)
         return self.turns(group)
 
@@ -309,8 +309,8 @@ async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: 
 async def test_slots_count_members_and_come_back_as_they_finish(stage: Stage) -> None:
     group = group_of("slots", max_tokens=200)
     await stage.ask(group, *first_turns(range(12)))
-    await eventually(lambda: stage.slots.free <= 64 - 12, timeout_s=10)
-    await eventually(lambda: stage.slots.free == 64, timeout_s=30)
+    await eventually(lambda: stage.slots.free <= 64 - 12, timeout_s=60)
+    await eventually(lambda: stage.slots.free == 64, timeout_s=60)
     await eventually(lambda: len(stage.turns(group)) == 12)
 
 
