@@ -69,6 +69,8 @@ MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 PING_EVERY_S = 5.0
 PINGS_UNANSWERED = 3
 """A connection on which nothing comes back is given up after PING_EVERY_S times this, and another is made."""
+READER_S = 10.0
+"""How long the server keeps the consumer behind a bucket that was read; nats-py leaves it behind, and the server's own bound is minutes."""
 CLOCK_EVERY_S = 5.0
 """How often NATS's clock is read."""
 SLOWEST_CLOCK_S = 1.0
@@ -643,7 +645,7 @@ class Bus:
     async def all_values(self, bucket: str, model: type[M]) -> list[M]:
         """Every current entry."""
         store = await self._bucket(bucket)
-        watcher = await store.watchall(ignore_deletes=True)
+        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=READER_S)
         found: list[M] = []
         try:
             async for entry in watcher:

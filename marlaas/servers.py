@@ -35,6 +35,8 @@ jetstream {{
 """
 NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
+NATS_MEMORY = "512MiB"
+"""Go's soft limit: nats-server reads whole 8 MiB blocks of what it stores now and then, and without it lets garbage grow to as much."""
 FULL_BELOW_BYTES = 16 * 1024**2
 """Twice the largest message."""
 STORE = "jetstream"
@@ -90,7 +92,7 @@ def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
     store = folder / STORE
     store.mkdir(exist_ok=True)
     config.write_text(NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store)))
-    return Command("nats", [binary, "--config", str(config)])
+    return Command("nats", [binary, "--config", str(config)], env={"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)})
 
 
 class NatsDisk:
