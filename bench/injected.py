@@ -1,7 +1,7 @@
 """Stage times that a benchmark injects: how long each turn is sampled, each tool call takes and each step is trained.
 
 A time depends only on what it is for (task, group, member, turn), so every scheduling policy meets the same work. Turns take
-between half and one and a half times their mean. `Limits` says what no schedule can beat with these times.
+between half and one and a half times their mean, or as `spread` says. `Limits` says what no schedule can beat with these times.
 """
 
 import hashlib
@@ -18,6 +18,8 @@ class Times:
     """Of what follows a turn: a tool call, or the grading."""
     train_s: float
     """Of one optimizer step; exact."""
+    spread: float = 1.0
+    """Turns take between 1 - spread/2 and 1 + spread/2 times their mean; at 0 the members of a group stay together."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Work:
 def turn_s(times: Times, task: str, group: int, member: int, turn: int) -> tuple[float, float]:
     """Of one turn: seconds of sampling, and of the environment after it (whole milliseconds: it travels in the reply)."""
     digest = hashlib.sha256(f"{task}:{group}:{member}:{turn}".encode()).digest()
-    first, second = (0.5 + int.from_bytes(part, "big") / 2**32 for part in (digest[:4], digest[4:8]))
+    first, second = (1 + times.spread * (int.from_bytes(part, "big") / 2**32 - 0.5) for part in (digest[:4], digest[4:8]))
     return times.sample_s * first, round(times.environment_s * second * 1000) / 1000
 
 

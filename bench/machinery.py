@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--tasks", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=4, help="of each task")
+    parser.add_argument("--steps", type=int, default=8, help="of each task")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--places", type=int, default=256)
@@ -68,15 +68,30 @@ def arguments() -> argparse.Namespace:
 
 
 def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything as fast as it goes, then the same at about half that rate, by turns that take their time."""
+    """As fast as it goes, and what is added to a turn at half that rate; with the members of a group together, and apart.
+
+    Together: all members of a group end each turn at the same moment, and travel in one message. Apart: each turn takes its own
+    time, so nearly each travels alone.
+    """
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
-    with services(folder, server, options.places, {}) as running:
-        full = asyncio.run(_played(running, NOTHING, work))
     in_flight = min(options.places * 1.5, work.tasks * work.groups_per_step * work.group_size)
-    between_turns_s = in_flight / (full["turns_per_s"] / 2)
-    with services(folder, server, options.places, {}) as running:
-        half = asyncio.run(_played(running, Times(between_turns_s / 2, between_turns_s / 2, 0.0), work))
-    return {"full": full, "half": half}
+
+    def played(times: Times) -> dict[str, Any]:
+        with services(folder, server, options.places, {}) as running:
+            return asyncio.run(_played(running, times, work))
+
+    def at_rate(turns_per_s: float, spread: float) -> dict[str, Any]:
+        between_turns_s = in_flight / turns_per_s
+        return played(Times(between_turns_s / 2, between_turns_s / 2, 0.0, spread))
+
+    full = played(NOTHING)
+    apart = at_rate(full["turns_per_s"], spread=1.0)
+    return {
+        "full": full,
+        "half": at_rate(full["turns_per_s"] / 2, spread=0.0),
+        "apart": apart,
+        "apart_half": at_rate(apart["turns_per_s"] / 2, spread=1.0),
+    }
 
 
 async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]:

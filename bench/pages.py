@@ -81,16 +81,19 @@ def machinery(result: Result) -> str:
     """What was measured of the machinery, one line each."""
     lines = [_machine(result), "", "| what | value |", "|---|---|"]
     if "throughput" in result:
-        full, half = result["throughput"]["full"], result["throughput"]["half"]
-        spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
-        added, kept = half["added_ms"], full["rows_bytes_per_trajectory"]
-        lines += [
-            f"| turns a second, as fast as they go | {full['turns_per_s']:.0f} |",
-            f"| processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
-            f"| added to a turn at {half['turns_per_s']:.0f} turns a second, ms"
-            f" | p50 {added['p50']}, p90 {added['p90']}, p99 {added['p99']} |",
-            f"| PostgreSQL a trajectory, bytes | {full['wal_bytes_per_trajectory']} written ahead, {kept} kept |",
-        ]
+        for name, fast, slow in (("together", "full", "half"), ("apart", "apart", "apart_half")):
+            full, half = result["throughput"][fast], result["throughput"][slow]
+            spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
+            added = half["added_ms"]
+            lines += [
+                f"| members {name}: turns a second, as fast as they go | {full['turns_per_s']:.0f} |",
+                f"| members {name}: processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
+                f"| members {name}: added to a turn at {half['turns_per_s']:.0f} turns a second, ms"
+                f" | p50 {added['p50']}, p90 {added['p90']}, p99 {added['p99']} |",
+            ]
+        full = result["throughput"]["full"]
+        written, kept = full["wal_bytes_per_trajectory"], full["rows_bytes_per_trajectory"]
+        lines.append(f"| PostgreSQL a trajectory, bytes | {written} written ahead, {kept} kept |")
     if "statements" in result:
         counted = result["statements"]
         lines.append(f"| SQL statements | {counted['per_step']} a step, {counted['per_trajectory']} a trajectory |")

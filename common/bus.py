@@ -391,21 +391,23 @@ class Bus:
                 await asyncio.shield(pull.stop())
                 keeping_alive.cancel()
 
-    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, linger_s: float = 0.0) -> None:
+    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, spacing_s: float = 0.0) -> None:
         """Hand messages to `handler` in lists, one list at a time, until cancelled.
 
-        `linger_s`: how long a list waits for more to join it, so that one transaction serves them all. When a list fails,
-        each of its messages is tried by itself, so that a bad one harms no other.
+        Lists begin at least `spacing_s` apart: nothing waits in a quiet system, and in a busy one a list is longer, so that
+        one transaction serves more. When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             keeping_alive = runners.create_task(pull.keep_alive())
             never = asyncio.Event()
+            not_before = 0.0
             try:
                 while True:
                     messages = await pull.receive(lambda: most - pull.held, never.wait)
-                    if linger_s:
-                        await asyncio.sleep(linger_s)
+                    if (early_s := not_before - time.monotonic()) > 0:
+                        await asyncio.sleep(early_s)
                         messages += pull.take()
+                    not_before = time.monotonic() + spacing_s
                     deliveries = [_delivery(message) for message in messages]
                     if all(delivery.attempt <= consumer.max_deliveries for delivery in deliveries):
                         try:

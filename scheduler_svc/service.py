@@ -1,6 +1,7 @@
 """The scheduler at work: consumers settle, admission follows every change, the relay publishes, the tick looks at clocks."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
@@ -26,8 +27,8 @@ from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
 
 LOST_STEPS_EVERY_S = 60.0
-LINGER_S = 0.01
-"""Scores and wishes for admission wait so long for more of their kind: under load one transaction serves many."""
+SPACING_S = 0.03
+"""Between transactions that settle scores, and between admissions: under load one serves many."""
 
 log = structlog.get_logger()
 
@@ -56,14 +57,14 @@ class Scheduler:
             runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
             runners.create_task(self._look_for_lost_steps())
-            for consumer, handler, linger_s in (
+            for consumer, handler, spacing_s in (
                 (streams.SCHEDULER_JOBS, self.take_jobs, 0.0),
                 (streams.SCHEDULER_CHECKED, self.take_checks, 0.0),
-                (streams.SCHEDULER_SCORED, self.take_scores, LINGER_S),
+                (streams.SCHEDULER_SCORED, self.take_scores, SPACING_S),
                 (streams.SCHEDULER_WEIGHTS, self.take_weights, 0.0),
                 (streams.SCHEDULER_FAILED, self.take_failures, 0.0),
             ):
-                runners.create_task(self._bus.consume_batches(consumer, handler, linger_s=linger_s))
+                runners.create_task(self._bus.consume_batches(consumer, handler, spacing_s=spacing_s))
 
     # -------------------------------------------------------------------------------------------------------- handlers
 
@@ -119,10 +120,12 @@ class Scheduler:
     # --------------------------------------------------------------------------------------------------------- runners
 
     async def _admit_when_wanted(self) -> None:
+        not_before = 0.0
         while True:
             notice_cancellation()
             await self._admission_wanted.wait()
-            await asyncio.sleep(LINGER_S)
+            await asyncio.sleep(max(0.0, not_before - time.monotonic()))
+            not_before = time.monotonic() + SPACING_S
             self._admission_wanted.clear()
             try:
                 async with self._database.transaction() as connection:

@@ -236,6 +236,26 @@ async def test_no_more_messages_are_taken_than_there_are_slots(bus: Bus) -> None
     assert peak == 2
 
 
+async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_wait(bus: Bus) -> None:
+    lists: list[tuple[float, int]] = []
+
+    async def handler(deliveries: Sequence[Delivery]) -> None:
+        lists.append((time.monotonic(), len(deliveries)))
+
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, spacing_s=3.0))
+    try:
+        await bus.publish(job("a"))
+        await eventually(lambda: len(lists) == 1)
+        for task in "bcd":
+            await bus.publish(job(task))
+        await eventually(lambda: sum(count for _, count in lists) == 4)
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+    assert lists[1][0] - lists[0][0] >= 2.99
+    assert lists[1][1] == 3
+
+
 async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
     handled: list[str] = []
 
