@@ -163,8 +163,13 @@ async def void_steps(connection: AsyncConnection, task: str) -> None:
 
 
 async def take_back_steps(connection: AsyncConnection, task: str) -> None:
-    """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then."""
-    await connection.execute(delete(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED))
+    """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then, and no step's."""
+    taken_back = delete(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED).returning(steps.c.version).cte("taken_back")
+    await connection.execute(
+        update(groups)
+        .where(groups.c.task == task, groups.c.state == GroupState.VOID, groups.c.step.in_(select(taken_back.c.version)))
+        .values(step=None)
+    )
 
 
 async def spent_tokens(connection: AsyncConnection, task: str) -> int:

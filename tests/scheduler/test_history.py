@@ -22,7 +22,10 @@ from scheduler_svc.accept import accept
 from scheduler_svc.database import Database
 from scheduler_svc.doctor.messages import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
 from scheduler_svc.doctor.record import examine_record
+from scheduler_svc.endings import void_live_groups
 from scheduler_svc.history import Marker
+from scheduler_svc.queries import steps
+from scheduler_svc.queries import tasks as task_queries
 from scheduler_svc.queries.outbox import Relayed
 from scheduler_svc.relay import Relay
 from scheduler_svc.tables import tasks
@@ -174,6 +177,24 @@ async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
             await bus.close()
 
 
+async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await eventually(lambda: len(stages.batches) == 1)
+        async with world.database.transaction() as connection:
+            [task] = await task_queries.lock_tasks(connection, ["a"])
+            await void_live_groups(connection, task, "restored")
+            await steps.take_back_steps(connection, "a")
+
+        async def batched_again() -> bool:
+            return await world.rows("SELECT state FROM steps") == [("batched",)]
+
+        await eventually(batched_again)
+        [batch] = stages.batches
+        assert await world.rows("SELECT state, count(*) FROM groups WHERE step = 0 GROUP BY state") == [("batched", len(batch.groups))]
+
+
 async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on(database_url: str, tmp_path: Path) -> None:
     port, log = servers.free_port(), tmp_path / "nats.log"
     async with nats_on(tmp_path / "nats", port, log) as bus, running_world(bus, database_url, Stages()) as world:
@@ -191,7 +212,7 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_
         done = await accept(database, bus)
         assert done is not None
         assert (done.paused, done.unknown) == ({}, [])
-        assert done.voided["a"] > 0
+        assert set(done.voided) == {"a"}  # how many depends on the moment at which the scheduler was stopped
         await database.close()
         async with running_world(bus, database_url, Stages()) as world:
             await trained(world, "a", STEPS)

