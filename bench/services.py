@@ -75,7 +75,6 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
     pools.write_text(f'[{POOL}]\nmodel = "{ROOT / "models/tiny"}"\ncontext_tokens = {CONTEXT_TOKENS}\nsequences = {places}\n')
     url = servers.database_url(postgres_port, database)
     common = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")},
         "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
         "MARLAAS_POOLS_FILE": str(pools),
@@ -83,7 +82,7 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
         "MARLAAS_LOG_LEVEL": "warning",
     }
     scheduler_env = common | {"MARLAAS_SCHEDULER_DATABASE_URL": url}
-    subprocess.run([sys.executable, "-m", "scheduler_svc.migrate"], env=scheduler_env, check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "scheduler_svc.migrate"], env=_inherited() | scheduler_env, check=True, cwd=ROOT)
     with _running(servers.nats_command(folder / "nats", nats_port), folder) as nats:
         servers.wait_until_listening(nats_port, nats, "nats")
         own = {name: value for name, value in settings.items() if name.startswith("MARLAAS_SCHEDULER_")}
@@ -108,10 +107,15 @@ def _service(package: str, env: dict[str, str], folder: Path) -> Generator[psuti
         yield psutil.Process(process.pid)
 
 
+def _inherited() -> dict[str, str]:
+    """The environment, without settings that are meant for another stack."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+
+
 @contextmanager
 def _running(command: Command, folder: Path) -> Generator[subprocess.Popen[bytes]]:
     with (folder / f"{command.name}.log").open("ab") as log:
-        process = subprocess.Popen(command.argv, stdout=log, stderr=log, env=command.env or None, cwd=ROOT)
+        process = subprocess.Popen(command.argv, stdout=log, stderr=log, env=_inherited() | command.env, cwd=ROOT)
     try:
         yield process
     finally:

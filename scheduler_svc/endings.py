@@ -11,7 +11,7 @@ from scheduler_svc.measures import VOID_GROUPS
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import evaluations, groups, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup, GroupKey
-from scheduler_svc.queries.progress import progress_of
+from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason
 
@@ -70,21 +70,23 @@ async def void_and_refund(
         task = by_id[task_id]
         failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused
         await tasks.count_voided(connection, task_id, count, failures=count if failed else 0)
-        verdict = await _verdict(connection, task, count) if failed else None
+        if not failed:
+            continue
+        progress = await progress_of(connection, task_id)
+        verdict = _verdict(task, count, progress.failures)
         if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
             await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
-        elif failed:
-            await publish_status(connection, task_id)
+        else:
+            await publish_status(connection, task_id, progress)
 
 
-async def _verdict(connection: AsyncConnection, task: Task, failures: int) -> str | None:
-    """Why the task cannot go on after so many more failures; None when it can."""
+def _verdict(task: Task, failures: int, found: Failures) -> str | None:
+    """Why the task cannot go on after so many more failures, which leave `found` among its latest groups; None when it can."""
     in_a_row = task.failures_in_a_row + failures
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
     limit = task.spec.limits.max_failed_share
-    found = (await progress_of(connection, task.id)).failures
     if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
     return None
