@@ -88,7 +88,7 @@ class EnvService:
         """
         message = delivery.read(TurnsSampled)
         group = message.group
-        if self._is_expired(group):
+        if self._is_expired(group) or self._tasks.is_dropped(group.task):
             return
         unsampled = [Ended(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
         for out in self._scores(group, unsampled):

@@ -105,6 +105,13 @@ async def lock_groups(connection: AsyncConnection, keys: Collection[GroupKey]) -
     await connection.execute(statement.order_by(groups.c.task, groups.c.number).with_for_update())
 
 
+async def lock_open_group(connection: AsyncConnection, key: GroupKey) -> bool:
+    """Whether the group is open; then it is held until the transaction ends, as by `lock_groups`."""
+    task, number = key
+    statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
+    return (await connection.execute(statement.with_for_update())).first() is not None
+
+
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
     """Open members become scored, or void where they failed. The first message about a member wins."""
     first: dict[tuple[str, int, int], ScoredMember] = {}

@@ -478,6 +478,29 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
         following.cancel()
 
 
+@pytest.mark.parametrize("state", ["cancelled", "failed", "rejected"])
+async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus: Bus, workers: Workers, state: str) -> None:
+    service = service_of(workers, call_timeout_s=60.0)
+    async with at_desk(bus) as desk, serving(bus, service), asyncio.TaskGroup() as runners:
+        following = runners.create_task(service.follow_tasks(bus))
+        ended, other = group_of("Countdown", task="ended"), group_of("Countdown", task="other", size=1)
+        for group in (ended, other):
+            await desk.open(group)
+        first, second, third = await desk.requests(ended, 3)
+        (request,) = await desk.requests(other, 1)
+        await tell(bus, "ended", state)
+        await eventually(lambda: service._tasks.is_dropped("ended"))
+        late = [sampled(first, "3"), sampled(second, "no"), sampled(third, "", failure="its engine died")]
+        await desk.give(ended, late)
+        await desk.give(other, [sampled(request, "3")])
+        await desk.requests(other, 2)
+        await desk.handled_but(0)
+        assert len(await desk.requests(ended, 3)) == 3
+        assert await bus.subjects(streams.SCORED) == {}
+        assert await bus.subjects(streams.FAILED) == {}
+        following.cancel()
+
+
 async def tell(bus: Bus, task: str, state: str) -> None:
     """What the scheduler writes when a task's state changes."""
     status = TaskStatus(

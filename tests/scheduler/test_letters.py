@@ -8,12 +8,22 @@ from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.messages import ControlTask, DeadLetter, ResendLetter, SubmitTask, TaskStatus, TrajectoriesScored
+from common.messages import (
+    ControlTask,
+    DeadLetter,
+    ResendLetter,
+    SampledTurn,
+    SubmitTask,
+    TaskStatus,
+    TokenRecord,
+    TrajectoriesScored,
+    TurnsSampled,
+)
 from marlaas.client import Client, ClientError
 from scheduler_svc.database import Database
 from scheduler_svc.letters import read_wish, resend
 from tests.conftest import eventually
-from tests.scheduler.stages import Stages, World, running_world, scored, spec
+from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
 
 
 async def bury(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int = 0, body: bytes | None = None) -> int:
@@ -154,10 +164,38 @@ async def test_message_of_a_group_that_was_refilled_is_not_sent_again(bus: Bus, 
 
         number = await bury(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
         await eventually(lambda: len(stages.opened) == 5)
-        with pytest.raises(ClientError, match=f"group {first.group} was given up and another took its place"):
+        with pytest.raises(ClientError, match=f"group {first.group} is complete, or was given up and another took its place"):
             await client.resend(number)
         await asyncio.sleep(0.3)
         assert len(stages.opened) == 5
+
+
+@pytest.mark.parametrize("state", ["ready", "batched"])
+async def test_letter_about_a_group_that_is_complete_voids_nothing(bus: Bus, nats_url: str, database_url: str, state: str) -> None:
+    """A turn that was played by one replica may be dead to another, which got it once more."""
+    stages = Stages(trains=False, withheld=lambda group, member: state == "ready" and group.group > 0)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a", spec(steps=1))
+
+        async def complete() -> bool:
+            return await world.rows("SELECT state FROM groups WHERE number = 0") == [(state,)]
+
+        await eventually(complete)
+        first = next(group for group in stages.opened if group.group == 0)
+        played = SampledTurn(member=0, turn=0, transcript=TokenRecord(), reply="", finish="stop", state=b"")
+        turn = TurnsSampled(group=first, members=[played])
+        number = await bury(bus, "turn", "a", Outgoing(streams.turn("toy", "a", first.trajectory(0)), turn, "turn"))
+        await recorded(world, 1)
+        assert await world.rows("SELECT state, void_reason FROM groups WHERE number = 0") == [(state, None)]
+        assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
+        with pytest.raises(ClientError, match="group 0 is complete, or was given up"):
+            await client.resend(number)
+        for out in [scored(group, member, reward=float(member)) for group in stages.opened for member in range(2)]:
+            await bus.publish(out)
+        await eventually(lambda: len(stages.batches) == 1)
+        await bus.publish(updated(stages.batches[0]))
+        await world.event("a", "finished")
+        assert await world.rows("SELECT number, state FROM groups ORDER BY number") == [(0, "trained"), (1, "trained")]
 
 
 async def test_nobody_has_another_tenants_message_sent_again(bus: Bus, database_url: str) -> None:
