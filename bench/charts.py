@@ -22,16 +22,23 @@ PLACE_COLOURS = dict(zip(PLACES, ("C3", "#f2b8b5", "C0", "#b9d3ea", "C8", "#dddd
 
 def draw_scaling(result: dict[str, Any]) -> list[Path]:
     """Utilization, times, idle time by cause and timelines of `bench.scaling`; returns the files."""
-    runs = result["runs"]
-    name = result["options"]["name"]
-    drawn = [_utilization(runs, name), _times(runs, name), _idle(runs, name)]
+    return _drawn(result["runs"], result["options"]["name"], "busy", "sampler: places taken, %", "trainer: busy, %")
+
+
+def draw_agentic(result: dict[str, Any]) -> list[Path]:
+    """The same of `bench.agentic`, where a stage is as busy as its core; returns the files."""
+    return _drawn(result["runs"], result["options"]["name"], "core", "sampler: its core busy, %", "trainer: its core busy, %")
+
+
+def _drawn(runs: Runs, name: str, share: str, sampler: str, trainer: str) -> list[Path]:
+    drawn = [_utilization(runs, name, share, sampler, trainer), _times(runs, name), _idle(runs, name)]
     return [*drawn, _timelines(runs, name)] if any(run["lanes"] for run in runs) else drawn
 
 
-def _utilization(runs: Runs, name: str) -> Path:
+def _utilization(runs: Runs, name: str, share: str, sampler: str, trainer: str) -> Path:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
-    _lines(left, runs, lambda run: 100 * run["sampler"]["busy"], "sampler: places taken, %")
-    _lines(right, runs, lambda run: 100 * run["trainer"]["busy"], "trainer: busy, %")
+    _lines(left, runs, lambda run: 100 * run["sampler"][share], sampler)
+    _lines(right, runs, lambda run: 100 * run["trainer"][share], trainer)
     right.axhline(100, color="grey", linewidth=0.8, linestyle="dotted")
     return _saved(figure, f"{name}-utilization")
 
@@ -39,8 +46,11 @@ def _utilization(runs: Runs, name: str) -> Path:
 def _times(runs: Runs, name: str) -> Path:
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharex=True)
     _lines(axes[0][0], runs, lambda run: run["steps_per_s"], "throughput, steps a second")
-    _lines(axes[0][1], runs, lambda run: run["end_to_end_s"], "all tasks done, seconds (dotted: the policy's limit)", "log")
-    _lines(axes[0][1], runs, lambda run: run["limit_s"], "", "log", style="dotted")
+    limited = all("limit_s" in run for run in runs)
+    dotted = " (dotted: the policy's limit)" if limited else ""
+    _lines(axes[0][1], runs, lambda run: run["end_to_end_s"], f"all tasks done, seconds{dotted}", "log")
+    if limited:
+        _lines(axes[0][1], runs, lambda run: run["limit_s"], "", "log", style="dotted")
     _lines(axes[1][0], runs, lambda run: run["first_step_s"]["p50"], "time to first step, median seconds", "log")
     _lines(axes[1][1], runs, lambda run: run["step_s"]["p50"], "time per step of a task, median seconds", "log")
     return _saved(figure, f"{name}-times")

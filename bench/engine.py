@@ -14,7 +14,9 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -76,13 +78,13 @@ async def published_after_s(engine: Engine, name: str, folder: Path) -> float:
     return time.perf_counter() - started
 
 
-async def measure(options: argparse.Namespace) -> dict[str, object]:
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
     pool = read_pools(options.pools)[options.pool]
     started = time.perf_counter()
     cores = tuple(int(core) for core in options.cores.split(",") if core)
     engine = await Engine.start(EngineSettings.of(pool, device=options.device, cores=cores))
     await engine.warm_up()
-    found: dict[str, object] = {"pool": options.pool, "start_s": round(time.perf_counter() - started, 1), "kv_tokens": engine.kv_tokens}
+    found: dict[str, Any] = {"pool": options.pool, "start_s": round(time.perf_counter() - started, 1), "kv_tokens": engine.kv_tokens}
     try:
         with tempfile.TemporaryDirectory() as folder:
             for count in options.adapters:
@@ -106,7 +108,8 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
     return found
 
 
-if __name__ == "__main__":
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Of the command line unless given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pools", type=Path, default=Path(__file__).parents[1] / "pools.toml")
     parser.add_argument("--pool", default="tiny")
@@ -116,4 +119,8 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=48)
     parser.add_argument("--adapters", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 8, 16])
-    print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=2))
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(measure(arguments())), indent=2))

@@ -53,10 +53,8 @@ def _scaling_row(tasks: int, policy: str, chosen: list[Result]) -> str:
     def middle(value: Callable[[Result], float]) -> float:
         return median([value(run) for run in chosen])
 
-    ends = [run["end_to_end_s"] for run in chosen]
-    spread = f" ({min(ends):.1f} – {max(ends):.1f})" if len(ends) > 1 else ""
     return (
-        f"| {tasks} | {policy} | {len(chosen)} | {median(ends):.1f}{spread} | {chosen[0]['limit_s']:.1f}"
+        f"| {tasks} | {policy} | {len(chosen)} | {_with_spread([run['end_to_end_s'] for run in chosen])} | {chosen[0]['limit_s']:.1f}"
         f" | {middle(lambda run: run['share_of_limit']):.0%} | {middle(lambda run: run['sampler']['busy']):.1%}"
         f" | {middle(lambda run: run['trainer']['busy']):.1%} | {middle(lambda run: run['first_step_s']['p50']):.2f}"
         f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
@@ -75,6 +73,94 @@ def _gains(tasks: int, runs: dict[str, list[Result]]) -> str:
         f"{tasks} tasks asynchronous, {'; '.join(found)}. Closed form for updates one at a time, (R + E + T) / T:"
         f" {ours['limits_s']['closed_form']:.1f}×. Busiest stage: {ours['busiest']}."
     )
+
+
+def agentic(result: Result) -> str:
+    """Medians by number of tasks and policy on the real stack, what is gained, and what one task's stages leave to gain."""
+    runs, options, cores, alone = result["runs"], result["options"], result["cores"], result["engine_alone"]
+    lines = [
+        f"{_machine(result)} Sampler on core {_list(cores['sampler'])}, trainer on core {_list(cores['trainer'])}."
+        f" {options['steps']} steps a task of {options['groups']} × {options['size']} attempts, three turns each."
+        f" The engine alone, full of turns of {alone['tokens_per_turn']} tokens with {alone['adapters']} adapters:"
+        f" {alone['tokens_per_s']} tokens a second.",
+        "",
+        "| tasks | policy | runs | all done, s (spread) | sampler's core | trainer's core | trajectories a second | tokens a second"
+        " (of the engine alone) | first step, s | step p50 / p99, s |",
+        "|---" * 10 + "|",
+    ]
+    for tasks in sorted({run["tasks"] for run in runs}):
+        for policy in POLICIES:
+            chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
+            if chosen:
+                lines.append(_agentic_row(tasks, policy, chosen, alone["tokens_per_s"]))
+    lines += ["", *_agentic_gains(result)]
+    lines += [f"\nFailed: {'; '.join(result['failed'])}."] if result["failed"] else []
+    return "\n".join(lines)
+
+
+def _agentic_row(tasks: int, policy: str, chosen: list[Result], engine_tokens_per_s: float) -> str:
+    def middle(value: Callable[[Result], float]) -> float:
+        return median([value(run) for run in chosen])
+
+    tokens_per_s = middle(lambda run: run["tokens_per_s"])
+    return (
+        f"| {tasks} | {policy} | {len(chosen)} | {_with_spread([run['end_to_end_s'] for run in chosen])}"
+        f" | {middle(lambda run: run['sampler']['core']):.0%} | {middle(lambda run: run['trainer']['core']):.0%}"
+        f" | {middle(lambda run: run['trajectories_per_s']):.1f}"
+        f" | {tokens_per_s:.0f} ({tokens_per_s / engine_tokens_per_s:.0%})"
+        f" | {middle(lambda run: run['first_step_s']['p50']):.2f}"
+        f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
+    )
+
+
+def _agentic_gains(result: Result) -> list[str]:
+    runs, stages = result["runs"], result["stages"]
+    most = max(run["tasks"] for run in runs)
+    of_most = {policy: [run for run in runs if run["tasks"] == most and run["policy"] == policy] for policy in POLICIES}
+    ends = {policy: median([run["end_to_end_s"] for run in found]) for policy, found in of_most.items() if found}
+    found: list[str] = []
+    if len(ends) == len(POLICIES) and most > 1:
+        against = [f"{ends[other] / ends['asynchronous']:.1f}× sooner than {other}" for other in ("sequential", "synchronous")]
+        found.append(f"{most} tasks asynchronous are done {' and '.join(against)}.")
+    if stages:
+        found.append(
+            f"A step of one task takes {stages['step']:.2f} s: sampling R {stages['sampling']:.2f} s and tools E"
+            f" {stages['environment']:.2f} s of its slowest attempt, training T {stages['training']:.2f} s,"
+            f" {stages['between']:.2f} s between them."
+            f" (R + E + T) / T = {stages['closed_form']:.1f} is the most that updates one at a time leave to gain."
+        )
+    if stages and of_most["asynchronous"]:
+        cpu_s, cores = median([run["cpu_s_per_step"] for run in of_most["asynchronous"]]), result["machine"]["cores"]
+        busy = median([run["cores_busy"] for run in of_most["asynchronous"]])
+        found.append(
+            f"With {most} tasks asynchronous everything together takes {cpu_s:.2f} s of processor time a step and keeps the cores"
+            f" {busy:.0%} busy: {cores} cores leave {cores * stages['step'] / cpu_s:.1f}×, {most} tasks {most}×."
+        )
+    elsewhere = [run["elsewhere"] for run in runs]
+    found.append(
+        f"Staleness was {max(run['staleness_max'] for run in runs):.0f} throughout. {_agreement(runs)}"
+        f" Others took {min(elsewhere):.0%} to {max(elsewhere):.0%} of the cores meanwhile."
+    )
+    return [" ".join(found)]
+
+
+def _agreement(runs: list[Result]) -> str:
+    """How far a task's rewards differ between runs, whoever ran beside it."""
+    seen: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        for task, rewards in run["rewards"].items():
+            for step, reward in enumerate(rewards):
+                seen.setdefault((task, step), []).append(reward)
+    apart = max(max(found) - min(found) for found in seen.values())
+    return f"A task's mean reward of a step differs by {apart:.4f} at most between all runs, alone, beside others and under each policy."
+
+
+def _with_spread(values: list[float]) -> str:
+    return f"{median(values):.1f}" + (f" ({min(values):.1f} – {max(values):.1f})" if len(values) > 1 else "")
+
+
+def _list(values: list[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 def machinery(result: Result) -> str:
@@ -173,6 +259,7 @@ def _machine(result: Result) -> str:
 
 TABLES: dict[str, Table] = {
     "scaling": scaling,
+    "agentic": agentic,
     "machinery": machinery,
     "trl": trl,
     "shared-steps-cpu": shared_steps,

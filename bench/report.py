@@ -37,6 +37,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Percentiles that tables tell, to the thousandth."""
+    return {name: round(percentile(values, share), 3) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of them lie, nearest rank; 0 when there are none."""
     ordered = sorted(values)

@@ -139,9 +139,9 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
         "trainer": asdict(trainer),
         "steps_per_s": round(len(steps) / end_to_end_s, 3),
         "turns_per_s": round(len(trace.sampled) / end_to_end_s, 1),
-        "first_turn_s": _spread([at - submitted_at for at in begun.values()]),
-        "first_step_s": _spread(first_steps),
-        "step_s": _spread(per_step),
+        "first_turn_s": report.spread([at - submitted_at for at in begun.values()]),
+        "first_step_s": report.spread(first_steps),
+        "step_s": report.spread(per_step),
         "staleness_max": max(staleness for *_, staleness in steps),
         "cpu_s": cpu,
         "load": round(os.getloadavg()[0], 1),
@@ -193,10 +193,6 @@ def line(found: dict[str, Any]) -> str:
         f"  ({found['share_of_limit']:.0%} of it)  sampler {found['sampler']['busy']:.0%}  trainer {found['trainer']['busy']:.0%}"
         f"  first step {found['first_step_s']['p50']:.2f} s  step p50 {found['step_s']['p50']:.2f} s  {found['turns_per_s']:.0f} turns/s"
     )
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {name: round(report.percentile(values, share), 3) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from urllib.error import URLError
 
 import psutil
 
+from bench import usage
 from bench.report import ROOT
 from bench.standins import CONTEXT_TOKENS, POOL
 from marlaas import servers
@@ -45,11 +46,11 @@ class Services:
 
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds of each so far, children that live included."""
-        return {name: sum(_cpu_s(one) for one in _family(process)) for name, process in self.processes.items()}
+        return {name: sum(usage.cpu_s(one) for one in usage.family(process)) for name, process in self.processes.items()}
 
     def memory_bytes(self) -> dict[str, int]:
         """Proportional set size of each, children included."""
-        return {name: sum(_pss(one) for one in _family(process)) for name, process in self.processes.items()}
+        return {name: sum(usage.pss_bytes(one) for one in usage.family(process)) for name, process in self.processes.items()}
 
 
 @contextmanager
@@ -133,22 +134,3 @@ def _is_ready(port: int) -> bool:
             return answer.status == 200
     except (URLError, OSError):
         return False
-
-
-def _family(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return times.user + times.system
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.NoSuchProcess:
-        return 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from bench import usage
 from bench.report import ROOT, machine
 from common.spec import TaskSpec, parse_spec
 from marlaas import stack as stacks
@@ -94,16 +95,9 @@ def memory_mib(stack: Stack) -> dict[str, int]:
     for component in stack.components:
         if component.process is not None and psutil.pid_exists(component.process.pid):
             root = psutil.Process(component.process.pid)
-            found[component.name] = sum(_pss(process) for process in [root, *root.children(recursive=True)]) >> 20
-    found["supervisor"] = _pss(psutil.Process(stack.supervisor.pid)) >> 20
+            found[component.name] = sum(usage.pss_bytes(process) for process in usage.family(root)) >> 20
+    found["supervisor"] = usage.pss_bytes(psutil.Process(stack.supervisor.pid)) >> 20
     return found | {"total": sum(found.values())}
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.NoSuchProcess:
-        return 0
 
 
 if __name__ == "__main__":

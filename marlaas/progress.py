@@ -31,6 +31,8 @@ class Step:
     batched_s: float | None
     trained_s: float | None
     failed_share: float | None = None
+    first_admitted_s: float | None = None
+    started_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -129,6 +131,8 @@ def step_of(event: Event) -> Step:
         batched_s=_number(times.get("batched_s")),
         trained_s=_number(times.get("trained_s")),
         failed_share=_number(data.get("failed_share")),
+        first_admitted_s=_number(times.get("first_admitted_s")),
+        started_s=_number(times.get("started_s")),
         metrics={name: value for name, given in metrics.items() if (value := _number(given)) is not None}
         if isinstance(metrics, dict)
         else {},

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +40,17 @@ LOG_LINES = 15
 # ---------------------------------------------------------------------------------------------------------------- plan
 
 
-def make_plan(data: Path, pools_file: Path, *, nats_port: int | None = None, postgres_port: int | None = None) -> Plan:
+def make_plan(
+    data: Path,
+    pools_file: Path,
+    *,
+    nats_port: int | None = None,
+    postgres_port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Plan:
     """The whole stack for the pools in `pools_file`; ports not given are those of the last run, or any that are free.
 
+    `settings`: environment variables of the services; each reads its own, and they come before what the plan would say.
     Raises: Fatal when the pools file is wrong.
     """
     data = data.resolve()
@@ -58,7 +66,10 @@ def make_plan(data: Path, pools_file: Path, *, nats_port: int | None = None, pos
         pools_file=pools_file.resolve(),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
         prepare_env=common | database | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
-        services=_services(data, common, database, read_pools(pools_file)),
+        services=[
+            service.model_copy(update={"env": {**service.env, **(settings or {})}})
+            for service in _services(data, common, database, read_pools(pools_file))
+        ],
     )
 
 

@@ -76,6 +76,14 @@ def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> Non
         running_stack(data)
 
 
+def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Path) -> None:
+    plan = stack.make_plan(tmp_path, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": "sequential", "MARLAAS_ROLLOUT_CORES": ""})
+    assert {service.name for service in plan.services} == {"scheduler", "env", "rollout-tiny", "trainer-tiny"}
+    for service in plan.services:
+        assert service.env["MARLAAS_SCHEDULER_POLICY"] == "sequential"
+        assert service.env["MARLAAS_ROLLOUT_CORES"] == ""
+
+
 def test_second_start_on_the_same_directory_is_refused(data: Path) -> None:
     plan = plan_for(data)
     started(plan)

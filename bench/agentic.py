@@ -1,0 +1,243 @@
+"""The scheduling policies on the real one-machine stack: `python -m bench.agentic`. Writes bench/results/agentic.json and plots.
+
+vLLM samples and the trainer trains the tiny model, each on a core of its own; nothing is stood in for and no time is injected, as
+`bench.scaling` does. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.5 s in the mean and
+2 s at most. They are equal but for their seeds, strictly on policy, and the same under each policy, so all do the same work.
+
+    python -m bench.agentic [--tasks 1,2,4,8] [--policies asynchronous,synchronous,sequential] [--runs 3] [--steps 3]
+
+The largest number of tasks is run `--runs` times, the others once, on one stack a policy, after a task that warms it up. Where
+tasks were is overheard from their messages (`tap.py`), and told by the times in their steps' events.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from bench import cores, report, stages, timeline
+from bench.report import ROOT
+from bench.scaling import DRAWN_TASKS, POLICIES
+from bench.services import BenchError
+from bench.standins import SampledSpan, Trace
+from bench.tap import overheard, sampled_spans
+from bench.trl import WORKLOADS, spec
+from marlaas import stack as stacks
+from marlaas.client import ENDED, Client, ClientError
+from marlaas.progress import Step, step_of
+from marlaas.state import Stack, StackError
+
+WORKLOAD = "tools"
+PATIENCE_S, STEP_PATIENCE_S = 120.0, 20.0
+"""A run that takes longer than this, and so long a step, were they taken one after another, is given up."""
+
+
+def main() -> None:
+    options = arguments()
+    result: dict[str, Any] = {"machine": report.machine(), "options": vars(options)}
+    runs: list[dict[str, Any]] = []
+    failed: list[str] = []
+    result |= {"runs": runs, "failed": failed}
+    for policy in options.policies:
+        try:
+            with running(policy) as stack:
+                result["cores"] = cores.pinned(stack)
+                for found in runs_on(stack, policy, options):
+                    runs.append(found)
+                    print(line(found), flush=True)
+        except BenchError as error:
+            failed.append(f"{policy}: {error}")
+            print(f"failed: {failed[-1]}", flush=True)
+    if runs:
+        result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
+    print(f"written: {report.write(options.name, result)}")
+    if len({run["tasks"] for run in runs}) > 1:
+        from bench import charts
+
+        for plot in charts.draw_agentic(result):
+            print(f"drawn: {plot}")
+    if failed:
+        raise BenchError(f"{len(failed)} policies failed")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8])
+    parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
+    parser.add_argument("--runs", type=int, default=3, help="of the largest number of tasks")
+    parser.add_argument("--steps", type=int, default=3, help="of each task")
+    parser.add_argument("--groups", type=int, default=2, help="a step")
+    parser.add_argument("--size", type=int, default=8, help="members of a group")
+    parser.add_argument("--name", default="agentic", help="of the result")
+    parser.set_defaults(staleness=0)
+    return parser.parse_args()
+
+
+# -------------------------------------------------------------------------------------------------------------- stack
+
+
+@contextmanager
+def running(policy: str) -> Generator[Stack]:
+    """A stack of its own under `policy`. Raises: BenchError when it does not start."""
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        data = Path(folder)
+        plan = stacks.make_plan(data, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": policy})
+        try:
+            yield stacks.wait_until_ready(stacks.start(plan, end_with_parent=True), lambda _: None)
+        except StackError as error:
+            raise BenchError(str(error)) from None
+        finally:
+            stacks.stop(data)
+
+
+def engine_alone(adapters: int, tokens_per_turn: float) -> dict[str, float]:
+    """What the engine does without anything around it, full of turns about as long as the tasks' were, on one core.
+
+    In a process of its own: vLLM leaves a gigabyte and threads behind.
+    """
+    tokens = max(1, round(tokens_per_turn))
+    given = ["--tokens", str(tokens), "--adapters", str(adapters), "--cores", str(min(os.sched_getaffinity(0)))]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        tokens_per_s = process.submit(_engine_tokens_per_s, given, f"{adapters} adapters").result()
+    return {"tokens_per_s": tokens_per_s, "tokens_per_turn": tokens, "adapters": adapters}
+
+
+def _engine_tokens_per_s(given: list[str], case: str) -> int:
+    from bench import engine
+
+    return asyncio.run(engine.measure(engine.arguments(given)))[case]["tokens_per_s"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- run
+
+
+def runs_on(stack: Stack, policy: str, options: argparse.Namespace) -> Generator[dict[str, Any]]:
+    """Every run of a policy, after one that fills caches and imports what is imported at first use."""
+    asyncio.run(measured(stack, policy, 1, argparse.Namespace(**vars(options) | {"steps": 1})))
+    idle = cores.idle_shares(stack)
+    for tasks in options.tasks:
+        for number in range(options.runs if tasks == max(options.tasks) else 1):
+            found = asyncio.run(measured(stack, policy, tasks, options))
+            draws = tasks == DRAWN_TASKS and number == 0
+            yield {"run": number} | complete(found, idle, draws=draws)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One set of tasks from submission to end. Times are Unix seconds; tasks go by their names."""
+
+    policy: str
+    tasks: int
+    submitted_s: float
+    ended_s: dict[str, float]
+    steps: list[tuple[str, Step]]
+    sampled: list[SampledSpan]
+    groups_per_step: int
+    cpu_s: dict[str, float]
+    machine_cpu_s: float
+    """Of everything that ran on the cores meanwhile, ours or not."""
+
+
+async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Namespace) -> Measured:
+    """Raises: BenchError when a task does not finish."""
+    specs = [spec(WORKLOAD, options, number) for number in range(tasks)]
+    steps: list[tuple[str, Step]] = []
+    ended: dict[str, float] = {}
+    patience_s = PATIENCE_S + STEP_PATIENCE_S * tasks * options.steps
+    try:
+        async with asyncio.timeout(patience_s), Client.connect(stack.nats_url) as client, overheard(stack.nats_url) as heard:
+            cpu_before, machine_before = cores.cpu_s(stack), cores.machine_cpu_s()
+            submitted_s = time.time()
+            ids = await asyncio.gather(*(client.submit(one) for one in specs))
+            names = {task: one.name for task, one in zip(ids, specs, strict=True)}
+            async for event in client.watch(*ids):
+                if event.event == "step":
+                    steps.append((names[event.task], step_of(event)))
+                elif event.event == "finished":
+                    ended[names[event.task]] = event.at_s
+                elif event.event in ENDED:
+                    raise BenchError(f"task {event.task} {event.event}: {event.data}")
+            cpu = {name: after - cpu_before[name] for name, after in cores.cpu_s(stack).items()}
+            machine_cpu_s = cores.machine_cpu_s() - machine_before
+    except TimeoutError:
+        raise BenchError(f"{tasks} tasks: not finished after {patience_s:.0f} s") from None
+    except ClientError as error:
+        raise BenchError(str(error)) from None
+    spans = [span for span in sampled_spans(heard) if span.task in names]
+    turns = tasks * options.steps * options.groups * options.size * WORKLOADS[WORKLOAD]["turns"]
+    if len(steps) != tasks * options.steps or len(spans) < turns:
+        raise BenchError(
+            f"{tasks} tasks: {len(steps)} steps and {len(spans)} turns were seen, expected {tasks * options.steps} and {turns}"
+        )
+    sampled = [replace(span, task=names[span.task]) for span in spans]
+    return Measured(policy, tasks, submitted_s, ended, steps, sampled, options.groups, cpu, machine_cpu_s)
+
+
+# -------------------------------------------------------------------------------------------------------------- result
+
+
+def complete(found: Measured, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:
+    """What one run comes to."""
+    took_s = max(found.ended_s.values()) - found.submitted_s
+    trace = Trace(found.sampled, [stages.trained_span(task, step) for task, step in found.steps])
+    # One place: busy is the share of time with any turn in the sampler, and idle the rest.
+    sampler, trainer = timeline.uses(trace, found.submitted_s, found.ended_s, places=1)
+    tokens = sum(step.sampled_tokens for _, step in found.steps)
+    times = [(task, step.version, step.first_admitted_s or 0.0, step.at_s) for task, step in found.steps]
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for task, step in sorted(found.steps, key=lambda one: one[1].version):
+        rewards[task].append(round(step.reward or 0.0, 4))
+    available = len(os.sched_getaffinity(0))
+    ours_s = sum(found.cpu_s.values())
+    return {
+        "policy": found.policy,
+        "tasks": found.tasks,
+        "end_to_end_s": round(took_s, 2),
+        "first_step_s": report.spread([done - found.submitted_s for _, version, _, done in times if version == 1]),
+        "step_s": report.spread(timeline.step_times(times)),
+        "staleness_max": max(step.staleness_max or 0.0 for _, step in found.steps),
+        "steps_per_s": round(len(found.steps) / took_s, 3),
+        "trajectories_per_s": round(sum(step.metrics["trajectories"] for _, step in found.steps) / took_s, 2),
+        "tokens_per_s": round(tokens / took_s),
+        "tokens_per_turn": round(tokens / len(found.sampled), 2),
+        "sampler": asdict(sampler)
+        | {
+            "core": cores.busy_share(found.cpu_s["engine"] / took_s, idle["engine"]),
+            "idle_core": idle["engine"],
+        },
+        "trainer": asdict(trainer)
+        | {"core": cores.busy_share(found.cpu_s["trainer"] / took_s, idle["trainer"]), "idle_core": idle["trainer"]},
+        "stages_s": stages.stage_times(trace, found.groups_per_step),
+        "cpu_s": {name: round(spent, 2) for name, spent in found.cpu_s.items()},
+        "cpu_s_per_step": round(ours_s / len(found.steps), 3),
+        "cores_busy": round(ours_s / took_s / available, 4),
+        "elsewhere": round(max(0.0, found.machine_cpu_s - ours_s) / took_s / available, 4),
+        "load": round(os.getloadavg()[0], 1),
+        "rewards": dict(sorted(rewards.items())),
+        "lanes": timeline.lanes(trace, found.submitted_s) if draws else None,
+    }
+
+
+def line(run: dict[str, Any]) -> str:
+    return (
+        f"{run['tasks']:>5} tasks  {run['policy']:<12}  {run['end_to_end_s']:8.2f} s  first step {run['first_step_s']['p50']:.2f} s"
+        f"  step p50 {run['step_s']['p50']:.2f} s  cores: sampler {run['sampler']['core']:.0%}, trainer {run['trainer']['core']:.0%}"
+        f"  {run['tokens_per_s']} tokens/s  elsewhere {run['elsewhere']:.0%}"
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"bench.agentic: {error}")

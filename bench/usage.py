@@ -1,0 +1,25 @@
+"""What processes have used: processor time and memory. A process that is gone has used nothing."""
+
+import psutil
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """With its children and theirs."""
+    return [process, *process.children(recursive=True)]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Processor seconds so far."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
+
+
+def pss_bytes(process: psutil.Process) -> int:
+    """Proportional set size: pages that processes share are counted once."""
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
