@@ -145,14 +145,19 @@ def _agentic_gains(result: Result) -> list[str]:
 
 
 def _agreement(runs: list[Result]) -> str:
-    """How far a task's rewards differ between runs, whoever ran beside it."""
+    """What was learned, and how far a task's rewards differ between runs, whoever ran beside it."""
     seen: dict[tuple[str, int], list[float]] = {}
     for run in runs:
         for task, rewards in run["rewards"].items():
             for step, reward in enumerate(rewards):
                 seen.setdefault((task, step), []).append(reward)
     apart = max(max(found) - min(found) for found in seen.values())
-    return f"A task's mean reward of a step differs by {apart:.4f} at most between all runs, alone, beside others and under each policy."
+    rewards = max((run["rewards"] for run in runs), key=len).values()
+    first, last = (sum(one[step] for one in rewards) / len(rewards) for step in (0, -1))
+    return (
+        f"Mean reward of the {len(rewards)} tasks' first and last steps: {first:.3f} → {last:.3f}; that of a step of a task differs by"
+        f" {apart:.4f} at most between all runs, alone, beside others and under each policy."
+    )
 
 
 def _with_spread(values: list[float]) -> str:

@@ -169,5 +169,5 @@ def test_the_table_tells_medians_gains_and_failures() -> None:
     assert "2 tasks asynchronous are done 3.0× sooner than sequential and 2.0× sooner than synchronous" in made
     assert "(R + E + T) / T = 8.0" in made
     assert "2.00 s of processor time a step and keeps the cores 75% busy: 2 cores leave 5.0×, 2 tasks 2×." in made
-    assert "differs by 0.0500 at most" in made
+    assert "0.100 → 0.350; that of a step of a task differs by 0.0500 at most" in made
     assert "Failed: synchronous: why." in made
