@@ -1,156 +1,297 @@
-"""Tasksets of the package `verifiers`, played in one turn: the door to it.
+"""Tasksets of the package `verifiers`: the door to it, with `verifiers_episode.py` and `verifiers_tools.py`.
 
     [sums]                                                # a name for tasks, in the file of MARLAAS_ENV_HOSTS_FILE
     python = "/opt/verifiers/bin/python"                  # `pip install 'marlaas[verifiers]'` and the taskset's package
     environment = "env_svc.adapters.verifiers:Taskset"
     options = { taskset = "sums", config = { split = "train" }, adjustable = ["digits"] }
 
-A taskset gives prompts and grades replies; whatever else verifiers' own rollouts bring (harnesses, tool servers, runtimes,
-environments of several agents) has no place in a turn that is sampled elsewhere, and a taskset that needs it is refused.
+A taskset gives prompts, tools and grades, and an environment of verifiers may play the user. Both run here, in the host's
+process; the policy is sampled elsewhere. What needs more (a container, a harness of its own, a second model) is refused.
+
+An episode's state is how it came about: the replies so far, and a digest of what was told before each. Whoever has it goes
+on with the episode that stands there, if this process holds it, or gives another one the same replies again, which must then
+tell the same.
 """
 
 import asyncio
+import hashlib
 import inspect
 import itertools
-from typing import Any
+import json
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, TypedDict
 
 import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]  # the extra `marlaas[verifiers]`
 from pydantic import JsonValue, ValidationError
-from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
+from verifiers.v1.session import hook_boundary  # pyright: ignore[reportMissingImports]
+from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
-from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
+from env_svc.adapters.verifiers_episode import Episode, Seat
+from env_svc.adapters.verifiers_tools import Served, check_toolset
+from env_svc.contract import (
+    ChatMessage,
+    Continue,
+    Environment,
+    EnvironmentUnavailable,
+    Finish,
+    Opening,
+    Reply,
+    ToolCall,
+    Turn,
+    WrongOptions,
+)
 from env_svc.options import near
 from env_svc.rows import order
 
 ROWS_OF_ENDLESS = 10_000
 """Read of a taskset without end, unless the task says how many."""
+MOST_HELD = 256
+"""Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
 
-State = dict[str, JsonValue]
-"""`row`: a position in the taskset; `task`: the hash of what was there."""
+
+class Said(TypedDict):
+    """A reply, as it travels."""
+
+    text: str
+    truncated: bool
+    calls: list[tuple[str, dict[str, JsonValue]]]
+
+
+class State(TypedDict):
+    """An episode, as it travels."""
+
+    row: int
+    """Position in the taskset."""
+    task: str
+    """Hash of what was there."""
+    said: list[Said]
+    told: list[str]
+    """Digests of what the policy was told: at the opening, then after each reply."""
 
 
 class Taskset(Environment[State]):
-    """One prompt, one reply; the reward is the sum of the taskset's weighted rewards, its components are they and the metrics."""
+    """The reward is the sum of the taskset's weighted rewards; its components are they and the metrics."""
 
-    operator_options = ("taskset", "config", "adjustable")
+    operator_options = ("taskset", "config", "environment", "adjustable")
 
     def __init__(
         self,
         taskset: str,
         *,
         config: dict[str, JsonValue] | None = None,
+        environment: dict[str, JsonValue] | None = None,
         adjustable: list[str] | None = None,
         settings: dict[str, JsonValue] | None = None,
         rows: int | None = None,
         system: str = "",
         instruction: str = "",
     ) -> None:
-        """`settings`: fields of the taskset's configuration that a task may set, of those in `adjustable`."""
+        """`config`: of the taskset. `environment`: of the `Env` that it brings. `settings`: fields of the taskset's
+        configuration that a task may set, of those in `adjustable`."""
         for name in settings or {}:
             if name not in (adjustable or []):
                 raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{near(name, adjustable or [])}")
         if rows is not None and rows < 1:
             raise WrongOptions(f"rows is {rows}, expected 1 or more")
-        self._taskset = _loaded(taskset, {**(config or {}), **(settings or {})})
+        self._env = _loaded(taskset, {**(config or {}), **(settings or {})}, environment or {})
+        self._shared = [Served(toolset) for toolset in self._env.taskset.toolsets(self._env.taskset.config)]
         self._rows, self._system, self._instruction = rows, system, instruction
-        self._reading: asyncio.Future[list[Any]] | None = None
+        self._starting: asyncio.Future[list[Any]] | None = None
+        self._held: OrderedDict[str, Episode] = OrderedDict()
 
     async def open(self, index: int, seed: int) -> Opening[State]:
-        tasks = await self._tasks()
+        tasks = await self._started()
         epoch, position = divmod(index, len(tasks))
         row = order(len(tasks), seed, epoch)[position]
-        messages = _prompt(tasks[row].data, self._system, self._instruction)
-        return Opening(messages, {"row": row, "task": tasks[row].hash})
+        episode, told = await self._begun(tasks[row])
+        state = State(row=row, task=tasks[row].hash, said=[], told=[_digest(told)])
+        await self._hold(state, episode)
+        return Opening(told, state, episode.tools)
 
     async def step(self, state: State, reply: Reply) -> Turn[State]:
-        tasks, row = await self._tasks(), state["row"]
-        assert isinstance(row, int)
+        episode = self._held.pop(_history(state), None) or await self._replayed(state)
+        told = await _answered(episode, reply)
+        if told is None:
+            return _finish(episode.trace)
+        said = Said(text=reply.text, truncated=reply.truncated, calls=[(call.name, call.arguments) for call in reply.calls])
+        state = State({**state, "said": [*state["said"], said], "told": [*state["told"], _digest(told)]})
+        await self._hold(state, episode)
+        return Continue(told, state)
+
+    async def conclude(self, state: State) -> Finish:
+        """As where verifiers' own limits end a rollout: graded as far as it came."""
+        episode = self._held.pop(_history(state), None) or await self._replayed(state)
+        if await _answered(episode, None) is not None:
+            await episode.end()
+            raise RuntimeError("the environment goes on asking an agent that has used up its turns")
+        return _finish(episode.trace)
+
+    async def close(self) -> None:
+        while self._held:
+            await self._held.popitem()[1].end()
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            await asyncio.gather(starting, return_exceptions=True)
+            await self._env.stop()
+            for served in self._shared:
+                await served.end()
+
+    async def _hold(self, state: State, episode: Episode) -> None:
+        replaced = self._held.pop(_history(state), None)
+        self._held[_history(state)] = episode
+        if replaced is None and len(self._held) > MOST_HELD:
+            _, replaced = self._held.popitem(last=False)
+        if replaced is not None:
+            await replaced.end()
+
+    async def _begun(self, task: Any) -> tuple[Episode, list[ChatMessage]]:
+        async def program(episode: Episode) -> None:
+            def seat(name: str, config: Any) -> Seat:
+                return Seat(episode, name, config, self._shared, system=self._system, instruction=self._instruction)
+
+            agents = vf.Agents(self._env.config, seat)
+            await self._env.setup(agents)
+            await self._env.run(task, agents)
+            if episode.trace is None:
+                raise RuntimeError(f"{type(self._env).__name__}.run() asked its agent nothing")
+            about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+            await self._env.finalize(task, vf.Episode(task=about, traces=[episode.trace]))
+
+        episode = Episode(program)
+        with _what_is_away():
+            return episode, await episode.begun()
+
+    async def _replayed(self, state: State) -> Episode:
+        """An episode that stands where this one does. Raises: EnvironmentUnavailable when it is not the same."""
+        tasks, row = await self._started(), state["row"]
         if row >= len(tasks) or tasks[row].hash != state["task"]:
             raise RuntimeError(f"row {row} of the taskset is another task here than where it was opened: `load` must not vary")
-        trace = _trace(tasks[row], _prompt(tasks[row].data, self._system, self._instruction), reply)
-        try:
-            await tasks[row].score(trace)
-        except vf.TaskError:
-            raise
-        except vf.RolloutError as error:  # a judge's model or a sandbox, not the taskset's own code
-            raise EnvironmentUnavailable(f"{type(error).__name__}: {error}") from error
-        components = {name: float(reward.score) for name, reward in trace.rewards.items()}
-        return Finish(float(trace.reward), components | {name: float(value) for name, value in trace.metrics.items()})
+        episode, told = await self._begun(tasks[row])
+        for number, digest in enumerate(state["told"]):
+            following = told if number == 0 else await _answered(episode, _reply(state["said"][number - 1]))
+            if following is None or _digest(following) != digest:
+                await episode.end()
+                place = f"reply {number}" if number else "the opening"
+                raise EnvironmentUnavailable(f"played again, {place} was followed by something else than before: it is not deterministic")
+        return episode
 
-    async def _tasks(self) -> list[Any]:
-        """`Any`: tasks of verifiers. Read in a thread and once: a taskset may download what it reads, or wait for a disk."""
-        if self._reading is None or (self._reading.done() and self._reading.exception() is not None):
-            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
-        return await asyncio.shield(self._reading)
+    async def _started(self) -> list[Any]:
+        """The tasks of the taskset, with all that they need in place; once."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+            self._starting = asyncio.ensure_future(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> list[Any]:
+        tasks = await asyncio.to_thread(self._read)  # a taskset may download what it reads, or wait for a disk
+        with _what_is_away():
+            await self._env.start()
+            for served in self._shared:
+                await served.start()
+        return tasks
 
     def _read(self) -> list[Any]:
-        limit = self._rows or (None if self._taskset.bounded else ROWS_OF_ENDLESS)
+        taskset = self._env.taskset
         try:
-            tasks = list(itertools.islice(self._taskset, limit))
+            tasks = list(itertools.islice(taskset, self._rows or (None if taskset.bounded else ROWS_OF_ENDLESS)))
         except OSError as error:
             raise EnvironmentUnavailable(f"the taskset cannot be read: {type(error).__name__}: {error}") from error
         if not tasks:
             raise WrongOptions("the taskset has no tasks")
-        _check_rewards(tasks[0])
+        _check_task(tasks[0], grades_itself=type(self._env).run is vf.SingleAgentEnv.run)
         return tasks
 
 
-def _loaded(name: str, config: dict[str, JsonValue]) -> Any:
-    """A taskset of verifiers. Raises: WrongOptions when there is none, or none that one turn can play."""
+# ---------------------------------------------------------------------------------------------------- what can be played
+
+
+def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, JsonValue]) -> Any:
+    """An `Env` of verifiers with its taskset. Raises: WrongOptions when there is none, or none that can be played here."""
     try:
-        if vf.environment_class(name) is not vf.SingleAgentEnv:
-            raise WrongOptions(f"taskset '{name}' brings its own way to play (an Env): only its own rollouts can")
-        loaded = vf.load_taskset(vf.taskset_config_type(name).model_validate({**config, "id": name}))
+        if vf.default_harness_id(name) == name:
+            raise WrongOptions(f"taskset '{name}' brings a harness, a program of its own that drives the policy")
+        wanted = vf.env_config_type(name).model_validate({**environment, "taskset": {**config, "id": name}})
+        seats = [seat for seat, value in wanted if isinstance(value, vf.AgentConfig)]
+        if len(seats) != 1:
+            raise WrongOptions(f"taskset '{name}' is played by several agents ({', '.join(seats)}): one policy is sampled here")
+        loaded = vf.load_environment(wanted)
+        kind = loaded.taskset.task_type()
+        toolsets = [*loaded.taskset.toolsets(loaded.taskset.config), *kind.toolsets(loaded.taskset.config.task)]
     except ValidationError as error:
         first = error.errors()[0]
-        raise WrongOptions(f"taskset '{name}': {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = [str(part) for part in first["loc"] if part != "taskset"]
+        raise WrongOptions(f"taskset '{name}': {'.'.join(place)}: {first['msg']}") from None
     except (ImportError, AttributeError, TypeError) as error:
         raise WrongOptions(f"taskset '{name}' cannot be loaded: {error}") from error
-    kind = loaded.task_type()
-    needed = [stage for stage in ("setup", "finalize", "stage_verifier") if getattr(kind, stage) is not getattr(vf.Task, stage)]
+    stages = [getattr(kind, stage) for stage in ("setup", "finalize") if getattr(kind, stage) is not getattr(vf.Task, stage)]
+    needed = [stage.__name__ for stage in stages if _needs_runtime(stage)]
+    needed += ["stage_verifier"] if kind.stage_verifier is not vf.Task.stage_verifier else []
     if kind.NEEDS_CONTAINER or needed:
         raise WrongOptions(f"taskset '{name}' needs a runtime of verifiers{' for its ' + needed[0] if needed else ''}: it has none here")
-    if type(loaded).toolsets(loaded.config) or kind.toolsets(loaded.config.task):
-        raise WrongOptions(f"taskset '{name}' brings tool servers, which are not started here")
+    for toolset in toolsets:
+        problem = check_toolset(toolset, kind)
+        if problem is not None:
+            raise WrongOptions(f"taskset '{name}': {problem}")
     return loaded
 
 
-def _check_rewards(task: Any) -> None:
+def _check_task(task: Any, *, grades_itself: bool) -> None:
     """Raises: WrongOptions. Without a runtime `score` leaves out, silently, what needs one."""
+    kind = type(task).__name__
     rewards, judges = task.hooks("reward"), [judge.score for judge in task.plugged_judges()]
-    if not rewards and not judges:
-        raise WrongOptions(f"{type(task).__name__} has no reward")
+    if grades_itself and not rewards and not judges:
+        raise WrongOptions(f"{kind} has no reward")
     for signal in (*rewards, *judges, *task.hooks("metric")):
         if _needs_runtime(signal):
-            raise WrongOptions(f"{type(task).__name__}.{signal.__name__} needs a runtime of verifiers: it has none here")
+            raise WrongOptions(f"{kind}.{signal.__name__} needs a runtime of verifiers: it has none here")
+    for hook in discover_decorated(task, "intercept"):
+        raise WrongOptions(f"{kind}.{hook.__name__} changes messages on their way to the policy: tokens that were sampled stay as they are")
+    for stop in task.hooks("stop"):
+        if hook_boundary(stop, allow_trace=True) is not vf.Trace:
+            raise WrongOptions(f"{kind}.{stop.__name__} looks at a request or response: write it for the trace")
 
 
-def _needs_runtime(signal: Any) -> bool:
-    wanted = inspect.signature(signal).parameters.get("runtime")
+def _needs_runtime(hook: Any) -> bool:
+    wanted = inspect.signature(hook).parameters.get("runtime")
     return wanted is not None and wanted.default is inspect.Parameter.empty
 
 
-def _prompt(data: Any, system: str, instruction: str) -> list[ChatMessage]:
-    """Raises: ValueError where a prompt is not text that asks for a reply."""
-    given = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt or [])
-    if not given or not all(message.role != "tool" and isinstance(message.content, str) for message in given):
-        raise ValueError(f"task {data.idx} has no prompt of text alone")
-    first = system or data.system_prompt
-    messages = [ChatMessage(role="system", content=first)] if first else []
-    messages += [ChatMessage(role=message.role, content=message.content) for message in given]
-    if instruction:
-        messages[-1] = ChatMessage(role=messages[-1].role, content=f"{messages[-1].content}\n\n{instruction}")
-    return messages
+# ---------------------------------------------------------------------------------------------------------------- turns
 
 
-def _trace(task: Any, prompt: list[ChatMessage], reply: Reply) -> Any:
-    """What verifiers itself would have recorded of this turn, as far as a grader looks at it."""
-    kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
-    said = [kinds[message.role](content=message.content) for message in prompt]
-    nodes = [vf.MessageNode(parent=number - 1 if number else None, message=message) for number, message in enumerate(said)]
-    nodes.append(vf.MessageNode(parent=len(said) - 1, message=vf.AssistantMessage(content=reply.text), sampled=True))
-    call = vf.ModelCall(node=len(said), finish_reason="length" if reply.truncated else "stop")
-    about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-    state = state_cls(type(task))()
-    agent = vf.AgentInfo(config=vf.AgentConfig())
-    return vf.Trace(task=about, agent=agent, nodes=nodes, calls=[call], state=state, is_completed=True, ok=True)
+async def _answered(episode: Episode, reply: Reply | None) -> list[ChatMessage] | None:
+    with _what_is_away():
+        return await episode.answered(reply)
+
+
+@contextmanager
+def _what_is_away() -> Generator[None, None, None]:
+    """Tells a judge's model or a game's server that is away from the taskset's own bugs."""
+    try:
+        yield
+    except (vf.RolloutError, ConnectionError) as error:
+        if isinstance(error, vf.TaskError) and not isinstance(error.__cause__, ConnectionError):
+            raise
+        raise EnvironmentUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _finish(trace: Any) -> Finish:
+    rewards = {name: float(reward.score) for name, reward in trace.rewards.items() if reward is not None}
+    metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+    used = {"tool_calls": float(len(trace.tool_messages))} if trace.tools else {}
+    return Finish(float(trace.reward), {**used, **rewards, **metrics})
+
+
+def _reply(said: Said) -> Reply:
+    return Reply(said["text"], truncated=said["truncated"], calls=tuple(ToolCall(name, arguments) for name, arguments in said["calls"]))
+
+
+def _digest(told: list[ChatMessage]) -> str:
+    text = json.dumps([(message.role, message.content) for message in told])
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _history(state: State) -> str:
+    """Of two episodes with one history each may go on as the other."""
+    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -60,6 +60,12 @@ def without_thoughts(text: str) -> str:
     return kept.partition("<think>")[0]
 
 
+def without_calls(text: str, tools: Mapping[str, Schema]) -> str:
+    """What a model said besides its calls."""
+    tags = tuple(name for name, schema in tools.items() if text_parameter(schema) is not None)
+    return _pattern(tags).sub("", text).strip()
+
+
 def _pattern(tags: tuple[str, ...]) -> "re.Pattern[str]":
     names = "|".join(map(re.escape, tags))
     plain = rf"|<(?P<tag>{names})>(?P<text>.*?)(?P<tag_end></(?P=tag)>|\Z)" if tags else ""

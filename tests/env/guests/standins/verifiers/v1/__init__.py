@@ -1,15 +1,18 @@
 """See `verifiers`."""
 
 import asyncio
+import contextlib
 import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
-from verifiers.v1.state import State
+from verifiers.v1.mcp.server import _call_state
+from verifiers.v1.state import State as State
+from verifiers.v1.utils.decorators import discover_decorated
 
 
 class RolloutError(Exception):
@@ -36,12 +39,36 @@ class UserMessage(BaseModel):
     content: str | list[dict[str, Any]]
 
 
+class ToolCall(BaseModel):
+    id: str
+    name: str
+    arguments: str
+
+
 class AssistantMessage(BaseModel):
     role: str = "assistant"
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
-Message = SystemMessage | UserMessage | AssistantMessage
+class ToolMessage(BaseModel):
+    role: str = "tool"
+    tool_call_id: str
+    content: str
+    name: str | None = None
+
+
+class Tool(BaseModel):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Request(BaseModel):
+    messages: list[Any]
+
+
+Message = Any
 
 
 class TaskConfig(BaseModel):
@@ -64,11 +91,13 @@ class TaskData(BaseModel):
 
 
 class AgentConfig(BaseModel):
-    pass
+    max_turns: int | None = None
 
 
 class AgentInfo(BaseModel):
     config: AgentConfig
+    name: str = "agent"
+    trainable: bool = True
 
 
 class TraceTask(BaseModel):
@@ -92,18 +121,44 @@ class MessageNode(BaseModel):
     parent: int | None = None
     message: Message
     sampled: bool = False
+    tools: list[Tool] = []
 
 
 class Trace(BaseModel):
     task: TraceTask
     agent: AgentInfo
-    nodes: list[MessageNode]
-    calls: list[ModelCall]
-    state: State
+    nodes: list[MessageNode] = []
+    calls: list[ModelCall] = []
+    state: Any
+    tools: list[Tool] = []
+    info: dict[str, Any] = {}
     is_completed: bool = False
     ok: bool = False
+    stop_condition: str | None = None
     rewards: dict[str, Reward] = {}
     metrics: dict[str, float] = {}
+
+    def stop(self, condition: str) -> None:
+        self.is_completed = True
+        self.stop_condition = self.stop_condition or condition
+
+    def record_reward(self, name: str, value: float, weight: float = 1.0) -> None:
+        self.rewards[name] = Reward(score=value, weight=weight)
+
+    def record_metric(self, name: str, value: float) -> None:
+        self.metrics[name] = value
+
+    @property
+    def num_turns(self) -> int:
+        return sum(node.sampled for node in self.nodes)
+
+    @property
+    def assistant_messages(self) -> list[AssistantMessage]:
+        return [node.message for node in self.nodes if node.sampled]
+
+    @property
+    def tool_messages(self) -> list[ToolMessage]:
+        return [node.message for node in self.nodes if node.message.role == "tool"]
 
     @property
     def reward(self) -> float:
@@ -115,17 +170,34 @@ class Trace(BaseModel):
 
     @property
     def last_reply(self) -> str:
-        return [str(node.message.content) for node in self.nodes if node.sampled][-1].strip()
+        return ([""] + [str(node.message.content) for node in self.nodes if node.sampled])[-1].strip()
 
     @property
     def is_truncated(self) -> bool:
-        return self.calls[-1].finish_reason == "length"
+        return self.stop_condition == "max_turns" or self.calls[-1].finish_reason == "length"
+
+
+class Segment(BaseModel):
+    messages: list[Any]
+    terminated: bool = False
+
+    @property
+    def last_reply(self) -> str:
+        return ([""] + [str(one.content) for one in self.messages if one.role == "assistant"])[-1].strip()
+
+
+class Episode(BaseModel):
+    task: TraceTask
+    traces: list[Trace]
 
 
 DataT = TypeVar("DataT", bound=TaskData)
 
 
-class Task(Generic[DataT]):
+Arguments = TypeVarTuple("Arguments")
+
+
+class Task(Generic[DataT, *Arguments]):
     NEEDS_CONTAINER: ClassVar[bool] = False
 
     def __init__(self, data: DataT, config: TaskConfig | None = None) -> None:
@@ -147,12 +219,13 @@ class Task(Generic[DataT]):
         return []
 
     def hooks(self, attr: str) -> list[Callable[..., Any]]:
-        return [getattr(self, name) for name, value in vars(type(self)).items() if hasattr(value, attr)]
+        return discover_decorated(self, attr)
 
     async def score(self, trace: Trace) -> None:
         try:
             for metric in self.hooks("metric"):
-                trace.metrics[metric.__name__] = await self._called(metric, trace)
+                result = await self._called(metric, trace)
+                trace.metrics.update(result if isinstance(result, dict) else {metric.__name__: result})
             rewards = self.hooks("reward")
             results = await asyncio.gather(*(self._called(reward, trace) for reward in rewards))
         except RolloutError:
@@ -199,25 +272,114 @@ class Taskset(Generic[TaskT, ConfigT]):
         return []
 
 
-class Env:
+class EnvConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    taskset: Any
+
+
+class SingleAgentEnvConfig(EnvConfig):
+    agent: AgentConfig = AgentConfig()
+
+
+class Env(Generic[ConfigT]):
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.taskset = _exported(config.taskset.id, Taskset)(config.taskset)
+
+    async def setup(self, agents: Any) -> None: ...
+
+    async def run(self, task: Any, agents: Any) -> None: ...
+
+    async def finalize(self, task: Any, episode: Episode) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class SingleAgentEnv(Env[SingleAgentEnvConfig]):
+    async def run(self, task: Any, agents: Any) -> None:
+        await agents.agent.run(task)
+
+
+class Agents:
+    def __init__(self, config: Any, make: Callable[[str, Any], Any]) -> None:
+        for name, value in config:
+            if isinstance(value, AgentConfig):
+                setattr(self, name, make(name, value))
+
+
+class Harness:
     pass
 
 
-class SingleAgentEnv(Env):
+class SubprocessConfig(BaseModel):
     pass
 
 
-def reward(function: Any = None, *, weight: float = 1.0) -> Any:
+class DockerConfig(BaseModel):
+    pass
+
+
+class SharedToolsetConfig(BaseModel):
+    runtime: SubprocessConfig | DockerConfig = SubprocessConfig()
+    url: str | None = None
+
+
+class ToolsetConfig(SharedToolsetConfig):
+    colocated: bool = False
+
+
+class Toolset(Generic[ConfigT, *Arguments]):
+    TOOL_PREFIX: ClassVar[str | None] = ""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self._exit_stack = contextlib.AsyncExitStack()
+
+    @property
+    def state(self) -> Any:
+        return _call_state.get()
+
+    @property
+    def server_name(self) -> str:
+        return "" if self.TOOL_PREFIX is None else self.TOOL_PREFIX or type(self).__name__.lower()
+
+    async def setup(self) -> None: ...
+
+    async def setup_task(self, task: Any) -> None: ...
+
+    def register(self, mcp: Any) -> None: ...
+
+
+def _marked(attr: str, function: Any, **extra: Any) -> Any:
     def mark(marked: Any) -> Any:
-        marked.reward, marked._vf_weight = True, weight
+        for name, value in {attr: True, **extra}.items():
+            setattr(marked, name, value)
         return marked
 
     return mark if function is None else mark(function)
 
 
+def reward(function: Any = None, *, weight: float = 1.0) -> Any:
+    return _marked("reward", function, _vf_weight=weight)
+
+
 def metric(function: Any) -> Any:
-    function.metric = True
-    return function
+    return _marked("metric", function)
+
+
+def stop(function: Any) -> Any:
+    return _marked("stop", function)
+
+
+def intercept(function: Any) -> Any:
+    return _marked("intercept", function)
+
+
+def tool(function: Any = None, name: str | None = None) -> Any:
+    return _marked("tool", function, tool_name=name)
 
 
 def environment_class(name: str) -> type[Env]:
@@ -227,12 +389,22 @@ def environment_class(name: str) -> type[Env]:
         return SingleAgentEnv
 
 
-def taskset_config_type(name: str) -> Any:
-    return get_args(_exported(name, Taskset).__orig_bases__[0])[1]
+def default_harness_id(name: str) -> str:
+    try:
+        _exported(name, Harness)
+    except (ImportError, TypeError):
+        return "bash"
+    return name
 
 
-def load_taskset(config: TasksetConfig) -> Any:
-    return _exported(config.id, Taskset)(config)
+def env_config_type(name: str) -> Any:
+    wanted = get_args(environment_class(name).__orig_bases__[0])[0]
+    config = get_args(_exported(name, Taskset).__orig_bases__[0])[1]
+    return create_model(wanted.__name__, __base__=wanted, taskset=(config, ...))
+
+
+def load_environment(config: Any) -> Any:
+    return environment_class(config.taskset.id)(config)
 
 
 def _exported(name: str, base: type) -> Any:

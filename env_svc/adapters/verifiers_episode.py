@@ -1,0 +1,223 @@
+"""One episode of verifiers, held where it waits for the policy.
+
+verifiers has no turns that could be played one by one: `Env.run` is a program that holds a conversation with its agent,
+and computes the user's part in between. Here it runs as it is, with a `Seat` in the agent's place. Wherever verifiers
+would ask a model, the program stops until somebody brings the reply, now or in another process that has made it come to the
+same place by giving it the same replies again.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
+from pydantic import JsonValue
+from verifiers.v1.session import call_hook  # pyright: ignore[reportMissingImports]
+from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
+from verifiers.v1.utils.decorators import invoke  # pyright: ignore[reportMissingImports]
+
+from env_svc.adapters.verifiers_tools import Served, Tools
+from env_svc.contract import ChatMessage, Reply
+from env_svc.tools.calls import without_calls
+
+
+class Episode:
+    """A program that asks, and whoever has the replies."""
+
+    def __init__(self, program: Callable[["Episode"], Coroutine[Any, Any, None]]) -> None:
+        self._asked: asyncio.Future[list[ChatMessage]] = asyncio.get_running_loop().create_future()
+        self._replied: asyncio.Future[Reply | None] | None = None
+        self._runner = asyncio.create_task(program(self))
+        self.trace: Any = None
+        """A `vf.Trace`; its agent's part of the conversation, once that was begun."""
+        self.tools: list[dict[str, JsonValue]] = []
+
+    async def begun(self) -> list[ChatMessage]:
+        """What the policy is told first. Raises: RuntimeError when it is asked nothing."""
+        told = await self._next()
+        if told is None:
+            raise RuntimeError("the episode is over before it began")
+        return told
+
+    async def answered(self, reply: Reply | None) -> list[ChatMessage] | None:
+        """What the policy is told after its reply; None when the episode is over. Without a reply it has to come to its end."""
+        assert self._replied is not None
+        self._asked = asyncio.get_running_loop().create_future()
+        self._replied.set_result(reply)
+        return await self._next()
+
+    async def ask(self, messages: list[ChatMessage]) -> Reply | None:
+        """For the program: the policy's reply; None when it may not speak any more."""
+        if self._asked.done():
+            raise RuntimeError("the agent is asked twice at once: one policy replies here, to one conversation")
+        self._replied = asyncio.get_running_loop().create_future()
+        self._asked.set_result(messages)
+        return await self._replied
+
+    async def end(self) -> None:
+        """Give up what is left of it."""
+        self._runner.cancel()
+        await asyncio.gather(self._runner, return_exceptions=True)
+
+    async def _next(self) -> list[ChatMessage] | None:
+        try:
+            await asyncio.wait({self._asked, self._runner}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # nobody knows where it stands any more
+            await self.end()
+            raise
+        if self._runner.done():
+            self._runner.result()
+            return None
+        return self._asked.result()
+
+
+class Seat:
+    """What `agents.<name>` is to an environment of verifiers. It plays one conversation."""
+
+    def __init__(self, episode: Episode, name: str, config: Any, shared: Sequence[Served], *, system: str, instruction: str) -> None:
+        """`Any`: a `vf.AgentConfig`."""
+        self._episode, self._shared = episode, shared
+        self._system, self._instruction = system, instruction
+        self._info = vf.AgentInfo(config=config, name=name)
+        self.trainable = True
+
+    async def run(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> Any:
+        """As `vf.Agent.run`: the task's prompt, and everything until the policy calls no tool."""
+        if not task.data.prompt:
+            raise ValueError(f"task {task.data.idx} has no prompt of text alone")
+        async with self._conversation(task, on_trace) as conversation:
+            await conversation.turn()
+            conversation.trace.stop("agent_completed")
+        return conversation.trace
+
+    @asynccontextmanager
+    async def interaction(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> AsyncGenerator["Conversation", None]:
+        """As `vf.Agent.interaction`: the caller is the user."""
+        async with self._conversation(task, on_trace) as conversation:
+            yield conversation
+            conversation.trace.stop("user_closed")
+
+    @asynccontextmanager
+    async def _conversation(self, task: Any, on_trace: Callable[[Any], None] | None) -> AsyncGenerator["Conversation", None]:
+        if self._episode.trace is not None:
+            raise RuntimeError("the agent plays twice: one conversation is what a trajectory is made of")
+        self._info.trainable = self.trainable
+        about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        trace = self._episode.trace = vf.Trace(task=about, agent=self._info, state=state_cls(type(task))())
+        if on_trace is not None:
+            on_trace(trace)
+        await invoke(task.setup, {"trace": trace, "runtime": None})
+        tools = await Tools.of(task, self._shared, trace.state)
+        self._episode.tools = tools.schemas
+        trace.tools = [vf.Tool.model_validate(schema["function"]) for schema in tools.schemas]
+        opening = _opening(task.data, self._system)
+        try:
+            yield Conversation(self._episode, task, trace, tools, opening, self._instruction, self._info.config.max_turns)
+            await invoke(task.finalize, {"trace": trace, "runtime": None})
+            await task.score(trace)
+            trace.ok = True
+        finally:
+            await tools.end()
+
+
+class Conversation:
+    """As `vf.Interaction`, as far as an environment's program uses it."""
+
+    def __init__(
+        self, episode: Episode, task: Any, trace: Any, tools: Tools, opening: list[Any], instruction: str, max_turns: int | None
+    ) -> None:
+        """`opening`: messages of verifiers that nobody has been told yet."""
+        self._episode, self._tools = episode, tools
+        self._untold, self._instruction = opening, instruction
+        self._max_turns = max_turns
+        self._stops = task.hooks("stop")
+        self._speaks_first = task.data.prompt is not None
+        self._is_over = False
+        self.trace = trace
+
+    async def turn(self, message: Any = None) -> Any:
+        """A `vf.Segment`: what the policy says to a text or messages, its tools answered in between."""
+        if self._is_over:
+            raise RuntimeError("the exchange is over (the run ended); read interaction.trace")
+        if (message is None) != self._speaks_first:
+            raise ValueError(
+                "the task's prompt opens this exchange" if self._speaks_first else "nothing to run a turn on: the task has no prompt"
+            )
+        self._speaks_first = False
+        self._untold += [vf.UserMessage(content=message)] if isinstance(message, str) else list(message or ())
+        before, turns = len(self.trace.nodes), self.trace.num_turns
+        await self._speak()
+        if self.trace.num_turns == turns:
+            self._is_over = True
+            return vf.Segment(messages=[], terminated=True)
+        said: list[Any] = []
+        for node in self.trace.nodes[before:]:
+            if node.sampled or (said and node.message.role == "tool"):
+                said.append(node.message)
+        return vf.Segment(messages=said)
+
+    async def _speak(self) -> None:
+        """One reply after another until one calls no tool, or none may follow."""
+        while not await self._is_stopped():
+            told = [_told(message) for message in self._untold]
+            if self._instruction:
+                told[-1] = ChatMessage(role=told[-1].role, content=f"{told[-1].content}\n\n{self._instruction}")
+                self._instruction = ""
+            reply = await self._episode.ask(told)
+            if reply is None:
+                self.trace.stop("max_turns")
+                return
+            calls = self._record(reply)
+            self._untold = [
+                vf.ToolMessage(tool_call_id=number, content=await self._tools.call(call), name=call.name)
+                for number, call in zip(calls, reply.calls, strict=True)
+            ]
+            if not calls:
+                return
+
+    async def _is_stopped(self) -> bool:
+        if self._max_turns is not None and self.trace.num_turns >= self._max_turns:
+            self.trace.stop("max_turns")
+        for stop in self._stops:
+            if self.trace.stop_condition is None and await call_hook(stop, {vf.Trace: self.trace}):
+                self.trace.stop(stop.__name__)
+        return self.trace.stop_condition is not None
+
+    def _record(self, reply: Reply) -> list[str]:
+        """Put down what the policy was told and what it said; returns ids of its calls."""
+        for message in self._untold:
+            self._append(message, sampled=False)
+        number = len(self.trace.nodes)
+        ids = [f"call_{number}_{position}" for position in range(len(reply.calls))]
+        made = [
+            vf.ToolCall(id=one, name=call.name, arguments=json.dumps(call.arguments)) for one, call in zip(ids, reply.calls, strict=True)
+        ]
+        text = without_calls(reply.text, self._tools.parameters) if made else reply.text
+        self._append(vf.AssistantMessage(content=text, tool_calls=made or None), sampled=True)
+        reason = "length" if reply.truncated else "tool_calls" if made else "stop"
+        self.trace.calls.append(vf.ModelCall(node=number, finish_reason=reason))
+        return ids
+
+    def _append(self, message: Any, *, sampled: bool) -> None:
+        place = len(self.trace.nodes)
+        parent, tools = (place - 1, []) if place else (None, self.trace.tools)
+        self.trace.nodes.append(vf.MessageNode(parent=parent, message=message, sampled=sampled, tools=tools))
+
+
+def _opening(data: Any, system: str) -> list[Any]:
+    """Messages of verifiers before the first reply. Raises: ValueError where a prompt is not text that asks for one."""
+    given = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt or [])
+    if not all(message.role != "tool" and isinstance(message.content, str) for message in given):
+        raise ValueError(f"task {data.idx} has no prompt of text alone")
+    first = system or data.system_prompt
+    return [*([vf.SystemMessage(content=first)] if first else []), *given]
+
+
+def _told(message: Any) -> ChatMessage:
+    """Raises: ValueError where it is more than text."""
+    role: Literal["system", "user", "assistant", "tool"] = message.role
+    if not isinstance(message.content, str):
+        raise ValueError(f"what the policy is told, a message of the {role}, is not text alone")
+    return ChatMessage(role=role, content=message.content)

@@ -1,0 +1,7 @@
+from env_svc.adapters.verifiers import Taskset
+
+
+class OpenTaskset(Taskset):
+    """Lets a test choose what only an operator may, so that one process plays all tests."""
+
+    operator_options = ()
