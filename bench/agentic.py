@@ -56,10 +56,11 @@ def main() -> None:
                     runs.append(found)
                     print(line(found), flush=True)
         except BenchError as error:
-            failed.append(f"{policy}: {error}")
-            print(f"failed: {failed[-1]}", flush=True)
-    if runs:
-        result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
+            failed.append(f"{policy}: {str(error).splitlines()[0]}")  # the rest quotes logs
+            print(f"failed: {policy}: {error}", flush=True)
+    if not runs:  # what was measured before stays
+        raise BenchError("nothing was measured")
+    result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
     print(f"written: {report.write(options.name, result)}")
     if len({run["tasks"] for run in runs}) > 1:
         from bench import charts

@@ -121,7 +121,11 @@ def _agentic_gains(result: Result) -> list[str]:
     found: list[str] = []
     others = [policy for policy in ("sequential", "synchronous") if policy in ends]
     if "asynchronous" in ends and others and most > 1:
-        against = [f"{ends[other] / ends['asynchronous']:.1f}× sooner than {other}" for other in others]
+        against = [
+            f"{ends[other] / ends['asynchronous']:.1f}× sooner than {other} (cores of sampler and trainer"
+            f" {_times_busier(of_most, other, 'sampler')} and {_times_busier(of_most, other, 'trainer')} as busy)"
+            for other in others
+        ]
         found.append(f"{most} tasks asynchronous are done {' and '.join(against)}.")
     if stages:
         found.append(
@@ -143,6 +147,11 @@ def _agentic_gains(result: Result) -> list[str]:
         f" Others took {min(elsewhere):.0%} to {max(elsewhere):.0%} of the cores meanwhile."
     )
     return [" ".join(found)]
+
+
+def _times_busier(runs: dict[str, list[Result]], other: str, stage: str) -> str:
+    ours, theirs = (median([run[stage]["core"] for run in runs[policy]]) for policy in ("asynchronous", other))
+    return f"{ours / theirs:.1f}×" if theirs else "far more"
 
 
 def _agreement(runs: list[Result]) -> str:

@@ -154,6 +154,7 @@ def test_one_task_tells_what_there_is_to_gain() -> None:
 
 def test_the_table_tells_medians_gains_and_failures() -> None:
     runs = [run("asynchronous", 2, seconds) for seconds in (10.0, 12.0, 11.0)] + [run("sequential", 2, 33.0), run("synchronous", 2, 22.0)]
+    runs[3]["sampler"] = {"core": 0.1}
     runs[0]["rewards"] = {"task-0": [0.1, 0.35]}
     machine = {"cores": 2, "processor": "x", "load_before": 0.1}
     options = {"steps": 3, "groups": 2, "size": 8}
@@ -166,7 +167,7 @@ def test_the_table_tells_medians_gains_and_failures() -> None:
     made = pages.agentic(result | {"runs": runs, "stages": stages.to_gain([run("sequential", 1, 10.0)]), "failed": ["synchronous: why"]})
     assert "Sampler on core 0, trainer on core 1." in made
     assert "| 2 | asynchronous | 3 | 11.0 (10.0 – 12.0) | 25% | 50% | 3.0 | 400 (10%) | 2.00 | 5.00 / 6.00 |" in made
-    assert "2 tasks asynchronous are done 3.0× sooner than sequential and 2.0× sooner than synchronous" in made
+    assert "2 tasks asynchronous are done 3.0× sooner than sequential (cores of sampler and trainer 2.5× and 1.0× as busy) and 2.0×" in made
     assert "(R + E + T) / T = 8.0" in made
     assert "2.00 s of processor time a step and keeps the cores 75% busy: 2 cores leave 5.0×, 2 tasks 2×." in made
     assert "0.100 → 0.350; that of a step of a task differs by 0.0500 at most" in made
