@@ -19,7 +19,7 @@ import msgpack
 from env_svc.contract import MAX_STATE_BYTES, Opening, WrongOptions
 from env_svc.registry import AnyEnvironment, build, find
 from env_svc.script import GOLD, Episode, Said, play_row
-from env_svc.workers import WORKER_VARIABLES
+from env_svc.worker_process import WORKER_VARIABLES
 
 PLAY_TIMEOUT_S = 900.0
 SHOWN_CHARS = 400
@@ -64,7 +64,8 @@ def _finished(episodes: Sequence[Episode]) -> Finding:
     if broken:
         return Finding(False, f"row {broken[0].row}, policy '{broken[0].policy}': {broken[0].failure}")
     rows, turns = {episode.row for episode in episodes}, sorted({len(episode.states) for episode in episodes})
-    return Finding(True, f"{len(rows)} rows were opened, played and graded, whatever the policy said; turns: {turns[0]} to {turns[-1]}")
+    span = f"{turns[0]}" if len(turns) == 1 else f"{turns[0]} to {turns[-1]}"
+    return Finding(True, f"{len(rows)} rows were opened, played and graded, whatever the policy said; turns: {span}")
 
 
 def _repeatable(first: Sequence[Episode], second: Sequence[Episode]) -> Finding:

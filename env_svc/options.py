@@ -49,15 +49,15 @@ def checked(where: str, known: Sequence[Option], given: Mapping[str, JsonValue])
     return {name: _converted(where, by_name[name], value) for name, value in given.items()}
 
 
-def near(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the likely one, or what there is."""
+def near(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
+    """The end of a message about an unknown name: the likely one, or what there is; of that, `listed` where it is given."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(repr(match) for match in close)}?"
     if not known:
         return "; it has none"
-    shown = ", ".join(sorted(known)[:30])
-    return f"; known: {shown}" + (", …" if len(known) > 30 else "")
+    shown = sorted(known if listed is None else listed)
+    return f"; known: {', '.join(shown[:30])}" + (", …" if len(shown) > 30 else "")
 
 
 def _converted(where: str, option: Option, value: JsonValue) -> object:

@@ -143,17 +143,20 @@ def _installed() -> dict[str, EntryPoint]:
 
 def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]:
     try:
-        loaded: object = importlib.import_module(module)
-        for part in attribute.split("."):
-            loaded = getattr(loaded, part)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         hint = near(name, _names_known()) if missing == module.split(".")[0] else ""
         raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
-    except AttributeError:
-        raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'") from None
     except Exception as error:
         raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+    loaded: object = imported
+    for part in attribute.split("."):
+        loaded = getattr(loaded, part, None)
+    if loaded is None:
+        there = [one for one, value in vars(imported).items() if isinstance(value, type) and issubclass(value, Environment)]
+        hint = near(attribute, [one for one in there if one != Environment.__name__]) if there else ""
+        raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'{hint}")
     return _environment_class(name, loaded)
 
 
@@ -169,7 +172,8 @@ def _environment_class(name: str, loaded: object) -> type[AnyEnvironment]:
 
 
 def _unknown(name: str) -> type[AnyEnvironment]:
-    raise UnknownEnvironment(f"no environment '{name}'{near(name, _names_known())}")
+    hint = near(name, _names_known(), listed=sorted(_installed()))
+    raise UnknownEnvironment(f"no environment '{name}'{hint}; a class that is not registered is named my_package.module:Class")
 
 
 def _names_known() -> list[str]:

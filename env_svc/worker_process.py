@@ -18,6 +18,10 @@ from env_svc.contract import WrongOptions
 from env_svc.play import Call, Outcome, failed, perform
 from env_svc.registry import list_environments
 
+WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Some data sets depend on the order of a set, so that replicas with other hash seeds would open other prompts for the
+same row. And a worker is one thread: what a library reserves for more counts against its memory."""
+
 SLICE_S = 0.05
 """A job that has worked for this long comes back with what it has, so that its other calls can be spread over workers."""
 

@@ -24,15 +24,11 @@ from env_svc.fairness import FairQueue
 from env_svc.play import Call, Outcome, failed
 from env_svc.ready import as_ready
 from env_svc.registry import modules
-from env_svc.worker_process import SLICE_S, prepare, ready, work
+from env_svc.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 30.0
 """For starting a worker and for pebble to end a call that is overdue; after it the worker is given up."""
-
-WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Some data sets depend on the order of a set, so that replicas with other hash seeds would open other prompts for the
-same row. And a worker is one thread: what a library reserves for more counts against its memory."""
 
 log = structlog.get_logger()
 

@@ -324,27 +324,34 @@ def new_environment(
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
 ) -> None:
     """Write a package with an environment that works, its test and a task file."""
-    from marlaas.scaffold import class_name, write_package
+    from marlaas.scaffold import write_package
 
     folder = to or Path(name)
     for path in write_package(name, folder):
         _say(str(path))
-    _say(f"next: cd {folder} && marlaas envs check {name}.environment:{class_name(name)}")
+    _say(f"next: cd {folder} && marlaas envs check {name}")
 
 
 @envs_app.command("check")
 def check_environment(
-    name: Annotated[str, typer.Argument(help="An environment that is installed here, or module:attribute.")],
+    name: Annotated[str, typer.Argument(help="An environment that is installed, or whose package is in this folder; or module:Class.")],
     options: Annotated[str, typer.Option(help="The task's options, as JSON.")] = "{}",
     rows: Annotated[int, typer.Option(min=1, help="Prompts to play.")] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     turns: Annotated[int, typer.Option(min=1, help="Most turns of an episode.")] = 16,
 ) -> None:
     """Play an environment by a script, and say whether it is fit to train on."""
+    from marlaas.scaffold import registered
+
+    here = Path.cwd()  # a package that is not installed is found where the command is given, or one folder below
+    for folder in (here, here / name):
+        path = registered(name, folder)
+        if path is not None:
+            name, here = path, folder
+            break
     argv = [sys.executable, "-m", "env_svc.check", name, "--options", options]
     argv += ["--rows", str(rows), "--seed", str(seed), "--turns", str(turns)]
-    here = str(Path.cwd())  # a package that is not installed is found where the command is given
-    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.execve(argv[0], argv, os.environ | {"PYTHONPATH": paths})
 
 

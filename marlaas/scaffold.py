@@ -1,10 +1,14 @@
 """`marlaas envs new`: a package with an environment that works, its test, and a task file to begin with."""
 
+import importlib.util
+import keyword
 import re
+import tomllib
 from pathlib import Path
 
 from common.errors import Reject
 
+ENTRY_POINTS = "marlaas.environments"
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]*$")
 
 
@@ -17,6 +21,8 @@ def write_package(name: str, folder: Path) -> list[Path]:
         raise Reject(f"'{name}' cannot be the name of a Python package: use small letters, digits and underscores, a letter first")
     if folder.exists() and any(folder.iterdir()):
         raise Reject(f"{folder} is not empty; name another folder with --to")
+    if keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
+        raise Reject(f"'{name}' is a name of Python, or of a package that is installed here; choose another")
     written: list[Path] = []
     for path, text in FILES.items():
         file = folder / path.replace("NAME", name)
@@ -24,6 +30,15 @@ def write_package(name: str, folder: Path) -> list[Path]:
         file.write_text(text.replace("NAME", name).replace("CLASS", class_name(name)).replace("TASK", name.replace("_", "-")))
         written.append(file)
     return written
+
+
+def registered(name: str, folder: Path) -> str | None:
+    """What the package in `folder` registers as environment `name`, such as `my_env.environment:MyEnv`; None if there is none."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        return str(project["entry-points"][ENTRY_POINTS][name])
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError):
+        return None
 
 
 def class_name(name: str) -> str:
@@ -50,6 +65,7 @@ packages = ["NAME"]
 
 [tool.pytest.ini_options]
 asyncio_mode = "auto"
+asyncio_default_fixture_loop_scope = "function"
 """
 
 ENVIRONMENT = '''\
@@ -139,11 +155,14 @@ max_turns = 6
 README = """\
 # NAME
 
-An environment for MARLaaS.
+An environment for MARLaaS. Change `NAME/environment.py`, then play it:
 
-    pip install -e .                     # where env_svc runs; then start it again
-    marlaas envs check NAME              # or, not installed: marlaas envs check NAME.environment:CLASS
+    marlaas envs check NAME
     python -m pytest                     # needs pytest and pytest-asyncio
+
+It is found here without being installed. To train on it, install it where env_svc runs and start that again:
+
+    pip install -e .
     marlaas submit task.toml
 """
 

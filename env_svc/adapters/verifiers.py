@@ -18,6 +18,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import zlib
 from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -51,14 +52,6 @@ MOST_HELD = 256
 """Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
 
 
-class Said(TypedDict):
-    """A reply, as it travels."""
-
-    text: str
-    truncated: bool
-    calls: list[tuple[str, dict[str, JsonValue]]]
-
-
 class State(TypedDict):
     """An episode, as it travels."""
 
@@ -66,7 +59,8 @@ class State(TypedDict):
     """Position in the taskset."""
     task: str
     """Hash of what was there."""
-    said: list[Said]
+    said: bytes
+    """The replies, compressed."""
     told: list[str]
     """Digests of what the policy was told: at the opening, then after each reply."""
 
@@ -106,7 +100,7 @@ class Taskset(Environment[State]):
         epoch, position = divmod(index, len(tasks))
         row = order(len(tasks), seed, epoch)[position]
         episode, told = await self._begun(tasks[row])
-        state = State(row=row, task=tasks[row].hash, said=[], told=[_digest(told)])
+        state = State(row=row, task=tasks[row].hash, said=_packed([]), told=[_digest(told)])
         await self._hold(state, episode)
         return Opening(told, state, episode.tools)
 
@@ -115,8 +109,8 @@ class Taskset(Environment[State]):
         told = await _answered(episode, reply)
         if told is None:
             return _finish(episode.trace)
-        said = Said(text=reply.text, truncated=reply.truncated, calls=[(call.name, call.arguments) for call in reply.calls])
-        state = State({**state, "said": [*state["said"], said], "told": [*state["told"], _digest(told)]})
+        said = _packed([*_unpacked(state["said"]), reply])
+        state = State({**state, "said": said, "told": [*state["told"], _digest(told)]})
         await self._hold(state, episode)
         return Continue(told, state)
 
@@ -169,8 +163,9 @@ class Taskset(Environment[State]):
         if row >= len(tasks) or tasks[row].hash != state["task"]:
             raise RuntimeError(f"row {row} of the taskset is another task here than where it was opened: `load` must not vary")
         episode, told = await self._begun(tasks[row])
+        said = _unpacked(state["said"])
         for number, digest in enumerate(state["told"]):
-            following = told if number == 0 else await _answered(episode, _reply(state["said"][number - 1]))
+            following = told if number == 0 else await _answered(episode, said[number - 1])
             if following is None or _digest(following) != digest:
                 await episode.end()
                 place = f"reply {number}" if number else "the opening"
@@ -283,8 +278,16 @@ def _finish(trace: Any) -> Finish:
     return Finish(float(trace.reward), {**used, **rewards, **metrics})
 
 
-def _reply(said: Said) -> Reply:
-    return Reply(said["text"], truncated=said["truncated"], calls=tuple(ToolCall(name, arguments) for name, arguments in said["calls"]))
+def _packed(replies: list[Reply]) -> bytes:
+    plain = [(reply.text, reply.truncated, [(call.name, call.arguments) for call in reply.calls]) for reply in replies]
+    return zlib.compress(json.dumps(plain).encode())
+
+
+def _unpacked(said: bytes) -> list[Reply]:
+    return [
+        Reply(text, truncated=truncated, calls=tuple(ToolCall(name, arguments) for name, arguments in calls))
+        for text, truncated, calls in json.loads(zlib.decompress(said))
+    ]
 
 
 def _digest(told: list[ChatMessage]) -> str:
@@ -294,4 +297,5 @@ def _digest(told: list[ChatMessage]) -> str:
 
 def _history(state: State) -> str:
     """Of two episodes with one history each may go on as the other."""
-    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()
+    came_about = json.dumps([state["row"], state["task"], state["told"]]).encode() + state["said"]
+    return hashlib.blake2b(came_about, digest_size=16).hexdigest()

@@ -4,13 +4,15 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from env_svc.builtin.code import Code, written
 from env_svc.contract import Finish, Reply, WrongOptions
+from env_svc.play import Failed, Step, perform
 from env_svc.rows import SHIPPED
 from env_svc.sandboxes.current import use
-from env_svc.sandboxes.sandbox import Sandbox
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
 from env_svc.unit_tests import NotATest, asking_program, function_of, judging_program, returned, unit_test
 from tests.env.sandboxing import KINDS, sandbox_of
 
@@ -58,6 +60,38 @@ async def test_values_of_many_kinds_are_compared(code: Code) -> None:
         "assert not same(False)",
     ]
     assert await graded(code, "def same(value):\n    return value", tests) == Finish(1.0, {"passed": 1.0, "parsed": 1.0})
+
+
+class Dying(Sandbox):
+    """One that runs `healthy` programs and then nothing more."""
+
+    def __init__(self, sandbox: Sandbox, healthy: int) -> None:
+        self._sandbox, self._left = sandbox, healthy
+
+    async def start(self) -> None:
+        await self._sandbox.start()
+
+    async def run(self, source: str, bounds: Bounds) -> Ran:
+        self._left -= 1
+        if self._left < 0:
+            raise SandboxUnavailable("its daemon is gone")
+        return await self._sandbox.run(source, bounds)
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+
+@pytest.mark.parametrize("healthy", [0, 1], ids=["while the code runs", "while it is judged"])
+async def test_sandbox_that_dies_while_it_grades_is_no_reward_0(healthy: int) -> None:
+    sandbox = Dying(sandbox_of("monty"), healthy)
+    await sandbox.start()
+    use(sandbox)
+    try:
+        outcome = await perform(Code(), "code", Step(7, msgpack.packb(STATE) or b"", Reply(RIGHT)))
+    finally:
+        use(None)
+        await sandbox.close()
+    assert outcome == Failed("environment 'code' is unavailable (row 7): its daemon is gone", is_infrastructure=True)
 
 
 ALWAYS_EQUAL = """

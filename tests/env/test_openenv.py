@@ -23,7 +23,7 @@ from env_svc.adapters.openenv import OpenEnv, State
 from env_svc.contract import ChatMessage, Continue, EnvironmentUnavailable, Finish, Opening, Reply, ToolCall, WrongOptions
 from env_svc.hosted.configuration import Hosted
 from env_svc.hosted.hosts import Hosts
-from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step, perform
 from env_svc.player import Player
 from env_svc.workers import Workers
 from marlaas import servers
@@ -157,6 +157,8 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(tmp_path: Path
             assert isinstance(first, Continue)
             with pytest.raises(EnvironmentUnavailable, match="played again, action 1 of the episode gave another observation than before"):
                 await elsewhere.step(first.state, Reply("11"))
+            outcome = await perform(elsewhere, "game", Step(3, msgpack.packb(first.state) or b"", Reply("11")))
+            assert isinstance(outcome, Failed) and outcome.is_infrastructure, "void, and never reward 0"
             assert isinstance(await environment.step(first.state, Reply("10")), Continue), "where the session is the episode goes on"
 
 

@@ -31,6 +31,19 @@ def test_written_package_passes_its_test_and_the_check(tmp_path: Path) -> None:
     assert "2 passed" in tests.stdout, tests.stdout
 
 
+def test_package_is_checked_by_its_name_right_after_it_was_written(tmp_path: Path) -> None:
+    made = marlaas(tmp_path, "envs", "new", "number_game")
+    assert made.stdout.splitlines()[-1] == "next: cd number_game && marlaas envs check number_game"
+    for folder in (tmp_path, tmp_path / "number_game"):
+        check = marlaas(folder, "envs", "check", "number_game", "--rows", "1")
+        assert check.returncode == 0, check.stdout + check.stderr
+        assert "I think of a number from 1 to 20" in check.stdout
+    unknown = marlaas(tmp_path, "envs", "check", "number_gam", "--rows", "1")
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("no environment 'number_gam'; known: calculator, code, math")
+    assert unknown.stderr.endswith("a class that is not registered is named my_package.module:Class\n")
+
+
 def test_installed_package_is_found_by_its_name(tmp_path: Path) -> None:
     marlaas(tmp_path, "envs", "new", "number_game")
     site = tmp_path / "site"
@@ -51,6 +64,10 @@ def test_wrong_name_and_full_folder_are_refused_in_one_line(tmp_path: Path) -> N
     wrong = marlaas(tmp_path, "envs", "new", "Number-Game")
     assert wrong.returncode == 1
     assert "cannot be the name of a Python package" in wrong.stderr
+    for taken in ("json", "class", "msgpack"):
+        refused = marlaas(tmp_path, "envs", "new", taken)
+        assert refused.stderr == f"marlaas: '{taken}' is a name of Python, or of a package that is installed here; choose another\n"
+        assert not (tmp_path / taken).exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.py").touch()
     full = marlaas(tmp_path, "envs", "new", "number_game", "--to", "full")

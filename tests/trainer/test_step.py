@@ -482,6 +482,24 @@ def test_masked_attempts_pull_nowhere_but_count_in_their_group(policy: Policy) -
     assert 0 < step(policy, resident, spec, groups).metrics["grad_norm"] != nothing_cut_off.metrics["grad_norm"]
 
 
+def test_rank_within_a_group_is_trained_on_as_reward_is(policy: Policy) -> None:
+    by_rank = make_spec("a", environment={"name": "e", "rank_weights": {"length": -1.0}})
+    groups = [
+        replace(group, trajectories=tuple(replace(t, reward=1.0, components={"length": float(t.member)}) for t in group.trajectories))
+        for group in make_groups(5)
+    ]
+    resident = begin(policy, make_spec("a"))
+    assert step(policy, resident, make_spec("a"), groups).metrics["grad_norm"] == 0
+    ranked = step(policy, resident, by_rank, groups)
+    assert ranked.metrics["grad_norm"] > 0
+    assert ranked.metrics["reward.length"] == 1.5
+    spelt_out = [
+        replace(group, trajectories=tuple(replace(t, reward=1.0 - t.member / (len(group.trajectories) - 1)) for t in group.trajectories))
+        for group in groups
+    ]
+    assert_identical(ranked.resident, step(policy, resident, make_spec("a"), spelt_out).resident)
+
+
 def test_reward_components_are_reported_by_name(policy: Policy) -> None:
     (first, *others) = make_groups(5)
     trajectories = tuple(replace(t, components={"format": float(t.member), "odd": math.nan}) for t in first.trajectories)
