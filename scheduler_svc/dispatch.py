@@ -103,7 +103,6 @@ async def _send_step(connection: AsyncConnection, task: Task) -> bool:
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
         keys = [(task.id, number) for number in stale]
-        await groups.lock_groups(connection, keys)
         await void_and_refund(connection, {task.id: task}, keys, VoidReason.STALE, {})
     numbers = groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
     if numbers is None:

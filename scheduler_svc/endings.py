@@ -43,7 +43,6 @@ async def void_live_groups(connection: AsyncConnection, task: Task, detail: str)
     """Void whatever the task has under way, for a reason that is not its own; returns how many groups that were."""
     live = await groups.live_group_keys(connection, task.id)
     if live:
-        await groups.lock_groups(connection, live)
         ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
         await tasks.count_voided(connection, task.id, len(live), failures=0)
         await settle_accounts(connection, {task.id: task}, ended)

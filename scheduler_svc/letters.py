@@ -64,7 +64,7 @@ async def _settle(connection: AsyncConnection, task: Task, letter: DeadLetter) -
         await end_task(connection, task, TaskState.FAILED, reason=letter.reason)
     elif (key := _group_of(letter, task.id)) is not None and is_group(key[1]):
         await evaluating.give_up(connection, {task.id: task}, [key], letter.reason)
-    elif key is not None and await groups.lock_open_group(connection, key):  # a complete group has all that it needs
+    elif key is not None and await groups.is_open(connection, key):  # a complete group has all that it needs
         await void_and_refund(connection, {task.id: task}, [key], VoidReason.FAILED, {key: letter.reason})
 
 
@@ -136,7 +136,7 @@ async def resend(connection: AsyncConnection, wish: Wish) -> None:
     task = next(iter(await tasks.lock_tasks(connection, [wish.task])), None) if wish.task else None
     objection = _objection(wish, task)
     key = _group_of_wish(wish, task) if objection is None and task is not None else None
-    if key is not None and not await groups.lock_open_group(connection, key):
+    if key is not None and not await groups.is_open(connection, key):
         objection = f"group {key[1]} is complete, or was given up and another took its place: nobody waits for it"
     if objection is not None:
         log.warning("letter_not_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, reason=objection)

@@ -20,7 +20,8 @@ from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, steps, tasks
 from scheduler_svc.queries.evaluations import Outcome
-from scheduler_svc.queries.groups import EndedGroup, GroupKey, ScoredMember
+from scheduler_svc.queries.groups import DecidedGroup, EndedGroup, ScoredMember
+from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.queries.tasks import Task
@@ -68,26 +69,30 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
     if not outcomes:
         return list(by_id.values())
-    keys = {(outcome.task, outcome.group) for outcome in outcomes}
-    await groups.lock_groups(connection, keys)
     await groups.settle_members(connection, outcomes)
-    failed = await groups.groups_with_failures(connection, keys)
+    decided = await groups.groups_to_end(connection, {(outcome.task, outcome.group) for outcome in outcomes})
+    failed = {found.group.key: found.failure for found in decided if found.failure is not None}
     if failed:
         await void_and_refund(connection, by_id, list(failed), VoidReason.FAILED, failed)
-    equal = await refillable_groups(connection, by_id, keys)
+    complete = [found for found in decided if found.failure is None]
+    equal = await refillable_groups(connection, by_id, [found for found in complete if found.equal])
     if equal:
         await void_and_refund(connection, by_id, equal, VoidReason.ZERO_VARIANCE, {})
         await tasks.forget_failures(connection, {task for task, _ in equal})
-    ready = await groups.mark_ready(connection, keys)
-    if ready:
-        await settle_accounts(connection, by_id, ready)
-        await tasks.forget_failures(connection, {group.task for group in ready})
-        await tasks.learn_group_tokens(connection, _mean_tokens(ready))
-        if failed or equal:  # which may have ended a task
-            by_id = {task.id: task for task in await tasks.lock_tasks(connection, by_id)}
-        for task_id in sorted({group.task for group in ready}):
-            await batch(connection, by_id[task_id], policy)
+    await _trained_next(connection, by_id, [found.group for found in complete if found.group.key not in equal], policy)
     return list(by_id.values())
+
+
+async def _trained_next(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[EndedGroup], policy: Policy) -> None:
+    """Groups that are complete become ready, and steps that are ready are sent."""
+    marked = await groups.mark_ready(connection, [group.key for group in complete]) if complete else set[GroupKey]()
+    ready = [group for group in complete if group.key in marked]  # all, unless what failed has ended their task
+    if not ready:
+        return
+    await settle_accounts(connection, by_id, ready)
+    await tasks.note_success(connection, _mean_tokens(ready))
+    for task_id in sorted({group.task for group in ready}):
+        await batch(connection, by_id[task_id], policy)
 
 
 def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
@@ -107,7 +112,6 @@ async def void_overdue(connection: AsyncConnection, policy: Policy, now_s: float
     if not overdue:
         return
     by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
-    await groups.lock_groups(connection, overdue)
     overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection, now_s))]
     details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
     excused = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
@@ -116,21 +120,21 @@ async def void_overdue(connection: AsyncConnection, policy: Policy, now_s: float
         await batch(connection, task, policy)
 
 
-async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], keys: set[GroupKey]) -> list[GroupKey]:
-    """Complete groups whose members all earned the same, as far as their tasks' `max_refills` go: for each version that
-    samples so many. Beyond that they are trained as they are, so a task that always succeeds, or never, still ends."""
-    wanting = {task.id for task in by_id.values() if task.spec.algorithm.max_refills}
-    equal = await groups.groups_with_equal_rewards(connection, {key for key in keys if key[0] in wanting})
+async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], equal: Sequence[DecidedGroup]) -> list[GroupKey]:
+    """Those of the complete groups `equal`, whose members all earned the same, that are sampled anew, as far as their tasks'
+    `max_refills` go: for each version that samples so many. Beyond that they are trained as they are, so a task that always
+    succeeds, or never, still ends."""
+    equal = [found for found in equal if by_id[found.group.task].spec.algorithm.max_refills]
     if not equal:
         return []
-    spent = await groups.refills_by_version(connection, {task for task, _, _ in equal})
-    found: list[GroupKey] = []
-    for task, number, version in equal:
-        used = spent.get((task, version), 0)
+    spent = await groups.refills_by_version(connection, {found.group.task for found in equal})
+    refilled: list[GroupKey] = []
+    for found in equal:
+        task, used = found.group.task, spent.get((found.group.task, found.version), 0)
         if used < by_id[task].spec.algorithm.max_refills:
-            spent[(task, version)] = used + 1
-            found.append((task, number))
-    return found
+            spent[(task, found.version)] = used + 1
+            refilled.append(found.group.key)
+    return refilled
 
 
 def _outcomes(delivery: Delivery) -> list[ScoredMember]:

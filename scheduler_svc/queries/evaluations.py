@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, SettledMember, as_json, from_json
 from scheduler_svc.admission import InFlight
 from scheduler_svc.evaluation import Attempt
-from scheduler_svc.queries.groups import GroupKey
+from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.states import EvaluationGroupState, EvaluationState
 from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, ledger, tasks
 
@@ -104,21 +104,24 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
     return PlannedGroup(task, row.number, row.version, row.prompt, from_json(AdapterRef, row.adapter) if row.adapter else None)
 
 
+_scored = (
+    select(func.count())
+    .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
+    .scalar_subquery()
+)
+_waiting = evaluation_groups.c.size - _scored
+_IN_FLIGHT = (
+    select(tasks.c.pool, func.sum(_waiting), func.sum(_waiting * tasks.c.trajectory_tokens))
+    .join(tasks, tasks.c.id == evaluation_groups.c.task)
+    .where(evaluation_groups.c.state == EvaluationGroupState.OPEN)
+    .group_by(tasks.c.pool)
+)
+
+
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
     """Per pool: open members, and the tokens that they may still come to."""
-    scored = (
-        select(func.count())
-        .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
-        .scalar_subquery()
-    )
-    waiting = evaluation_groups.c.size - scored
-    statement = (
-        select(tasks.c.pool, func.sum(waiting), func.sum(waiting * tasks.c.trajectory_tokens))
-        .join(tasks, tasks.c.id == evaluation_groups.c.task)
-        .where(evaluation_groups.c.state == EvaluationGroupState.OPEN)
-        .group_by(tasks.c.pool)
-    )
-    return {pool: InFlight(int(sequences), float(tokens)) for pool, sequences, tokens in (await connection.execute(statement)).all()}
+    found = (await connection.execute(_IN_FLIGHT)).all()
+    return {pool: InFlight(int(sequences), float(tokens)) for pool, sequences, tokens in found}
 
 
 # ------------------------------------------------------------------------------------------------------------ outcomes

@@ -4,34 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
-    Double,
-    Integer,
-    Text,
-    and_,
-    case,
-    func,
-    literal,
-    not_,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, bindparam, case, func, literal, not_, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import SettledMember
 from scheduler_svc.admission import InFlight
 from scheduler_svc.batching import LiveGroup
+from scheduler_svc.queries.parameters import GroupKey, Rows, given, keyed, keys
 from scheduler_svc.states import GroupState, StepState, TrajectoryState, VoidReason
 from scheduler_svc.tables import groups, steps, tasks, trajectories
-
-GroupKey = tuple[str, int]
-"""(task, number)"""
 
 CLOCKS_MAY_DIFFER_S = 5.0
 """More than this into the future, and a clock was put back."""
@@ -71,6 +53,31 @@ class EndedGroup:
     prompt_tokens: int
     sampled_tokens: int
 
+    @property
+    def key(self) -> GroupKey:
+        return self.task, self.number
+
+
+@dataclass(frozen=True)
+class DecidedGroup:
+    """An open group that nothing is missing of any more: all of its members are scored, or one failed."""
+
+    group: EndedGroup
+    version: int
+    failure: str | None
+    """A member's, the first of them."""
+    equal: bool
+    """All of its members earned the same."""
+
+
+_WRITE = insert(groups).returning(groups.c.number)  # without `returning`, one statement a row
+_WRITE_MEMBERS = insert(trajectories).from_select(
+    ["task", "group", "member", "state"],
+    select(groups.c.task, groups.c.number, func.generate_series(0, tasks.c.group_size - 1), literal(TrajectoryState.OPEN.value))
+    .join(tasks, tasks.c.id == groups.c.task)
+    .where(keyed(groups.c.task, groups.c.number)),
+)
+
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
     """Write groups with all their members, open; two statements, however many."""
@@ -89,27 +96,45 @@ async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> No
         }
         for group in new
     ]
-    await connection.execute(insert(groups).returning(groups.c.number), rows)  # without `returning`, one statement a row
-    each = func.generate_series(0, tasks.c.group_size - 1)
-    members = (
-        select(groups.c.task, groups.c.number, each, literal(TrajectoryState.OPEN.value))
-        .join(tasks, tasks.c.id == groups.c.task)
-        .where(tuple_(groups.c.task, groups.c.number).in_([(group.task, group.number) for group in new]))
+    await connection.execute(_WRITE, rows)
+    await connection.execute(_WRITE_MEMBERS, keys([(group.task, group.number) for group in new]))
+
+
+_arrived = Rows(
+    "arrived",
+    task=Text,
+    group=Integer,
+    member=Integer,
+    sequence=BigInteger,
+    reward=Double,
+    prompt_tokens=Integer,
+    sampled_tokens=Integer,
+    turns=Integer,
+    truncated=Boolean,
+    failure=Text,
+)
+_has_failed = _arrived.c.failure.is_not(None)
+_SETTLE = (
+    update(trajectories)
+    .where(
+        trajectories.c.task == _arrived.c.task,
+        trajectories.c.group == _arrived.c.group,
+        trajectories.c.member == _arrived.c.member,
+        trajectories.c.state == TrajectoryState.OPEN,
     )
-    await connection.execute(insert(trajectories).from_select(["task", "group", "member", "state"], members))
-
-
-async def lock_groups(connection: AsyncConnection, keys: Collection[GroupKey]) -> None:
-    """Hold the groups until the transaction ends, so that two replicas cannot each miss the other's last member."""
-    statement = select(groups.c.number).where(tuple_(groups.c.task, groups.c.number).in_(sorted(keys)))
-    await connection.execute(statement.order_by(groups.c.task, groups.c.number).with_for_update())
-
-
-async def lock_open_group(connection: AsyncConnection, key: GroupKey) -> bool:
-    """Whether the group is open; then it is held until the transaction ends, as by `lock_groups`."""
-    task, number = key
-    statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
-    return (await connection.execute(statement.with_for_update())).first() is not None
+    .values(
+        state=case((_has_failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
+        void_reason=case((_has_failed, VoidReason.FAILED.value)),
+        detail=func.coalesce(_arrived.c.failure, ""),
+        reward=case((not_(_has_failed), _arrived.c.reward)),
+        sequence=_arrived.c.sequence,
+        prompt_tokens=_arrived.c.prompt_tokens,
+        sampled_tokens=_arrived.c.sampled_tokens,
+        turns=_arrived.c.turns,
+        truncated=_arrived.c.truncated,
+        scored_at=func.now(),
+    )
+)
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
@@ -117,106 +142,69 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredM
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
-    rows = list(first.values())
-    arrived = (
-        func.unnest(
-            literal([row.task for row in rows], ARRAY(Text)),
-            literal([row.group for row in rows], ARRAY(Integer)),
-            literal([row.member.member for row in rows], ARRAY(Integer)),
-            literal([row.sequence for row in rows], ARRAY(BigInteger)),
-            literal([row.member.reward for row in rows], ARRAY(Double)),
-            literal([row.member.prompt_tokens for row in rows], ARRAY(Integer)),
-            literal([row.member.sampled_tokens for row in rows], ARRAY(Integer)),
-            literal([row.member.turns for row in rows], ARRAY(Integer)),
-            literal([row.member.truncated for row in rows], ARRAY(Boolean)),
-            literal([row.member.failure for row in rows], ARRAY(Text)),
+    found = [
+        (
+            outcome.task,
+            outcome.group,
+            outcome.member.member,
+            outcome.sequence,
+            outcome.member.reward,
+            outcome.member.prompt_tokens,
+            outcome.member.sampled_tokens,
+            outcome.member.turns,
+            outcome.member.truncated,
+            outcome.member.failure,
         )
-        .table_valued(
-            "task",
-            "group",
-            "member",
-            "sequence",
-            "reward",
-            "prompt_tokens",
-            "sampled_tokens",
-            "turns",
-            "truncated",
-            "failure",
-            name="arrived",
-        )
-        .render_derived()
-    )
-    failed = arrived.c.failure.is_not(None)
-    await connection.execute(
-        update(trajectories)
-        .where(
-            trajectories.c.task == arrived.c.task,
-            trajectories.c.group == arrived.c.group,
-            trajectories.c.member == arrived.c.member,
-            trajectories.c.state == TrajectoryState.OPEN,
-        )
-        .values(
-            state=case((failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
-            void_reason=case((failed, VoidReason.FAILED.value)),
-            detail=func.coalesce(arrived.c.failure, ""),
-            reward=case((not_(failed), arrived.c.reward)),
-            sequence=arrived.c.sequence,
-            prompt_tokens=arrived.c.prompt_tokens,
-            sampled_tokens=arrived.c.sampled_tokens,
-            turns=arrived.c.turns,
-            truncated=arrived.c.truncated,
-            scored_at=func.now(),
-        )
-    )
+        for outcome in first.values()
+    ]
+    await connection.execute(_SETTLE, _arrived.of(found))
 
 
-async def mark_ready(connection: AsyncConnection, keys: Collection[GroupKey]) -> list[EndedGroup]:
-    """Open groups among `keys` whose every member is scored become ready."""
-    unfinished = select(trajectories.c.member).where(
-        trajectories.c.task == groups.c.task,
-        trajectories.c.group == groups.c.number,
-        trajectories.c.state != TrajectoryState.SCORED,
+_is_scored = trajectories.c.state == TrajectoryState.SCORED
+_LOOK = (
+    select(
+        groups.c.task,
+        groups.c.number,
+        groups.c.version,
+        groups.c.charged_tokens,
+        func.sum(trajectories.c.prompt_tokens).label("prompt_tokens"),
+        func.sum(trajectories.c.sampled_tokens).label("sampled_tokens"),
+        func.bool_and(_is_scored).label("complete"),
+        (func.min(trajectories.c.reward) == func.max(trajectories.c.reward)).label("equal"),
+        func.min(case((trajectories.c.state == TrajectoryState.VOID, trajectories.c.detail))).label("failure"),
     )
-    statement = (
-        update(groups)
-        .where(tuple_(groups.c.task, groups.c.number).in_(sorted(keys)), groups.c.state == GroupState.OPEN, ~unfinished.exists())
-        .values(state=GroupState.READY, ready_at=func.now())
-        .returning(groups.c.task, groups.c.number, groups.c.charged_tokens)
-    )
-    return await _ended(connection, (await connection.execute(statement)).all())
+    .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
+    .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
+    .group_by(groups.c.task, groups.c.number)
+    .having(func.bool_and(_is_scored) | func.bool_or(trajectories.c.state == TrajectoryState.VOID))
+    .order_by(groups.c.task, groups.c.number)
+)
 
 
-async def groups_with_failures(connection: AsyncConnection, keys: Collection[GroupKey]) -> dict[GroupKey, str]:
-    """Open groups among `keys` of which a member failed, with the first failure's text."""
-    statement = (
-        select(groups.c.task, groups.c.number, func.min(trajectories.c.detail))
-        .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
-        .where(
-            tuple_(groups.c.task, groups.c.number).in_(sorted(keys)),
-            groups.c.state == GroupState.OPEN,
-            trajectories.c.state == TrajectoryState.VOID,
+async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]) -> list[DecidedGroup]:
+    """Open groups among `found` that are complete, or of which a member failed; in order."""
+    return [
+        DecidedGroup(
+            EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens),
+            row.version,
+            failure=row.failure,
+            equal=row.complete and row.equal,
         )
-        .group_by(groups.c.task, groups.c.number)
-    )
-    return {(task, number): detail for task, number, detail in (await connection.execute(statement)).all()}
+        for row in (await connection.execute(_LOOK, keys(found))).all()
+    ]
 
 
-async def groups_with_equal_rewards(connection: AsyncConnection, keys: Collection[GroupKey]) -> list[tuple[str, int, int]]:
-    """Open groups among `keys` of which every member is scored, all with the same reward: (task, number, version), in order."""
-    if not keys:
-        return []
-    statement = (
-        select(groups.c.task, groups.c.number, groups.c.version)
-        .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
-        .where(tuple_(groups.c.task, groups.c.number).in_(sorted(keys)), groups.c.state == GroupState.OPEN)
-        .group_by(groups.c.task, groups.c.number, groups.c.version)
-        .having(
-            func.bool_and(trajectories.c.state == TrajectoryState.SCORED),
-            func.min(trajectories.c.reward) == func.max(trajectories.c.reward),
-        )
-        .order_by(groups.c.task, groups.c.number)
-    )
-    return [(task, number, version) for task, number, version in (await connection.execute(statement)).all()]
+_MARK_READY = (
+    update(groups)
+    .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
+    .values(state=GroupState.READY, ready_at=func.now())
+    .returning(groups.c.task, groups.c.number)
+)
+
+
+async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -> set[GroupKey]:
+    """Those of these complete groups that are still open become ready."""
+    return {(row.task, row.number) for row in (await connection.execute(_MARK_READY, keys(found))).all()}
 
 
 async def refills_by_version(connection: AsyncConnection, ids: Collection[str]) -> dict[tuple[str, int], int]:
@@ -269,15 +257,30 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
     return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
 
 
+_last_trained = (
+    select(func.max(steps.c.trained_at)).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED).scalar_subquery()
+)
+_VOIDED = (
+    select(groups.c.void_reason, func.count().label("voided"))
+    .where(
+        groups.c.task == given("of_task"),
+        groups.c.state == GroupState.VOID,
+        or_(_last_trained.is_(None), groups.c.ended_at > _last_trained),
+    )
+    .group_by(groups.c.void_reason)
+)
+
+
 async def voided_since_last_step(connection: AsyncConnection, task: str) -> dict[str, int]:
     """Groups that ended void since the task's last trained step, by reason."""
-    last = select(func.max(steps.c.trained_at)).where(steps.c.task == task, steps.c.state == StepState.TRAINED).scalar_subquery()
-    statement = (
-        select(groups.c.void_reason, func.count().label("voided"))
-        .where(groups.c.task == task, groups.c.state == GroupState.VOID, or_(last.is_(None), groups.c.ended_at > last))
-        .group_by(groups.c.void_reason)
-    )
-    return {row.void_reason: row.voided for row in (await connection.execute(statement)).all()}
+    return {row.void_reason: row.voided for row in (await connection.execute(_VOIDED, {"of_task": task})).all()}
+
+
+async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
+    """Whether members of the group are still missing."""
+    task, number = key
+    statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
+    return (await connection.execute(statement)).first() is not None
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
@@ -285,13 +288,16 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
+_with_trainer = select(literal(1)).where(steps.c.task == given("of_task"), steps.c.version == given("of_version")).exists()
+_UNBATCHED = select(groups.c.number, groups.c.version, groups.c.state).where(
+    groups.c.task == given("of_task"), groups.c.state.in_((GroupState.OPEN, GroupState.READY)), not_(_with_trainer)
+)
+
+
 async def unbatched_groups(connection: AsyncConnection, task: str, version: int) -> list[LiveGroup]:
     """The task's open and ready groups; none while the step from `version` is with the trainer."""
-    with_trainer = select(literal(1)).where(steps.c.task == task, steps.c.version == version).exists()
-    statement = select(groups.c.number, groups.c.version, groups.c.state).where(
-        groups.c.task == task, groups.c.state.in_((GroupState.OPEN, GroupState.READY)), not_(with_trainer)
-    )
-    return [LiveGroup(row.number, row.version, row.state == GroupState.READY) for row in (await connection.execute(statement)).all()]
+    found = await connection.execute(_UNBATCHED, {"of_task": task, "of_version": version})
+    return [LiveGroup(row.number, row.version, row.state == GroupState.READY) for row in found.all()]
 
 
 async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
@@ -300,24 +306,26 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
 
 
+_timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
+_now, _back = func.to_timestamp(bindparam("now_s", type_=Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
+_OVERDUE = (
+    select(groups.c.task, groups.c.number)
+    .join(tasks, tasks.c.id == groups.c.task)
+    .where(
+        groups.c.state == GroupState.OPEN,
+        not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
+        not_(groups.c.admitted_at.between(func.now() - _timeout, func.now() + _back)),
+    )
+)
+
+
 async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
     """Open groups whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
 
     Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
     the time is over as well, so that the other decides.
     """
-    timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
-    now, back = func.to_timestamp(now_s), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
-    statement = (
-        select(groups.c.task, groups.c.number)
-        .join(tasks, tasks.c.id == groups.c.task)
-        .where(
-            groups.c.state == GroupState.OPEN,
-            not_(groups.c.deadline_at.between(now, now + timeout + back)),
-            not_(groups.c.admitted_at.between(func.now() - timeout, func.now() + back)),
-        )
-    )
-    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+    return [(row.task, row.number) for row in (await connection.execute(_OVERDUE, {"now_s": now_s})).all()]
 
 
 async def last_sequence(connection: AsyncConnection) -> int:
@@ -325,12 +333,14 @@ async def last_sequence(connection: AsyncConnection) -> int:
     return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())
 
 
+_IN_FLIGHT = (
+    select(tasks.c.pool, func.count(), func.sum(tasks.c.trajectory_tokens))
+    .join(trajectories, trajectories.c.task == tasks.c.id)
+    .where(trajectories.c.state == TrajectoryState.OPEN)
+    .group_by(tasks.c.pool)
+)
+
+
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
     """Per pool: open members, and the tokens that they may still come to."""
-    statement = (
-        select(tasks.c.pool, func.count(), func.sum(tasks.c.trajectory_tokens))
-        .join(trajectories, trajectories.c.task == tasks.c.id)
-        .where(trajectories.c.state == TrajectoryState.OPEN)
-        .group_by(tasks.c.pool)
-    )
-    return {pool: InFlight(count, float(tokens)) for pool, count, tokens in (await connection.execute(statement)).all()}
+    return {pool: InFlight(count, float(tokens)) for pool, count, tokens in (await connection.execute(_IN_FLIGHT)).all()}

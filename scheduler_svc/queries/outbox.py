@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, func, literal, select, text, update
+from sqlalchemy import BigInteger, LargeBinary, Text, bindparam, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
 from common.streams import KIND_HEADER
+from scheduler_svc.queries.parameters import any_of, given
 from scheduler_svc.tables import dead_letters, events, outbox, relay, replicas
 
 
@@ -43,6 +44,9 @@ class Letter:
     """Key-value entries are JSON, so that any NATS client can read them."""
 
 
+_POST = insert(outbox).returning(outbox.c.id)  # without `returning`, one statement a row
+
+
 async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
     """Publish these once the transaction is committed."""
     rows = [
@@ -55,7 +59,7 @@ async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
         for letter in letters
     ]
     if rows:
-        await connection.execute(insert(outbox).returning(outbox.c.id), rows)  # without `returning`, one statement a row
+        await connection.execute(_POST, rows)
 
 
 async def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
@@ -63,15 +67,24 @@ async def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes,
     await connection.execute(insert(outbox).values(subject=subject, message_id=message_id, headers=headers, body=body))
 
 
+_OLDEST = (
+    select(outbox.c.id, outbox.c.subject, outbox.c.message_id, outbox.c.headers, outbox.c.body).order_by(outbox.c.id).limit(given("most"))
+)
+
+
 async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
-    rows = (await connection.execute(select(outbox).order_by(outbox.c.id).limit(most))).all()
+    rows = (await connection.execute(_OLDEST, {"most": most})).all()
     return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
+
+
+_FORGET = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger))
+_ADVANCE = update(relay).values(position=func.greatest(relay.c.position, bindparam("reached", type_=BigInteger)))
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
     """Forget rows that NATS has confirmed."""
-    await connection.execute(delete(outbox).where(outbox.c.id.in_(ids)))
-    await connection.execute(update(relay).values(position=func.greatest(relay.c.position, max(ids))))
+    await connection.execute(_FORGET, {"ids": list(ids)})
+    await connection.execute(_ADVANCE, {"reached": max(ids)})
 
 
 async def relayed(connection: AsyncConnection) -> Relayed:
@@ -104,13 +117,22 @@ async def last_given(connection: AsyncConnection) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
+_recorded = (
+    insert(events)
+    .values(tenant=given("of_tenant"), task=given("of_task"), event=given("named"), data=given("saying"))
+    .returning(events.c.id)
+    .cte("recorded")
+)
+_message_id = func.concat("event:", _recorded.c.id)
+_parcel = select(bindparam("to", type_=Text), _message_id, bindparam("with_headers", type_=JSONB), bindparam("encoded", type_=LargeBinary))
+_RECORD_AND_POST = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _parcel)
+
+
 async def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
     """Write an event's row and its message, whose id is made of the row's number; one statement."""
-    values = {"tenant": event.tenant, "task": event.task, "event": event.event, "data": dict(event.data)}
-    recorded = insert(events).values(values).returning(events.c.id).cte("recorded")
-    message_id = func.concat("event:", recorded.c.id)
-    row = select(literal(subject), message_id, literal({KIND_HEADER: event.kind}, JSONB), literal(event.encode()))
-    await connection.execute(insert(outbox).from_select(["subject", "message_id", "headers", "body"], row))
+    about = {"of_tenant": event.tenant, "of_task": event.task, "named": event.event, "saying": dict(event.data)}
+    parcel = {"to": subject, "with_headers": {KIND_HEADER: event.kind}, "encoded": event.encode()}
+    await connection.execute(_RECORD_AND_POST, about | parcel)
 
 
 async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:

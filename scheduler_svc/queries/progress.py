@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Column, ScalarSelect, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.queries.parameters import given
 from scheduler_svc.states import GroupState, StepState, VoidReason
 from scheduler_svc.tables import dead_letters, groups, ledger, steps
 
@@ -39,29 +40,32 @@ class Progress:
     """Among the latest `LATEST_GROUPS` groups admitted."""
 
 
+def _of_latest_step(column: Column[float]) -> ScalarSelect[float]:
+    trained = select(column).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
+    return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()
+
+
+_latest = (
+    select(groups.c.state, groups.c.void_reason)
+    .where(groups.c.task == given("of_task"))
+    .order_by(groups.c.number.desc())
+    .limit(LATEST_GROUPS)
+    .subquery()
+)
+_failed = _latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
+_scored = _latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
+_sampled = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == given("of_task"), ledger.c.kind == "sampled")
+_PROGRESS = select(
+    _of_latest_step(steps.c.reward),
+    _of_latest_step(steps.c.staleness_mean),
+    _sampled.scalar_subquery(),
+    select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
+    func.count(case((_failed, 1))),
+    func.count(case((or_(_failed, _scored), 1))),
+).select_from(_latest)
+
+
 async def progress_of(connection: AsyncConnection, task: str) -> Progress:
     """As the transaction leaves it."""
-    latest = (
-        select(groups.c.state, groups.c.void_reason)
-        .where(groups.c.task == task)
-        .order_by(groups.c.number.desc())
-        .limit(LATEST_GROUPS)
-        .subquery()
-    )
-    failed = latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
-    scored = latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
-    statement = select(
-        _of_latest_step(task, steps.c.reward),
-        _of_latest_step(task, steps.c.staleness_mean),
-        select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task, ledger.c.kind == "sampled").scalar_subquery(),
-        select(func.count()).select_from(dead_letters).where(dead_letters.c.task == task).scalar_subquery(),
-        func.count(case((failed, 1))),
-        func.count(case((or_(failed, scored), 1))),
-    ).select_from(latest)
-    reward, staleness, tokens, letters, failures, ended = (await connection.execute(statement)).one()
+    reward, staleness, tokens, letters, failures, ended = (await connection.execute(_PROGRESS, {"of_task": task})).one()
     return Progress(reward, staleness, int(tokens), letters, Failures(failures, ended))
-
-
-def _of_latest_step(task: str, column: Column[float]) -> ScalarSelect[float]:
-    trained = select(column).where(steps.c.task == task, steps.c.state == StepState.TRAINED)
-    return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()

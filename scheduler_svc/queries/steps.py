@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import RowMapping, delete, func, literal, null, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Integer, Row, Text, bindparam, delete, func, literal, select, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.groups import EndedGroup
+from scheduler_svc.queries.parameters import any_of, given
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, outbox, steps, tasks, trajectories
@@ -54,30 +55,39 @@ class StepSummary:
     batched_at: datetime
 
 
+_chosen = (
+    update(groups)
+    .where(groups.c.task == given("of_task"), groups.c.number == any_of("numbers", Integer), groups.c.state == GroupState.READY)
+    .values(state=GroupState.BATCHED, step=given("of_version"))
+    .returning(groups.c.number, groups.c.version, groups.c.admitted_at)
+    .cte("chosen")
+)
+_chosen_members = trajectories.join(_chosen, (trajectories.c.task == given("of_task")) & (trajectories.c.group == _chosen.c.number))
+_step = {
+    "task": bindparam("of_task", type_=Text),
+    "version": bindparam("of_version", type_=Integer),
+    "state": literal(StepState.BATCHED.value),
+    "reward": func.avg(trajectories.c.reward),
+    "staleness_mean": func.avg(bindparam("of_version", type_=Integer) - _chosen.c.version),
+    "staleness_max": bindparam("of_version", type_=Integer) - func.min(_chosen.c.version),
+    "sampled_tokens": func.sum(trajectories.c.sampled_tokens),
+    "first_admitted_at": func.min(_chosen.c.admitted_at),
+    "first_scored_at": func.min(trajectories.c.scored_at),
+    "last_scored_at": func.max(trajectories.c.scored_at),
+}
+_written = insert(steps).from_select(list(_step), select(*_step.values()).select_from(_chosen_members)).cte("written")
+_BATCH = (
+    select(_chosen.c.number, _chosen.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
+    .select_from(_chosen_members)
+    .order_by(_chosen.c.number, trajectories.c.member)
+    .add_cte(_written)
+)
+
+
 async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
     """Make the groups a step: they become batched, the step's row is written, and their members are listed in order."""
-    chosen = (
-        update(groups)
-        .where(groups.c.task == task, groups.c.number.in_(numbers), groups.c.state == GroupState.READY)
-        .values(state=GroupState.BATCHED, step=version)
-        .returning(groups.c.number, groups.c.version, groups.c.admitted_at)
-        .cte("chosen")
-    )
-    step = {
-        "task": literal(task),
-        "version": literal(version),
-        "state": literal(StepState.BATCHED.value),
-        "reward": func.avg(trajectories.c.reward),
-        "staleness_mean": func.avg(version - chosen.c.version),
-        "staleness_max": version - func.min(chosen.c.version),
-        "sampled_tokens": func.sum(trajectories.c.sampled_tokens),
-        "first_admitted_at": func.min(chosen.c.admitted_at),
-        "first_scored_at": func.min(trajectories.c.scored_at),
-        "last_scored_at": func.max(trajectories.c.scored_at),
-    }
-    members = trajectories.join(chosen, (trajectories.c.task == task) & (trajectories.c.group == chosen.c.number))
-    await connection.execute(insert(steps).from_select(list(step), select(*step.values()).select_from(members)))
-    return await members_of_step(connection, task, version)
+    about = {"of_task": task, "of_version": version, "numbers": list(numbers)}
+    return _batch_of((await connection.execute(_BATCH, about)).all())
 
 
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
@@ -88,8 +98,13 @@ async def members_of_step(connection: AsyncConnection, task: str, version: int) 
         .where(groups.c.task == task, groups.c.step == version)
         .order_by(groups.c.number, trajectories.c.member)
     )
+    return _batch_of((await connection.execute(statement)).all())
+
+
+def _batch_of(rows: Sequence[Row[int, int, int, int, float]]) -> list[BatchGroup]:
+    """Of members in order."""
     found: dict[int, BatchGroup] = {}
-    for row in (await connection.execute(statement)).all():
+    for row in rows:
         group = found.setdefault(row.number, BatchGroup(group=row.number, version=row.version, members=[]))
         group.members.append(BatchMember(member=row.member, sequence=row.sequence, reward=row.reward))
     return list(found.values())
@@ -118,43 +133,55 @@ async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
     return (await connection.execute(statement)).first() is not None
 
 
+_trained_step = (
+    update(steps)
+    .where(steps.c.task == given("of_task"), steps.c.version == given("of_version"), steps.c.state == StepState.BATCHED)
+    .values(
+        state=StepState.TRAINED,
+        metrics=given("with_metrics"),
+        adapter=given("made_adapter"),
+        checkpoint=given("made_checkpoint"),
+        batch=bindparam("of_batch", type_=JSONB(none_as_null=True)),
+        started_at=given("at_start"),
+        finished_at=given("at_end"),
+        trained_at=func.now(),
+    )
+    .returning(steps)
+    .cte("trained_step")
+)
+_trained_groups = (
+    update(groups)
+    .where(groups.c.task == given("of_task"), groups.c.step == given("of_version"), groups.c.state == GroupState.BATCHED)
+    .values(state=GroupState.TRAINED, ended_at=func.now())
+    .returning(groups.c.number)
+    .cte("trained_groups")
+)
+_trained_members = (
+    update(trajectories)
+    .where(
+        trajectories.c.task == given("of_task"),
+        trajectories.c.group.in_(select(_trained_groups.c.number)),
+        trajectories.c.state == TrajectoryState.SCORED,
+    )
+    .values(state=TrajectoryState.TRAINED)
+    .cte("trained_members")
+)
+_FINISH = select(*(_trained_step.c[name] for name in StepSummary.__dataclass_fields__)).add_cte(_trained_members)
+
+
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
     """The step, its groups and their members become trained."""
-    version = updated.version - 1
-    step = (
-        update(steps)
-        .where(steps.c.task == updated.task, steps.c.version == version, steps.c.state == StepState.BATCHED)
-        .values(
-            state=StepState.TRAINED,
-            metrics=updated.metrics,
-            adapter=as_json(updated.adapter),
-            checkpoint=as_json(updated.checkpoint),
-            batch=as_json(updated.batch) if updated.batch else null(),
-            started_at=datetime.fromtimestamp(updated.started_s, UTC),
-            finished_at=datetime.fromtimestamp(updated.finished_s, UTC),
-            trained_at=func.now(),
-        )
-        .returning(steps)
-        .cte("trained_step")
-    )
-    trained = (
-        update(groups)
-        .where(groups.c.task == updated.task, groups.c.step == version, groups.c.state == GroupState.BATCHED)
-        .values(state=GroupState.TRAINED, ended_at=func.now())
-        .returning(groups.c.number)
-        .cte("trained_groups")
-    )
-    members = (
-        update(trajectories)
-        .where(
-            trajectories.c.task == updated.task,
-            trajectories.c.group.in_(select(trained.c.number)),
-            trajectories.c.state == TrajectoryState.SCORED,
-        )
-        .values(state=TrajectoryState.TRAINED)
-        .cte("trained_members")
-    )
-    return _summary((await connection.execute(select(step).add_cte(members))).mappings().one())
+    about = {
+        "of_task": updated.task,
+        "of_version": updated.version - 1,
+        "with_metrics": updated.metrics,
+        "made_adapter": as_json(updated.adapter),
+        "made_checkpoint": as_json(updated.checkpoint),
+        "of_batch": as_json(updated.batch) if updated.batch else None,
+        "at_start": datetime.fromtimestamp(updated.started_s, UTC),
+        "at_end": datetime.fromtimestamp(updated.finished_s, UTC),
+    }
+    return StepSummary(**(await connection.execute(_FINISH, about)).mappings().one())
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
@@ -178,12 +205,19 @@ async def spent_tokens(connection: AsyncConnection, task: str) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
+_FIRST_NEEDED = (
+    select(trajectories.c.task, func.min(trajectories.c.sequence).label("first"))
+    .where(trajectories.c.task == any_of("ids"), trajectories.c.state == TrajectoryState.SCORED)
+    .group_by(trajectories.c.task)
+)
+
+
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
     """The oldest scored message that a step of each of these tasks may still read; tasks without any are absent."""
-    statement = select(trajectories.c.task, func.min(trajectories.c.sequence).label("first")).where(
-        trajectories.c.task.in_(sorted(ids)), trajectories.c.state == TrajectoryState.SCORED
-    )
-    return {row.task: row.first for row in (await connection.execute(statement.group_by(trajectories.c.task))).all()}
+    return {row.task: row.first for row in (await connection.execute(_FIRST_NEEDED, {"ids": sorted(ids)})).all()}
+
+
+_RECORD = insert(ledger).on_conflict_do_nothing().returning(ledger.c.id)  # without `returning`, one statement a row
 
 
 async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:
@@ -195,15 +229,13 @@ async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str]
         if tokens
     ]
     if rows:
-        await connection.execute(insert(ledger).on_conflict_do_nothing().returning(ledger.c.id), rows)  # one statement
+        await connection.execute(_RECORD, rows)
 
 
 async def record_training(connection: AsyncConnection, updated: WeightUpdated) -> None:
-    await connection.execute(
-        insert(ledger)
-        .values(tenant=updated.tenant, task=updated.task, kind="trained", number=updated.version, tokens=updated.trained_tokens)
-        .on_conflict_do_nothing()
-    )
+    """Write what the step trained into the ledger, once."""
+    row = {"tenant": updated.tenant, "task": updated.task, "kind": "trained", "number": updated.version, "tokens": updated.trained_tokens}
+    await connection.execute(_RECORD, [row])
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
@@ -240,20 +272,18 @@ async def adapter_of(connection: AsyncConnection, task: str, version: int) -> Ad
     return from_json(AdapterRef, found) if found else None
 
 
+_BLOBS = select(steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
+    steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED
+)
+_BLOBS_OF_VERSIONS = _BLOBS.where(steps.c.version + 1 == any_of("versions", Integer))
+
+
 async def blobs_of_steps(connection: AsyncConnection, task: str, *, versions: Collection[int] | None = None) -> list[StepBlob]:
     """What the task's trained steps name, or those of them that made one of `versions`."""
-    statement = select(steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
-        steps.c.task == task, steps.c.state == StepState.TRAINED
-    )
-    if versions is not None:
-        statement = statement.where((steps.c.version + 1).in_(versions))
+    statement, which = (_BLOBS, {}) if versions is None else (_BLOBS_OF_VERSIONS, {"versions": sorted(versions)})
     return [
         StepBlob(row["version"] + 1, kind, from_json(BlobRef, row[kind]))
-        for row in (await connection.execute(statement)).mappings()
+        for row in (await connection.execute(statement, {"of_task": task, **which})).mappings()
         for kind in BLOB_KINDS
         if row[kind] is not None
     ]
-
-
-def _summary(row: RowMapping) -> StepSummary:
-    return StepSummary(**{name: row[name] for name in StepSummary.__dataclass_fields__})

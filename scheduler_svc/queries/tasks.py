@@ -1,18 +1,19 @@
 """Sentences about tasks and tenants."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, case, func, null, select, true, update
+from sqlalchemy import ColumnElement, Double, Integer, RowMapping, Text, bindparam, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.fairness import TaskShare, TenantShare
+from scheduler_svc.queries.parameters import Rows, any_of, given
 from scheduler_svc.states import LIVE, EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
 
@@ -66,6 +67,21 @@ class Charge:
     task: str
     tenant: str
     tokens: float
+
+
+def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
+    """The columns of a claim. `Any`: columns of a table or of a subquery."""
+    reserved = task.group_size * task.trajectory_tokens
+    expected = func.coalesce(task.group_tokens, reserved)
+    own = [task.id, task.tenant, task.pool, task.priority, task.virtual_time, task.group_size]
+    return [
+        *own,
+        allowance.label("allowance"),
+        reserved.label("reserved"),
+        expected.label("expected"),
+        tenant.weight,
+        tenant.virtual_time.label("tenant_time"),
+    ]
 
 
 def _task(row: RowMapping) -> Task:
@@ -132,10 +148,12 @@ async def all_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 
+_LOCK = select(tasks).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update()
+
+
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
-    """The tasks, locked until the transaction ends."""
-    statement = select(tasks).where(tasks.c.id.in_(sorted(ids))).order_by(tasks.c.id).with_for_update()
-    return [_task(row) for row in (await connection.execute(statement)).mappings()]
+    """The tasks, locked until the transaction ends, and with them their groups."""
+    return [_task(row) for row in (await connection.execute(_LOCK, {"ids": sorted(ids)})).mappings()]
 
 
 async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
@@ -177,15 +195,22 @@ async def move_task(
     return (await connection.execute(statement)).first() is not None
 
 
+_ADVANCE = (
+    update(tasks)
+    .where(
+        tasks.c.id == given("of_task"),
+        tasks.c.version == given("from_version"),
+        tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED)),
+    )
+    .values(version=tasks.c.version + 1, adapter=given("made_adapter"), checkpoint=given("made_checkpoint"), updated_at=func.now())
+    .returning(tasks)
+)
+
+
 async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> Task | None:
     """Compare-and-set from `version` to the next; the task as that leaves it, locked, or None when it is elsewhere or has ended."""
-    statement = (
-        update(tasks)
-        .where(tasks.c.id == task, tasks.c.version == version, tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED)))
-        .values(version=version + 1, adapter=as_json(adapter), checkpoint=as_json(checkpoint), updated_at=func.now())
-        .returning(tasks)
-    )
-    row = (await connection.execute(statement)).mappings().first()
+    made = {"made_adapter": as_json(adapter), "made_checkpoint": as_json(checkpoint)}
+    row = (await connection.execute(_ADVANCE, {"of_task": task, "from_version": version, **made})).mappings().first()
     return _task(row) if row else None
 
 
@@ -196,8 +221,41 @@ async def count_voided(connection: AsyncConnection, task: str, groups: int, *, f
 
 
 async def forget_failures(connection: AsyncConnection, ids: Collection[str]) -> None:
-    """A group of each of these tasks became ready."""
+    """A group of each of these tasks succeeded, though it is not trained."""
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
+
+
+_success = Rows("success", task=Text, tokens=Double)
+_NOTE_SUCCESS = (
+    update(tasks)
+    .where(tasks.c.id == _success.c.task)
+    .values(
+        failures_in_a_row=0,
+        group_tokens=func.coalesce(
+            tasks.c.group_tokens + (_success.c.tokens - tasks.c.group_tokens) * literal(LEARNED_SHARE, Double), _success.c.tokens
+        ),
+    )
+)
+
+
+async def note_success(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
+    """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
+    await connection.execute(_NOTE_SUCCESS, _success.of(list(group_tokens.items())))
+
+
+_waiting = (
+    select(tasks)
+    .where(tasks.c.tenant == tenants.c.id, MAY_ADMIT, tasks.c.pool == any_of("pools"))
+    .order_by(tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
+    .limit(bindparam("most", type_=Integer))
+    .lateral("waiting")
+)
+_NEXT_IN_LINE = (
+    select(*_claim(_waiting.c, tenants.c, allowance_of(_waiting.c)))
+    .select_from(tenants.join(_waiting, true()))
+    .order_by(tenants.c.virtual_time, tenants.c.id)
+    .limit(bindparam("most_of_all", type_=Integer))
+)
 
 
 async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
@@ -206,43 +264,32 @@ async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, m
     Only tasks whose pace allows more, of these pools. At most `most` of a tenant, and `most` tenants or more; both in the
     order of `fairness.next_task`, from indexes, so that it takes as long for ten tasks as for thousands.
     """
-    waiting = (
-        select(tasks)
-        .where(tasks.c.tenant == tenants.c.id, MAY_ADMIT, tasks.c.pool.in_(sorted(pools)))
-        .order_by(tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
-        .limit(most)
-        .lateral("waiting")
+    bounds = {"pools": sorted(pools), "most": most, "most_of_all": most * most}
+    return _claims((await connection.execute(_NEXT_IN_LINE, bounds)).mappings())
+
+
+_planned = (evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+_planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned).scalar_subquery()
+_planned_size = select(evaluation_groups.c.size).where(*_planned).limit(1).scalar_subquery()
+_EVALUATIONS_IN_LINE = (
+    select(*_claim(tasks.c, tenants.c, _planned_groups), _planned_size.label("size"))  # pyright: ignore[reportArgumentType]
+    .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
+    .where(
+        tasks.c.id.in_(select(evaluations.c.task).where(evaluations.c.state == EvaluationState.RUNNING)),
+        tasks.c.state == TaskState.RUNNING,
+        tasks.c.pool == any_of("pools"),
+        select(evaluation_groups.c.number).where(*_planned).exists(),
     )
-    statement = (
-        select(*_claim(waiting.c, tenants.c, allowance_of(waiting.c)))
-        .select_from(tenants.join(waiting, true()))
-        .order_by(tenants.c.virtual_time, tenants.c.id)
-        .limit(most * most)
-    )
-    return _claims((await connection.execute(statement)).mappings())
+    .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
+    .limit(bindparam("most", type_=Integer))
+)
 
 
 async def evaluations_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
     """The same for groups of evaluations: of running tasks whose evaluations have groups that wait to be opened."""
-    waiting = (evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
-    count = select(func.count()).select_from(evaluation_groups).where(*waiting).scalar_subquery()
-    size = select(evaluation_groups.c.size).where(*waiting).limit(1).scalar_subquery()
-    evaluated = select(evaluations.c.task).where(evaluations.c.state == EvaluationState.RUNNING)
-    statement = (
-        select(*_claim(tasks.c, tenants.c, count), size.label("size"))  # pyright: ignore[reportArgumentType]
-        .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
-        .where(
-            tasks.c.id.in_(evaluated),
-            tasks.c.state == TaskState.RUNNING,
-            tasks.c.pool.in_(sorted(pools)),
-            select(evaluation_groups.c.number).where(*waiting).exists(),
-        )
-        .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
-        .limit(most)
-    )
-    rows = (await connection.execute(statement)).mappings().all()
-    found = _claims(rows)
-    for row, task in zip(rows, found.tasks, strict=True):
+    found_rows = (await connection.execute(_EVALUATIONS_IN_LINE, {"pools": sorted(pools), "most": most})).mappings().all()
+    found = _claims(found_rows)
+    for row, task in zip(found_rows, found.tasks, strict=True):
         task.evaluate(row["size"])
     return found
 
@@ -260,24 +307,9 @@ async def claims_of(connection: AsyncConnection, allowances: dict[str, int], poo
     return found
 
 
-def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
-    """The columns of a claim. `Any`: columns of a table or of a subquery."""
-    reserved = task.group_size * task.trajectory_tokens
-    expected = func.coalesce(task.group_tokens, reserved)
-    own = [task.id, task.tenant, task.pool, task.priority, task.virtual_time, task.group_size]
-    return [
-        *own,
-        allowance.label("allowance"),
-        reserved.label("reserved"),
-        expected.label("expected"),
-        tenant.weight,
-        tenant.virtual_time.label("tenant_time"),
-    ]
-
-
-def _claims(rows: Iterable[RowMapping]) -> Claims:
+def _claims(found_rows: Iterable[RowMapping]) -> Claims:
     found = Claims([], {})
-    for row in rows:
+    for row in found_rows:
         found.tenants.setdefault(row["tenant"], TenantShare(row["tenant"], row["weight"], row["tenant_time"]))
         found.tasks.append(
             TaskShare(
@@ -295,34 +327,37 @@ def _claims(rows: Iterable[RowMapping]) -> Claims:
     return found
 
 
-async def count_admitted(connection: AsyncConnection, admitted: dict[str, int]) -> None:
+_admitted = Rows("added", task=Text, groups=Integer)
+_COUNT_ADMITTED = update(tasks).where(tasks.c.id == _admitted.c.task).values(admitted=tasks.c.admitted + _admitted.c.groups)
+
+
+async def count_admitted(connection: AsyncConnection, admitted: Mapping[str, int]) -> None:
     """Raise each task's count of admitted groups."""
     if admitted:
-        added = case(admitted, value=tasks.c.id)
-        await connection.execute(update(tasks).where(tasks.c.id.in_(list(admitted))).values(admitted=tasks.c.admitted + added))
+        await connection.execute(_COUNT_ADMITTED, _admitted.of(list(admitted.items())))
+
+
+_charged = Rows("charged", id=Text, tokens=Double)
+_CHARGE_TASKS = update(tasks).where(tasks.c.id == _charged.c.id).values(virtual_time=tasks.c.virtual_time + _charged.c.tokens)
+_LOCK_TENANTS = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update()
+_CHARGE_TENANTS = (
+    update(tenants).where(tenants.c.id == _charged.c.id).values(virtual_time=tenants.c.virtual_time + _charged.c.tokens / tenants.c.weight)
+)
 
 
 async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
     """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants."""
-    by_task: Counter[str] = Counter()
-    by_tenant: Counter[str] = Counter()
+    by_task: defaultdict[str, float] = defaultdict(float)
+    by_tenant: defaultdict[str, float] = defaultdict(float)
     for one in charges:
-        by_task[one.task] += one.tokens  # pyright: ignore[reportArgumentType]
-        by_tenant[one.tenant] += one.tokens  # pyright: ignore[reportArgumentType]
+        by_task[one.task] += one.tokens
+        by_tenant[one.tenant] += one.tokens
     if not charges:
         return
-    added = case(dict(by_task), value=tasks.c.id)
-    await connection.execute(update(tasks).where(tasks.c.id.in_(list(by_task))).values(virtual_time=tasks.c.virtual_time + added))
-    await connection.execute(select(tenants.c.id).where(tenants.c.id.in_(list(by_tenant))).order_by(tenants.c.id).with_for_update())
-    added = case(dict(by_tenant), value=tenants.c.id) / tenants.c.weight
-    await connection.execute(update(tenants).where(tenants.c.id.in_(list(by_tenant))).values(virtual_time=tenants.c.virtual_time + added))
-
-
-async def learn_group_tokens(connection: AsyncConnection, group_tokens: dict[str, float]) -> None:
-    """Groups of these tasks took so many tokens, in the mean: what the next one is expected to take follows slowly."""
-    known, found = tasks.c.group_tokens, case(group_tokens, value=tasks.c.id)
-    learned = func.coalesce(known + (found - known) * LEARNED_SHARE, found)
-    await connection.execute(update(tasks).where(tasks.c.id.in_(list(group_tokens))).values(group_tokens=learned))
+    await connection.execute(_CHARGE_TASKS, _charged.of(list(by_task.items())))
+    if len(by_tenant) > 1:  # in order, before the update takes them in any
+        await connection.execute(_LOCK_TENANTS, {"ids": sorted(by_tenant)})
+    await connection.execute(_CHARGE_TENANTS, _charged.of(list(by_tenant.items())))
 
 
 async def active_virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[list[float], list[float]]:
