@@ -63,6 +63,8 @@ PUBLISH_PATIENCE_S = 30.0
 PULL_EXPIRES_S = 5.0
 """A request for messages that the server lost without a word is missed for this long, and LOST_PULL_S more."""
 LOST_PULL_S = 2.0
+ACKNOWLEDGE_WITHIN_S = 0.02
+"""Until then acknowledgements share a packet with whatever else is sent: alone, one costs both sides as much as a message."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 """A dead letter with a larger body would itself be too large; it is kept without."""
@@ -133,7 +135,7 @@ class Slots:
 
     def __init__(self, total: int) -> None:
         self._free = total
-        self._changed = asyncio.Event()
+        self._tell: Callable[[], None] = lambda: None
 
     @property
     def free(self) -> int:
@@ -144,12 +146,11 @@ class Slots:
 
     def release(self, units: int = 1) -> None:
         self._free += units
-        self._changed.set()
+        self._tell()
 
-    async def changed(self) -> None:
-        """Returns once units were released since the last call."""
-        await self._changed.wait()
-        self._changed.clear()
+    def when_released(self, tell: Callable[[], None]) -> None:
+        """Call `tell` each time that units are released; for whoever hands out the work."""
+        self._tell = tell
 
 
 class Bus:
@@ -159,6 +160,7 @@ class Bus:
         self._client = client
         self._js: JetStreamContext = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
         self._pulls: list[_Pull] = []
+        self._buckets: dict[str, KeyValue] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._absent: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
@@ -360,6 +362,8 @@ class Bus:
         """As `publish`, for a body that is already encoded."""
         started = time.monotonic()
         attempt = 0
+        for pull in self._pulls:
+            await pull.acknowledge()
         while True:
             try:
                 ack = await self._js.publish(subject, body, timeout=PUBLISH_TIMEOUT_S, headers={**headers, "Nats-Msg-Id": message_id})
@@ -380,16 +384,17 @@ class Bus:
         `most` bounds one pull, so that replicas share a burst. Raises: Fatal from a handler.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
-            keeping_alive = runners.create_task(pull.keep_alive())
+            slots.when_released(pull.wake)
+            tending = runners.create_task(pull.tend())
             try:
                 while True:
-                    for message in await pull.receive(lambda: min(slots.free, most), slots.changed):
+                    for message in await pull.receive(lambda: min(slots.free, most)):
                         slots.take()
                         runners.create_task(self._handle(pull, message, handler, slots))
             finally:
                 # Before the runners are cancelled: what they give back must not come to this replica again.
                 await asyncio.shield(pull.stop())
-                keeping_alive.cancel()
+                tending.cancel()
 
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, spacing_s: float = 0.0) -> None:
         """Hand messages to `handler` in lists, one list at a time, until cancelled.
@@ -398,12 +403,11 @@ class Bus:
         one transaction serves more. When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
-            keeping_alive = runners.create_task(pull.keep_alive())
-            never = asyncio.Event()
+            tending = runners.create_task(pull.tend())
             not_before = 0.0
             try:
                 while True:
-                    messages = await pull.receive(lambda: most - pull.held, never.wait)
+                    messages = await pull.receive(lambda: most - pull.held)
                     if (early_s := not_before - time.monotonic()) > 0:
                         await asyncio.sleep(early_s)
                         messages += pull.take()
@@ -414,7 +418,7 @@ class Bus:
                             await handler(deliveries)
                             crashpoints.reached("before_ack")
                             for message in messages:
-                                await pull.done(message)
+                                pull.done(message)
                             continue
                         except Fatal:
                             raise
@@ -426,7 +430,7 @@ class Bus:
             finally:
                 await asyncio.shield(pull.stop())
                 await asyncio.shield(pull.give_back())
-                keeping_alive.cancel()
+                tending.cancel()
 
     @asynccontextmanager
     async def _pulling(self, consumer: Consumer) -> AsyncGenerator["_Pull"]:
@@ -438,6 +442,7 @@ class Bus:
             yield pull
         finally:
             self._pulls.remove(pull)
+            await asyncio.shield(pull.acknowledge())
 
     async def _declare_consumer(self, consumer: Consumer) -> None:
         await self._js.add_consumer(
@@ -466,7 +471,7 @@ class Bus:
                         raise Reject(f"delivered {delivery.attempt - 1} times without an answer; it may kill the process that handles it")
                     await self._treat(delivery, handler)
                     crashpoints.reached("before_ack")
-                    await pull.done(message)
+                    pull.done(message)
                 except asyncio.CancelledError:
                     outcome = "returned"
                     await asyncio.shield(pull.again(message, delay_s=0))
@@ -474,6 +479,7 @@ class Bus:
                 except Fatal as error:
                     outcome = "fatal"
                     log.error("fatal", error=str(error))
+                    pull.ask_no_more()  # or the message would come here again, while this process ends
                     await pull.again(message, delay_s=0)
                     raise
                 except Reject as error:
@@ -680,9 +686,12 @@ class Bus:
             await watcher.stop()
 
     async def _bucket(self, bucket: str) -> KeyValue:
-        """Raises: BucketNotFoundError; Away when NATS is."""
+        """Looked up once. Raises: BucketNotFoundError; Away when NATS is."""
+        if bucket in self._buckets:
+            return self._buckets[bucket]
         try:
-            return await self._js.key_value(bucket)
+            found = self._buckets[bucket] = await self._js.key_value(bucket)
+            return found
         except BucketNotFoundError:
             raise
         except (TimeoutError, NatsError, OSError) as error:
@@ -706,7 +715,11 @@ class _Pull:
         self._asked = 0
         self._asked_at = 0.0
         self._missing = False
+        self._ending = False
         self._held: dict[str, Msg] = {}  # by reply subject, which is unique to a delivery
+        self._done: list[Msg] = []
+        """Not acknowledged yet."""
+        self._any_done = asyncio.Event()
 
     @property
     def held(self) -> int:
@@ -715,12 +728,17 @@ class _Pull:
     async def start(self) -> None:
         self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
 
+    def ask_no_more(self) -> None:
+        self._ending = True
+
     async def stop(self) -> None:
         """Stop asking and give back what arrived but was not begun."""
+        self.ask_no_more()
         with suppress(NatsError, asyncio.TimeoutError):
             await self._subscription.unsubscribe()
         while self._arrived:
             await self.again(self._arrived.popleft(), delay_s=0)
+        await self.acknowledge()
 
     async def give_back(self) -> None:
         """What is in hand goes to whoever asks next."""
@@ -732,8 +750,12 @@ class _Pull:
         self._asked = 0
         self._woken.set()
 
-    async def receive(self, room: Callable[[], int], changed: Callable[[], Awaitable[object]]) -> list[Msg]:
-        """At least one message, at most `room()`; asks again whenever `changed` returns."""
+    def wake(self) -> None:
+        """There may be more room than there was."""
+        self._woken.set()
+
+    async def receive(self, room: Callable[[], int]) -> list[Msg]:
+        """At least one message, at most `room()`; looks again when it is woken."""
         while True:
             notice_cancellation()
             if self._missing:
@@ -742,7 +764,9 @@ class _Pull:
             if self._arrived:
                 return self.take()
             await self._ask(room())
-            await _first(self._woken.wait(), changed(), timeout_s=PULL_EXPIRES_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PULL_EXPIRES_S):
+                    await self._woken.wait()
             self._woken.clear()
 
     def take(self) -> list[Msg]:
@@ -756,7 +780,8 @@ class _Pull:
         if time.monotonic() - self._asked_at > PULL_EXPIRES_S + LOST_PULL_S:
             self._asked = 0
         wanted = room - self._asked
-        if wanted <= 0 or not self._client.is_connected:
+        # Not for each message that came: half of what there is room for is still asked for.
+        if wanted <= 0 or 2 * self._asked > room or self._ending or not self._client.is_connected:
             return
         self._asked += wanted
         self._asked_at = time.monotonic()
@@ -776,7 +801,28 @@ class _Pull:
                 self._missing = True
         self._woken.set()
 
-    async def keep_alive(self) -> None:
+    async def tend(self) -> None:
+        """Acknowledge what is done, and keep alive what is not, until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._keep_alive())
+            runners.create_task(self._acknowledge_soon())
+
+    async def _acknowledge_soon(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._any_done.wait()
+            await asyncio.sleep(ACKNOWLEDGE_WITHIN_S)
+            await self.acknowledge()
+
+    async def acknowledge(self) -> None:
+        """All that is done. A lost answer means one more delivery, which every handler takes."""
+        done, self._done = self._done, []
+        self._any_done.clear()
+        for message in done:
+            with suppress(NatsError, OSError):
+                await message.ack()
+
+    async def _keep_alive(self) -> None:
         """Tell the server that the messages in hand are being worked on."""
         while True:
             notice_cancellation()
@@ -785,8 +831,11 @@ class _Pull:
                 with suppress(NatsError, OSError):
                     await message.in_progress()
 
-    async def done(self, message: Msg) -> None:
-        await self._settle(message, message.ack)
+    def done(self, message: Msg) -> None:
+        """Acknowledge it, within ACKNOWLEDGE_WITHIN_S or with the next message that is published."""
+        self._held.pop(message.reply, None)
+        self._done.append(message)
+        self._any_done.set()
 
     async def finish(self, message: Msg) -> None:
         await self._settle(message, message.term)
@@ -799,17 +848,6 @@ class _Pull:
         # A lost answer means one more delivery, which every handler takes.
         with suppress(NatsError, OSError):
             await answer()
-
-
-async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
-    """Returns when one of `waits` does, or after `timeout_s`; the others are cancelled."""
-    pending = {asyncio.ensure_future(wait) for wait in waits}
-    try:
-        await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for runner in pending:
-            runner.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
 
 
 def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:

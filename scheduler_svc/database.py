@@ -79,13 +79,13 @@ class Database:
 
     @asynccontextmanager
     async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
-        """A connection that holds a session's advisory lock; waits while another replica has it.
+        """A connection that holds a session's advisory lock; waits while another replica has it. Each statement commits itself.
 
         The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
         Raises: Away when PostgreSQL goes away.
         """
         try:
-            async with self._engine.connect() as connection:
+            async with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
                 while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be asked
                     await asyncio.sleep(1.0)
                 try:

@@ -20,7 +20,7 @@ from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_tog
 from scheduler_svc.queries import evaluations, groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
 from scheduler_svc.queries.outbox import Letter
-from scheduler_svc.queries.tasks import Charge, Claims, Task
+from scheduler_svc.queries.tasks import Charge, Claims, Task, Waiting
 from scheduler_svc.states import TaskState, VoidReason
 
 AT_ONCE = 16
@@ -31,13 +31,16 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
     """Open as many groups as may go now, which is `now_s` on NATS's clock; returns how many messages there are to publish."""
     if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
         return 0  # another replica is admitting, and will see what this one saw
-    in_flight = await _work_in_flight(connection)
-    with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
         return sent
+    waiting = await tasks.who_waits(connection)
+    if not any(waiting):
+        return 0
+    in_flight = await _work_in_flight(connection)
+    with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
     opened = 0
     while with_room:
-        claims = await _claims(connection, policy, set(with_room))
+        claims = await _claims(connection, policy, set(with_room), waiting)
         pools = set(with_room)
         admissions = groups_to_admit(claims.tasks, claims.tenants, with_room, in_flight, most=AT_ONCE)
         opened += await _open_groups(connection, admissions, now_s)
@@ -46,12 +49,12 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
     return opened
 
 
-async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str]) -> Claims:
+async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str], waiting: Waiting) -> Claims:
     """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups.
 
     Evaluations wait for no policy: they are of versions that are trained already.
     """
-    held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE)
+    held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE) if waiting.evaluations else Claims([], {})
     if policy is Policy.ASYNCHRONOUS:
         return held_out + await tasks.next_in_line(connection, pools, most=AT_ONCE)
     return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)

@@ -45,7 +45,7 @@ class Relay:
                     while True:
                         notice_cancellation()
                         self._woken.clear()
-                        if not await self._relay_some(connection, marker):
+                        if await self._relay_some(connection, marker) < MOST_AT_ONCE:
                             await self._wait()
             except (Retry, OSError) as error:
                 log.warning("relay_interrupted", error=str(error))
@@ -55,18 +55,19 @@ class Relay:
         async with self._database.patience(), connection.begin():
             return (await outbox.relayed(connection)).deployment
 
-    async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> bool:
+    async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> int:
+        """The oldest rows, MOST_AT_ONCE at most; returns how many."""
         async with self._database.patience(), connection.begin():
             parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
         if not parcels:
-            return False
+            return 0
         # Publishing keeps the order of these calls: they go down one connection.
         await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
         await marker.write(max(parcel.id for parcel in parcels))
         crashpoints.reached("before_forget")
         async with self._database.patience(), connection.begin():
             await outbox.delivered(connection, [parcel.id for parcel in parcels])
-        return True
+        return len(parcels)
 
     async def _publish(self, parcel: Parcel) -> None:
         message_id = parcel.message_id or f"outbox:{parcel.id}"

@@ -77,14 +77,13 @@ async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]
     return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
 
 
-_FORGET = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger))
-_ADVANCE = update(relay).values(position=func.greatest(relay.c.position, bindparam("reached", type_=BigInteger)))
+_forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
+_DELIVERED = update(relay).values(position=func.greatest(relay.c.position, bindparam("reached", type_=BigInteger))).add_cte(_forgotten)
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
     """Forget rows that NATS has confirmed."""
-    await connection.execute(_FORGET, {"ids": list(ids)})
-    await connection.execute(_ADVANCE, {"reached": max(ids)})
+    await connection.execute(_DELIVERED, {"ids": list(ids), "reached": max(ids)})
 
 
 async def relayed(connection: AsyncConnection) -> Relayed:

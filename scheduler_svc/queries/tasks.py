@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Double, Integer, RowMapping, Text, bindparam, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
@@ -58,6 +58,15 @@ class Claims:
 
     def __add__(self, other: "Claims") -> "Claims":
         return Claims(self.tasks + other.tasks, self.tenants | other.tenants)
+
+
+class Waiting(NamedTuple):
+    """What there is to admit."""
+
+    groups: bool
+    """A running task's pace allows more."""
+    evaluations: bool
+    """An evaluation has groups that were not opened yet."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +250,17 @@ _NOTE_SUCCESS = (
 async def note_success(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
     """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
     await connection.execute(_NOTE_SUCCESS, _success.of(list(group_tokens.items())))
+
+
+_WHO_WAITS = select(
+    select(tasks.c.id).where(MAY_ADMIT).exists(),
+    select(evaluation_groups.c.number).where(evaluation_groups.c.state == EvaluationGroupState.PLANNED).exists(),
+)
+
+
+async def who_waits(connection: AsyncConnection) -> Waiting:
+    """Whether there is anything to admit, of any pool: mostly there is not, and nothing else needs to be asked."""
+    return Waiting(*(await connection.execute(_WHO_WAITS)).one())
 
 
 _waiting = (
