@@ -63,6 +63,8 @@ PUBLISH_PATIENCE_S = 30.0
 PULL_EXPIRES_S = 5.0
 """A request for messages that the server lost without a word is missed for this long, and LOST_PULL_S more."""
 LOST_PULL_S = 2.0
+AT_REST = 4.0
+"""How many times longer than its work takes a handler that may wait lets its messages gather."""
 ACKNOWLEDGE_WITHIN_S = 0.02
 """Until then acknowledgements share a packet with whatever else is sent: alone, one costs both sides as much as a message."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -399,8 +401,9 @@ class Bus:
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, spacing_s: float = 0.0) -> None:
         """Hand messages to `handler` in lists, one list at a time, until cancelled.
 
-        Lists begin at least `spacing_s` apart: nothing waits in a quiet system, and in a busy one a list is longer, so that
-        one transaction serves more. When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
+        Lists begin at least `spacing_s` apart, or AT_REST times what the last one took where that is longer: nothing waits in a
+        quiet system, and in a busy one a list is longer, so that one transaction serves more. When a list fails, each of its
+        messages is tried by itself, so that a bad one harms no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             tending = runners.create_task(pull.tend())
@@ -411,11 +414,12 @@ class Bus:
                     if (early_s := not_before - time.monotonic()) > 0:
                         await asyncio.sleep(early_s)
                         messages += pull.take()
-                    not_before = time.monotonic() + spacing_s
+                    began = time.monotonic()
                     deliveries = [_delivery(message) for message in messages]
                     if all(delivery.attempt <= consumer.max_deliveries for delivery in deliveries):
                         try:
                             await handler(deliveries)
+                            not_before = began + spaced(spacing_s, time.monotonic() - began)
                             crashpoints.reached("before_ack")
                             for message in messages:
                                 pull.done(message)
@@ -848,6 +852,11 @@ class _Pull:
         # A lost answer means one more delivery, which every handler takes.
         with suppress(NatsError, OSError):
             await answer()
+
+
+def spaced(spacing_s: float, took_s: float) -> float:
+    """Seconds from the begin of a piece of work that took `took_s` to the next one's."""
+    return max(spacing_s, AT_REST * took_s) if spacing_s else 0.0
 
 
 def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import crashpoints, streams
-from common.bus import Bus, Delivery
+from common.bus import Bus, Delivery, spaced
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
@@ -125,12 +125,13 @@ class Scheduler:
             notice_cancellation()
             await self._admission_wanted.wait()
             await asyncio.sleep(max(0.0, not_before - time.monotonic()))
-            not_before = time.monotonic() + SPACING_S
+            began = time.monotonic()
             self._admission_wanted.clear()
             try:
                 async with self._database.transaction() as connection:
                     capacities = self._replicas.capacities(self._settings.oversubscription)
                     dispatched = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
+                not_before = began + spaced(SPACING_S, time.monotonic() - began)
                 if dispatched:
                     self._relay.wake()
             except Retry as error:
