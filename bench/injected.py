@@ -19,7 +19,9 @@ class Times:
     train_s: float
     """Of one optimizer step; exact."""
     spread: float = 1.0
-    """Turns take between 1 - spread/2 and 1 + spread/2 times their mean; at 0 the members of a group stay together."""
+    """Turns take between 1 - spread/2 and 1 + spread/2 times their mean."""
+    alike: bool = False
+    """The members of a group take the same times, and so stay together."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Work:
 
 def turn_s(times: Times, task: str, group: int, member: int, turn: int) -> tuple[float, float]:
     """Of one turn: seconds of sampling, and of the environment after it (whole milliseconds: it travels in the reply)."""
-    digest = hashlib.sha256(f"{task}:{group}:{member}:{turn}".encode()).digest()
+    digest = hashlib.sha256(f"{task}:{group}:{0 if times.alike else member}:{turn}".encode()).digest()
     first, second = (1 + times.spread * (int.from_bytes(part, "big") / 2**32 - 0.5) for part in (digest[:4], digest[4:8]))
     return times.sample_s * first, round(times.environment_s * second * 1000) / 1000
 

@@ -70,8 +70,8 @@ def arguments() -> argparse.Namespace:
 def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """As fast as it goes, and what is added to a turn at half that rate; with the members of a group together, and apart.
 
-    Together: all members of a group end each turn at the same moment, and travel in one message. Apart: each turn takes its own
-    time, so nearly each travels alone.
+    Together: all members of a group end each turn at the same moment, and travel in one message; at half the rate, groups take
+    times of their own. Apart: each turn takes its own time, so nearly each travels alone.
     """
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
     in_flight = min(options.places * 1.5, work.tasks * work.groups_per_step * work.group_size)
@@ -80,17 +80,17 @@ def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[s
         with services(folder, server, options.places, {}) as running:
             return asyncio.run(_played(running, times, work))
 
-    def at_rate(turns_per_s: float, spread: float) -> dict[str, Any]:
+    def at_rate(turns_per_s: float, *, alike: bool) -> dict[str, Any]:
         between_turns_s = in_flight / turns_per_s
-        return played(Times(between_turns_s / 2, between_turns_s / 2, 0.0, spread))
+        return played(Times(between_turns_s / 2, between_turns_s / 2, 0.0, alike=alike))
 
     full = played(NOTHING)
-    apart = at_rate(full["turns_per_s"], spread=1.0)
+    apart = at_rate(full["turns_per_s"], alike=False)
     return {
         "full": full,
-        "half": at_rate(full["turns_per_s"] / 2, spread=0.0),
+        "half": at_rate(full["turns_per_s"] / 2, alike=True),
         "apart": apart,
-        "apart_half": at_rate(apart["turns_per_s"] / 2, spread=1.0),
+        "apart_half": at_rate(apart["turns_per_s"] / 2, alike=False),
     }
 
 
