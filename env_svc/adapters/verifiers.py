@@ -22,14 +22,14 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]  # the extra `marlaas[verifiers]`
 from pydantic import JsonValue, ValidationError
 from verifiers.v1.session import hook_boundary  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
-from env_svc.adapters.verifiers_episode import Episode, Seat
+from env_svc.adapters.verifiers_episode import Episode, Manner, Seat
 from env_svc.adapters.verifiers_tools import Served, check_toolset
 from env_svc.contract import (
     ChatMessage,
@@ -48,8 +48,6 @@ from env_svc.rows import order
 
 ROWS_OF_ENDLESS = 10_000
 """Read of a taskset without end, unless the task says how many."""
-MOST_HELD = 256
-"""Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
 
 
 class State(TypedDict):
@@ -68,9 +66,12 @@ class State(TypedDict):
 class Taskset(Environment[State]):
     """The reward is the sum of the taskset's weighted rewards; its components are they and the metrics."""
 
+    most_held: ClassVar[int] = 1024
+    """Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
+
     operator_options = ("taskset", "config", "environment", "adjustable")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option with a name of its own
         self,
         taskset: str,
         *,
@@ -81,6 +82,7 @@ class Taskset(Environment[State]):
         rows: int | None = None,
         system: str = "",
         instruction: str = "",
+        reasoning: bool = False,
     ) -> None:
         """`config`: of the taskset. `environment`: of the `Env` that it brings. `settings`: fields of the taskset's
         configuration that a task may set, of those in `adjustable`."""
@@ -91,7 +93,7 @@ class Taskset(Environment[State]):
             raise WrongOptions(f"rows is {rows}, expected 1 or more")
         self._env = _loaded(taskset, {**(config or {}), **(settings or {})}, environment or {})
         self._shared = [Served(toolset) for toolset in self._env.taskset.toolsets(self._env.taskset.config)]
-        self._rows, self._system, self._instruction = rows, system, instruction
+        self._rows, self._manner = rows, Manner(system, instruction, reasoning)
         self._starting: asyncio.Future[list[Any]] | None = None
         self._held: OrderedDict[str, Episode] = OrderedDict()
 
@@ -135,7 +137,7 @@ class Taskset(Environment[State]):
     async def _hold(self, state: State, episode: Episode) -> None:
         replaced = self._held.pop(_history(state), None)
         self._held[_history(state)] = episode
-        if replaced is None and len(self._held) > MOST_HELD:
+        if replaced is None and len(self._held) > self.most_held:
             _, replaced = self._held.popitem(last=False)
         if replaced is not None:
             await replaced.end()
@@ -143,7 +145,7 @@ class Taskset(Environment[State]):
     async def _begun(self, task: Any) -> tuple[Episode, list[ChatMessage]]:
         async def program(episode: Episode) -> None:
             def seat(name: str, config: Any) -> Seat:
-                return Seat(episode, name, config, self._shared, system=self._system, instruction=self._instruction)
+                return Seat(episode, name, config, self._shared, self._manner)
 
             agents = vf.Agents(self._env.config, seat)
             await self._env.setup(agents)

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
@@ -73,13 +74,24 @@ class Episode:
         return self._asked.result()
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How a task has the policy spoken to, and understood."""
+
+    system: str = ""
+    """In place of the taskset's own system prompt."""
+    instruction: str = ""
+    """After the first message that asks for a reply."""
+    reasoning: bool = False
+    """What stands in `<think>` is not part of what the policy said, but its `reasoning_content`."""
+
+
 class Seat:
     """What `agents.<name>` is to an environment of verifiers. It plays one conversation."""
 
-    def __init__(self, episode: Episode, name: str, config: Any, shared: Sequence[Served], *, system: str, instruction: str) -> None:
+    def __init__(self, episode: Episode, name: str, config: Any, shared: Sequence[Served], manner: Manner) -> None:
         """`Any`: a `vf.AgentConfig`."""
-        self._episode, self._shared = episode, shared
-        self._system, self._instruction = system, instruction
+        self._episode, self._shared, self._manner = episode, shared, manner
         self._info = vf.AgentInfo(config=config, name=name)
         self.trainable = True
 
@@ -112,9 +124,8 @@ class Seat:
         tools = await Tools.of(task, self._shared, trace.state)
         self._episode.tools = tools.schemas
         trace.tools = [vf.Tool.model_validate(schema["function"]) for schema in tools.schemas]
-        opening = _opening(task.data, self._system)
         try:
-            yield Conversation(self._episode, task, trace, tools, opening, self._instruction, self._info.config.max_turns)
+            yield Conversation(self._episode, task, trace, tools, self._manner)
             await invoke(task.finalize, {"trace": trace, "runtime": None})
             await task.score(trace)
             trace.ok = True
@@ -125,13 +136,11 @@ class Seat:
 class Conversation:
     """As `vf.Interaction`, as far as an environment's program uses it."""
 
-    def __init__(
-        self, episode: Episode, task: Any, trace: Any, tools: Tools, opening: list[Any], instruction: str, max_turns: int | None
-    ) -> None:
-        """`opening`: messages of verifiers that nobody has been told yet."""
-        self._episode, self._tools = episode, tools
-        self._untold, self._instruction = opening, instruction
-        self._max_turns = max_turns
+    def __init__(self, episode: Episode, task: Any, trace: Any, tools: Tools, manner: Manner) -> None:
+        self._episode, self._tools, self._manner = episode, tools, manner
+        self._untold = _opening(task.data, manner.system)
+        """Messages of verifiers, for the policy."""
+        self._max_turns = trace.agent.config.max_turns
         self._stops = task.hooks("stop")
         self._speaks_first = task.data.prompt is not None
         self._is_over = False
@@ -147,6 +156,9 @@ class Conversation:
             )
         self._speaks_first = False
         self._untold += [vf.UserMessage(content=message)] if isinstance(message, str) else list(message or ())
+        if self._manner.instruction and not self.trace.nodes:
+            asking = self._untold[-1]
+            self._untold[-1] = asking.model_copy(update={"content": f"{asking.content}\n\n{self._manner.instruction}"})
         before, turns = len(self.trace.nodes), self.trace.num_turns
         await self._speak()
         if self.trace.num_turns == turns:
@@ -162,9 +174,6 @@ class Conversation:
         """One reply after another until one calls no tool, or none may follow."""
         while not await self._is_stopped():
             told = [_told(message) for message in self._untold]
-            if self._instruction:
-                told[-1] = ChatMessage(role=told[-1].role, content=f"{told[-1].content}\n\n{self._instruction}")
-                self._instruction = ""
             reply = await self._episode.ask(told)
             if reply is None:
                 self.trace.stop("max_turns")
@@ -194,8 +203,9 @@ class Conversation:
         made = [
             vf.ToolCall(id=one, name=call.name, arguments=json.dumps(call.arguments)) for one, call in zip(ids, reply.calls, strict=True)
         ]
-        text = without_calls(reply.text, self._tools.parameters) if made else reply.text
-        self._append(vf.AssistantMessage(content=text, tool_calls=made or None), sampled=True)
+        text, thought = _apart(reply.text) if self._manner.reasoning else (reply.text, None)
+        text = without_calls(text, self._tools.parameters) if made else text
+        self._append(vf.AssistantMessage(content=text, reasoning_content=thought, tool_calls=made or None), sampled=True)
         reason = "length" if reply.truncated else "tool_calls" if made else "stop"
         self.trace.calls.append(vf.ModelCall(node=number, finish_reason=reason))
         return ids
@@ -213,6 +223,14 @@ def _opening(data: Any, system: str) -> list[Any]:
         raise ValueError(f"task {data.idx} has no prompt of text alone")
     first = system or data.system_prompt
     return [*([vf.SystemMessage(content=first)] if first else []), *given]
+
+
+def _apart(text: str) -> tuple[str, str | None]:
+    """What a reply says, and the thought before it."""
+    thought, closed, said = text.rpartition("</think>")
+    if not closed:
+        said, _, thought = text.partition("<think>")
+    return said.partition("<think>")[0].strip(), thought.replace("<think>", "").strip() or None
 
 
 def _told(message: Any) -> ChatMessage:

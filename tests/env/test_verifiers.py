@@ -103,7 +103,7 @@ def hosted(folder: Path, *, environment: str = "open_taskset:OpenTaskset", **opt
 
 @dataclass
 class Replicas:
-    """Two of them, `here` and `there`: players that share nothing."""
+    """Two of them, players that share nothing; the one `there` holds hardly any episode."""
 
     here: ToolPlayer
     there: ToolPlayer
@@ -119,7 +119,7 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
         (folder / f"{module}.py").write_text(ONES.format(before="", after="").replace('"One?"', prompt))
     operated: dict[str, JsonValue] = {"taskset": "sums", "config": {"first": 20}, "adjustable": ["count"]}
     adapter = hosted(folder, environment="env_svc.adapters.verifiers:Taskset", **operated)
-    both = [Hosts({"any": hosted(folder), "operated": adapter}), Hosts({"any": hosted(folder)})]
+    both = [Hosts({"any": hosted(folder), "operated": adapter}), Hosts({"any": hosted(folder, environment="open_taskset:Forgetful")})]
     try:
         await asyncio.gather(*(hosts.start() for hosts in both))
         yield Replicas(*(ToolPlayer(Player(workers, 60.0, hosts), Toolbox()) for hosts in both))
@@ -178,6 +178,15 @@ async def test_replies_are_graded_with_the_taskset_s_weights(replicas: Replicas)
     assert right == Scored(3.0, {"correct": 1.0, "short": 1.0, "asked": 1.0, "cut_off": 0.0})
     assert wrong == Scored(0.5, {"correct": 0.0, "short": 0.0, "asked": 1.0, "cut_off": 0.0})
     assert isinstance(cut, Scored) and cut.components["cut_off"] == 1.0
+
+
+async def test_thought_is_told_apart_from_what_is_said_where_the_task_asks(replicas: Replicas) -> None:
+    first = await begun(replicas.here)
+    thinking = f"<think>\n7\n</think>\n\n{number_in(first) + 1}"
+    apart = await said(replicas.here, first.state, thinking, reasoning=True)
+    assert isinstance(apart, Scored) and (apart.components["correct"], apart.components["thought_about"]) == (1.0, 7.0)
+    whole = await said(replicas.here, first.state, thinking)
+    assert isinstance(whole, Scored) and whole.components["correct"] == 0.0 and "thought_about" not in whole.components
 
 
 async def test_an_epoch_visits_every_task_once_in_an_order_that_the_seed_gives(replicas: Replicas) -> None:
@@ -285,6 +294,19 @@ async def test_members_of_a_group_play_their_own_episodes_from_one_opening(repli
     won, low, high = await play(replicas.here, [Step(0, first.state, reply) for reply in replies], taskset="guessing")
     assert isinstance(won, Scored)
     assert [asked(one).messages[0].content for one in (low, high)] == ["Higher.", "Lower."]
+
+
+async def test_more_episodes_than_are_held_are_played_to_their_ends(replicas: Replicas) -> None:
+    first = await begun(replicas.there, taskset="guessing")
+    states = [first.state] * 8
+    for guesses in (range(8, 16), range(16, 24)):  # each its own way
+        steps: list[Call] = [Step(0, state, Reply(str(guess))) for state, guess in zip(states, guesses, strict=True)]
+        turns = [asked(outcome) for outcome in await play(replicas.there, steps, taskset="guessing")]
+        assert {turn.messages[0].content for turn in turns} == {"Lower."}
+        states = [turn.state for turn in turns]
+    ends: list[Call] = [Step(0, state, Reply("7")) for state in states]
+    for outcome in await play(replicas.there, ends, taskset="guessing"):
+        assert isinstance(outcome, Scored) and (outcome.reward, outcome.components["guesses"]) == (1.0, 3.0)
 
 
 async def test_episode_that_comes_out_otherwise_elsewhere_is_void(replicas: Replicas) -> None:

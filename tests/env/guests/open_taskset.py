@@ -5,3 +5,9 @@ class OpenTaskset(Taskset):
     """Lets a test choose what only an operator may, so that one process plays all tests."""
 
     operator_options = ()
+
+
+class Forgetful(OpenTaskset):
+    """Holds hardly any episode, so that most turns are played again."""
+
+    most_held = 2

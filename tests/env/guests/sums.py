@@ -32,7 +32,13 @@ class SumTask(vf.Task[SumData]):
 
     @vf.reward(weight=0.5)
     async def parts(self, trace: Any) -> dict[str, float]:
-        return {"short": float(len(trace.last_reply) < 10), "asked": float("What is" in trace.messages[-2].content)}
+        prompt = trace.messages[-2].content
+        return {"short": float(len(trace.last_reply) < 10), "asked": float("What is" in prompt and prompt.endswith("number."))}
+
+    @vf.metric
+    async def thoughts(self, trace: Any) -> dict[str, float]:
+        thought = trace.assistant_messages[-1].reasoning_content
+        return {} if thought is None else {"thought_about": float(thought)}
 
     @vf.metric
     async def cut_off(self, trace: Any) -> float:
