@@ -52,7 +52,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8)
-    parser.add_argument("--staleness", type=int, default=1, help="ours; TRL is strictly on policy")
+    parser.add_argument("--staleness", type=int, default=0, help="ours; TRL is strictly on policy")
+    parser.add_argument("--name", default="trl", help="of the result")
     parser.add_argument("--python", type=Path, help="of an environment that has TRL; default: one that is installed here")
     options = parser.parse_args()
     machine = report.machine()
@@ -68,7 +69,7 @@ def main() -> None:
             found["times_faster_than_the_better"] = round(min(others) / found["marlaas"]["train_s"], 2)
             print(f"{workload}: {found['times_faster_than_the_better']} times as fast as the better of TRL's arrangements")
         result[workload] = found
-    print(f"written: {report.write('trl', result)}")
+    print(f"written: {report.write(options.name, result)}")
 
 
 def installed() -> Path:
