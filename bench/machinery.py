@@ -55,7 +55,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=32)
     parser.add_argument("--steps", type=int, default=8, help="of each task")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--turns", type=int, default=4)

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.js.kv import KeyValue
 
 from common import streams
 from common.bus import PING_EVERY_S, PINGS_UNANSWERED, Bus, Delivery, Handler, Outgoing, Slots
@@ -385,3 +387,23 @@ def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp
     own_s, shared_s = map(float, said.stdout.split())
     assert abs(own_s - ahead_s - time.time()) < 60
     assert abs(shared_s - time.time()) < 60
+
+
+async def test_bucket_that_seems_empty_for_a_moment_is_read_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nats-py's watcher says that nothing is left when the server has sent what there was and it has not come yet."""
+    status = ReplicaReport(replica="one", service="env")
+    await bus.put_value(streams.REPLICAS_BUCKET, "env.one", status)
+    honest, looks = KeyValue.watchall, 0
+
+    async def hasty(store: KeyValue, **options: Any) -> KeyValue.KeyWatcher:
+        nonlocal looks
+        looks += 1
+        watcher = await honest(store, **options)
+        if looks == 1:
+            watcher._updates = asyncio.Queue()
+            watcher._updates.put_nowait(None)
+        return watcher
+
+    monkeypatch.setattr(KeyValue, "watchall", hasty)
+    assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    assert looks == 2
