@@ -214,16 +214,18 @@ def trl(result: Result) -> str:
     lines = [
         f"{_machine(result)} {options['tasks']} tasks, {options['steps']} steps of {options['groups']} × {options['size']} attempts.",
         "",
-        "| workload | way | all trained, s | with starting it, s | reward, first → last steps | memory, MiB |",
-        "|---|---|---|---|---|---|",
+        "| workload | way | all trained, s | processor, s | with starting it, s | reward, first → last steps | memory, MiB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for workload in ("single", "tools"):
         for way in ("marlaas", "one-by-one", "parallel"):
             if found := result.get(workload, {}).get(way):
                 reward = f"{found['reward']['first']:.3f} → {found['reward']['last']:.3f}"
-                lines.append(f"| {workload} | {way} | {found['train_s']} | {found['with_starts_s']} | {reward} | {found['peak_mib']} |")
+                spread = f" ({found['all_train_s'][0]} – {found['all_train_s'][-1]})" if len(found["all_train_s"]) > 1 else ""
+                times_s = f"{found['train_s']}{spread} | {found['cpu_s']} | {found['with_starts_s']}"
+                lines.append(f"| {workload} | {way} | {times_s} | {reward} | {found['peak_mib']} |")
         if times := result.get(workload, {}).get("times_faster_than_the_better"):
-            lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | |")
+            lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | | |")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import platform
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,6 +32,12 @@ def write(name: str, result: dict[str, object]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     return path
+
+
+def read(name: str) -> dict[str, Any]:
+    """What an earlier run has written; empty when there was none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def median(values: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ at the same time, each with one thread. Two workloads:
     tools     three turns, whose answers take 0.5 s in the mean, 2 s at most: waiting decides
 
 `train_s` runs from the first task's begin of training to the last one's end; starting a process or the stack is told beside it.
+`cpu_s` is the processor time meanwhile, of all processes together.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import cores, report
 from bench.report import ROOT
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
@@ -53,23 +54,32 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--staleness", type=int, default=0, help="ours; TRL is strictly on policy")
-    parser.add_argument("--name", default="trl", help="of the result")
+    parser.add_argument("--runs", type=int, default=3, help="of each side, but once of one-by-one, which takes minutes; the median counts")
+    parser.add_argument("--name", default="trl", help="of the result; sides left out keep what an earlier run of the same work found")
     parser.add_argument("--python", type=Path, help="of an environment that has TRL; default: one that is installed here")
     options = parser.parse_args()
     machine = report.machine()
     python = options.python or installed()
-    result: dict[str, Any] = {"machine": machine, "options": {name: str(value) for name, value in vars(options).items()}}
+    work = {name: getattr(options, name) for name in ("tasks", "steps", "groups", "size", "staleness")}
+    earlier = report.read(options.name)
+    result: dict[str, Any] = (earlier if earlier.get("options") == work else {}) | {"machine": machine, "options": work}
     for workload in options.workloads:
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = result.get(workload, {})
         for side in options.sides:
-            found[side] = ours(workload, options) if side == "marlaas" else theirs(workload, options, python, parallel=side == "parallel")
+            runs = [one_run(workload, side, options, python) for _ in range(1 if side == "one-by-one" else options.runs)]
+            runs.sort(key=lambda run: run["train_s"])
+            found[side] = runs[len(runs) // 2] | {"all_train_s": [run["train_s"] for run in runs]}
             print(f"{workload}, {side}: {json.dumps(found[side])}", flush=True)
-        others = [found[side]["train_s"] for side in found if side != "marlaas"]
+        others = [found[side]["train_s"] for side in ("one-by-one", "parallel") if side in found]
         if "marlaas" in found and others:
             found["times_faster_than_the_better"] = round(min(others) / found["marlaas"]["train_s"], 2)
             print(f"{workload}: {found['times_faster_than_the_better']} times as fast as the better of TRL's arrangements")
         result[workload] = found
     print(f"written: {report.write(options.name, result)}")
+
+
+def one_run(workload: str, side: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
+    return ours(workload, options) if side == "marlaas" else theirs(workload, options, python, parallel=side == "parallel")
 
 
 def installed() -> Path:
@@ -106,6 +116,7 @@ def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel
         "train_s": round(last - first if parallel else spent, 2),
         "with_starts_s": round(time.time() - began, 2),
         "start_s": round(statistics.median(one["start_s"] for one in done), 2),
+        "cpu_s": round(sum(one["cpu_s"] for one in done), 1),
         "reward": _reward([one["rewards"] for one in done]),
         "peak_mib": sum(one["peak_mib"] for one in done) if parallel else max(one["peak_mib"] for one in done),
     }
@@ -192,18 +203,21 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
 async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
     rewards: dict[str, list[float]] = {}
     async with Client.connect(stack.nats_url) as client:
-        began = time.time()
+        cpu_before = sum(cores.cpu_s(stack).values())
+        began = ended_at = time.time()
         tasks = await asyncio.gather(*(client.submit(one) for one in specs))
-        most = memory_mib(stack)["total"]
-        ended_at = began
         async for event in client.watch(*tasks):
             if event.event == "step":
                 rewards.setdefault(event.task, []).append(float(str(event.data["reward"])))
                 ended_at = event.at_s
             elif event.event in ("failed", "cancelled"):
                 raise RuntimeError(f"task {event.task} {event.event}: {event.data}")
-        most = max(most, memory_mib(stack)["total"])
-    return {"train_s": round(ended_at - began, 2), "reward": _reward(list(rewards.values())), "peak_mib": most}
+    return {
+        "train_s": round(ended_at - began, 2),
+        "cpu_s": round(sum(cores.cpu_s(stack).values()) - cpu_before, 1),
+        "reward": _reward(list(rewards.values())),
+        "peak_mib": memory_mib(stack)["total"],  # at the end, when all is loaded: to look costs a second of a core
+    }
 
 
 def _reward(rewards: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -63,13 +63,14 @@ def main() -> None:
         peft_config=LoraConfig(r=wanted["rank"], lora_alpha=2 * wanted["rank"], target_modules=targets, task_type="CAUSAL_LM"),
         rollout_func=play.rollout if wanted["turns"] > 1 else None,
     )
-    started = time.time()
+    started, used = time.time(), time.process_time()
     trainer.train()
-    ended = time.time()
+    ended, used = time.time(), time.process_time() - used
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     result = {
         "start_s": round(started - BEGAN, 2),
         "train_s": round(ended - started, 2),
+        "cpu_s": round(used, 2),
         "began_at": BEGAN,
         "started_at": started,
         "ended_at": ended,
