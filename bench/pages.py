@@ -222,7 +222,7 @@ def trl(result: Result) -> str:
             if found := result.get(workload, {}).get(way):
                 reward = f"{found['reward']['first']:.3f} → {found['reward']['last']:.3f}"
                 spread = f" ({found['all_train_s'][0]} – {found['all_train_s'][-1]})" if len(found["all_train_s"]) > 1 else ""
-                times_s = f"{found['train_s']}{spread} | {found['cpu_s']} | {found['with_starts_s']}"
+                times_s = f"{found['train_s']}{spread} | {found.get('cpu_s', '–')} | {found['with_starts_s']}"
                 lines.append(f"| {workload} | {way} | {times_s} | {reward} | {found['peak_mib']} |")
         if times := result.get(workload, {}).get("times_faster_than_the_better"):
             lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | | |")
