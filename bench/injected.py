@@ -58,8 +58,8 @@ class Limits:
     """All sampling, with every place taken."""
     chain: float
     """The slowest task alone: on policy, a step follows a step."""
-    closed_form: float
-    """(R + E + T) / T: the most that serialised updates leave to gain over one task at a time (arXiv 2605.08527)."""
+    closed_form: float | None
+    """(R + E + T) / T: the most that serialised updates leave to gain over one task at a time (arXiv 2605.08527); None without T."""
 
     @property
     def asynchronous(self) -> float:
@@ -87,7 +87,7 @@ def limits(times: Times, work: Work, names: list[str]) -> Limits:
         trainer=min(rollout[0] for rollout in rollouts.values()) + steps * times.train_s,
         sampler=sampling,
         chain=max(chains),
-        closed_form=total / steps / times.train_s,
+        closed_form=total / steps / times.train_s if times.train_s else None,
     )
 
 

@@ -132,7 +132,7 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
         "tasks": work.tasks,
         "end_to_end_s": round(end_to_end_s, 3),
         "limit_s": round(least_s, 3),
-        "limits_s": {name: round(value, 3) for name, value in asdict(best).items()},
+        "limits_s": {name: value and round(value, 3) for name, value in asdict(best).items()},
         "busiest": best.busiest if policy == "asynchronous" else "policy",
         "share_of_limit": round(least_s / end_to_end_s, 4),
         "sampler": asdict(sampler),
