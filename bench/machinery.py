@@ -41,7 +41,9 @@ WAIT_MS = 1000
 
 def main() -> None:
     options = arguments()
-    result: dict[str, Any] = {"machine": report.machine(), "options": vars(options)}
+    work = {name: value for name, value in vars(options).items() if name != "parts"}
+    earlier = report.read("machinery")
+    result = (earlier if earlier.get("options") == work else {}) | {"machine": report.machine(), "options": work}
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -54,7 +56,12 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--parts",
+        type=lambda text: text.split(","),
+        default=list(PARTS),
+        help=f"of {', '.join(PARTS)}; others keep what an earlier run found",
+    )
     parser.add_argument("--tasks", type=int, default=32)
     parser.add_argument("--steps", type=int, default=8, help="of each task")
     parser.add_argument("--size", type=int, default=8, help="members of a group")

@@ -276,6 +276,8 @@ def _machine(result: Result) -> str:
 
 TABLES: dict[str, Table] = {
     "scaling": scaling,
+    "scaling-8-steps": scaling,
+    "scaling-1000": scaling,
     "agentic": agentic,
     "agentic-32": agentic,
     "machinery": machinery,

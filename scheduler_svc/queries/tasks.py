@@ -263,29 +263,31 @@ async def who_waits(connection: AsyncConnection) -> Waiting:
     return Waiting(*(await connection.execute(_WHO_WAITS)).one())
 
 
+_may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"))
+_least_served = (
+    select(tenants)
+    .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
+    .order_by(tenants.c.virtual_time, tenants.c.id)
+    .limit(bindparam("most", type_=Integer))
+    .subquery("least_served")
+)
 _waiting = (
     select(tasks)
-    .where(tasks.c.tenant == tenants.c.id, MAY_ADMIT, tasks.c.pool == any_of("pools"))
+    .where(tasks.c.tenant == _least_served.c.id, *_may_open)
     .order_by(tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
     .limit(bindparam("most", type_=Integer))
     .lateral("waiting")
 )
-_NEXT_IN_LINE = (
-    select(*_claim(_waiting.c, tenants.c, allowance_of(_waiting.c)))
-    .select_from(tenants.join(_waiting, true()))
-    .order_by(tenants.c.virtual_time, tenants.c.id)
-    .limit(bindparam("most_of_all", type_=Integer))
-)
+_NEXT_IN_LINE = select(*_claim(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
 
 
 async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
-    """The tasks that could be given any of the next `most` groups: of the least-served tenants, each one's next tasks.
+    """The tasks that could be given any of the next `most` groups: of the `most` least-served tenants, each one's `most` next tasks.
 
-    Only tasks whose pace allows more, of these pools. At most `most` of a tenant, and `most` tenants or more; both in the
-    order of `fairness.next_task`, from indexes, so that it takes as long for ten tasks as for thousands.
+    Only tasks whose pace allows more, of these pools; in the order of `fairness.next_task`, from indexes, so that it takes about
+    as long for ten tasks as for thousands.
     """
-    bounds = {"pools": sorted(pools), "most": most, "most_of_all": most * most}
-    return _claims((await connection.execute(_NEXT_IN_LINE, bounds)).mappings())
+    return _claims((await connection.execute(_NEXT_IN_LINE, {"pools": sorted(pools), "most": most})).mappings())
 
 
 _planned = (evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
