@@ -417,6 +417,7 @@ class Bus:
                         await asyncio.sleep(early_s)
                         messages += pull.take()
                     began = time.monotonic()
+                    not_before = began + spacing_s  # also where the list fails
                     deliveries = [_delivery(message) for message in messages]
                     if all(delivery.attempt <= consumer.max_deliveries for delivery in deliveries):
                         try:
