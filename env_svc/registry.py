@@ -172,7 +172,7 @@ def _environment_class(name: str, loaded: object) -> type[AnyEnvironment]:
 
 
 def _unknown(name: str) -> type[AnyEnvironment]:
-    hint = near(name, _names_known(), listed=sorted(_installed()))
+    hint = near(name, _names_known(), listed=list(_installed()))
     raise UnknownEnvironment(f"no environment '{name}'{hint}; a class that is not registered is named my_package.module:Class")
 
 

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from scheduler_svc.measures import VOID_GROUPS
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import evaluations, groups, steps, tasks
-from scheduler_svc.queries.groups import EndedGroup, GroupKey
+from scheduler_svc.queries.groups import EndedGroup
+from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason

@@ -16,8 +16,8 @@ from scheduler_svc.evaluation import FIRST_ROW, Result, first_group, is_due, pro
 from scheduler_svc.notices import announce
 from scheduler_svc.queries import evaluations, tasks
 from scheduler_svc.queries.evaluations import EndedGroup, Outcome, PlannedGroup
-from scheduler_svc.queries.groups import GroupKey
 from scheduler_svc.queries.outbox import Letter
+from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import progress_of
 from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import TaskState

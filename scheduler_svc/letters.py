@@ -20,7 +20,7 @@ from scheduler_svc.endings import end_task, void_and_refund
 from scheduler_svc.evaluation import is_group
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.queries import groups, outbox, tasks
-from scheduler_svc.queries.groups import GroupKey
+from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import TaskState, VoidReason
 

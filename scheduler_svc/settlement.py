@@ -56,8 +56,8 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
     await publish_status(connection, task.id)
 
 
-async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[Delivery], policy: Policy) -> list[Task]:
-    """Settle members, then their groups, then send what is complete to the trainer. Returns the tasks touched.
+async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[Delivery], policy: Policy) -> None:
+    """Settle members, then their groups, then send what is complete to the trainer.
 
     Raises: Reject when a message has no settlement header, or a malformed one.
     """
@@ -68,7 +68,7 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     await evaluating.settle(connection, by_id, evaluated)
     outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
     if not outcomes:
-        return list(by_id.values())
+        return
     await groups.settle_members(connection, outcomes)
     decided = await groups.groups_to_end(connection, {(outcome.task, outcome.group) for outcome in outcomes})
     failed = {found.group.key: found.failure for found in decided if found.failure is not None}
@@ -80,7 +80,6 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
         await void_and_refund(connection, by_id, equal, VoidReason.ZERO_VARIANCE, {})
         await tasks.forget_failures(connection, {task for task, _ in equal})
     await _trained_next(connection, by_id, [found.group for found in complete if found.group.key not in equal], policy)
-    return list(by_id.values())
 
 
 async def _trained_next(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[EndedGroup], policy: Policy) -> None:

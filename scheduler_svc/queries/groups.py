@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, bindparam, case, func, literal, not_, or_, select, tuple_, update
+from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, case, func, literal, not_, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -307,7 +307,7 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
 
 
 _timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
-_now, _back = func.to_timestamp(bindparam("now_s", type_=Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
+_now, _back = func.to_timestamp(given("now_s", Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
 _OVERDUE = (
     select(groups.c.task, groups.c.number)
     .join(tasks, tasks.c.id == groups.c.task)

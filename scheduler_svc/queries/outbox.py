@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import BigInteger, LargeBinary, Text, bindparam, delete, func, select, text, update
+from sqlalchemy import BigInteger, LargeBinary, Text, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -78,7 +78,7 @@ async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
-_DELIVERED = update(relay).values(position=func.greatest(relay.c.position, bindparam("reached", type_=BigInteger))).add_cte(_forgotten)
+_DELIVERED = update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten)
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ _recorded = (
     .cte("recorded")
 )
 _message_id = func.concat("event:", _recorded.c.id)
-_parcel = select(bindparam("to", type_=Text), _message_id, bindparam("with_headers", type_=JSONB), bindparam("encoded", type_=LargeBinary))
+_parcel = select(given("to", Text), _message_id, given("with_headers", JSONB), given("encoded", LargeBinary))
 _RECORD_AND_POST = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _parcel)
 
 

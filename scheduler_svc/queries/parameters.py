@@ -28,9 +28,9 @@ GroupKey = tuple[str, int]
 """(task, number)"""
 
 
-def given(name: str) -> BindParameter[Any]:
+def given(name: str, kind: type[TypeEngine[Any]] | TypeEngine[Any] | None = None) -> BindParameter[Any]:
     """A single value; compared with or assigned to a column, it takes that column's type."""
-    return bindparam(name)
+    return bindparam(name, type_=kind)
 
 
 def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import Integer, Row, Text, bindparam, delete, func, literal, select, update
+from sqlalchemy import Integer, Row, Text, delete, func, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -64,12 +64,12 @@ _chosen = (
 )
 _chosen_members = trajectories.join(_chosen, (trajectories.c.task == given("of_task")) & (trajectories.c.group == _chosen.c.number))
 _step = {
-    "task": bindparam("of_task", type_=Text),
-    "version": bindparam("of_version", type_=Integer),
+    "task": given("of_task", Text),
+    "version": given("of_version", Integer),
     "state": literal(StepState.BATCHED.value),
     "reward": func.avg(trajectories.c.reward),
-    "staleness_mean": func.avg(bindparam("of_version", type_=Integer) - _chosen.c.version),
-    "staleness_max": bindparam("of_version", type_=Integer) - func.min(_chosen.c.version),
+    "staleness_mean": func.avg(given("of_version", Integer) - _chosen.c.version),
+    "staleness_max": given("of_version", Integer) - func.min(_chosen.c.version),
     "sampled_tokens": func.sum(trajectories.c.sampled_tokens),
     "first_admitted_at": func.min(_chosen.c.admitted_at),
     "first_scored_at": func.min(trajectories.c.scored_at),
@@ -141,7 +141,7 @@ _trained_step = (
         metrics=given("with_metrics"),
         adapter=given("made_adapter"),
         checkpoint=given("made_checkpoint"),
-        batch=bindparam("of_batch", type_=JSONB(none_as_null=True)),
+        batch=given("of_batch", JSONB(none_as_null=True)),
         started_at=given("at_start"),
         finished_at=given("at_end"),
         trained_at=func.now(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Double, Integer, RowMapping, Text, bindparam, func, literal, null, select, true, update
+from sqlalchemy import ColumnElement, Double, Integer, RowMapping, Text, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -268,14 +268,14 @@ _least_served = (
     select(tenants)
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
     .order_by(tenants.c.virtual_time, tenants.c.id)
-    .limit(bindparam("most", type_=Integer))
+    .limit(given("most", Integer))
     .subquery("least_served")
 )
 _waiting = (
     select(tasks)
     .where(tasks.c.tenant == _least_served.c.id, *_may_open)
     .order_by(tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
-    .limit(bindparam("most", type_=Integer))
+    .limit(given("most", Integer))
     .lateral("waiting")
 )
 _NEXT_IN_LINE = select(*_claim(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
@@ -303,7 +303,7 @@ _EVALUATIONS_IN_LINE = (
         select(evaluation_groups.c.number).where(*_planned).exists(),
     )
     .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
-    .limit(bindparam("most", type_=Integer))
+    .limit(given("most", Integer))
 )
 
 
