@@ -1,6 +1,7 @@
 """Time of one optimizer step: `python bench/trainer_step.py`. Writes one JSON object.
 
-Trajectories are made up (random tokens after a prompt that the group shares), so only lengths matter. `wall_s` is what a
+Trajectories are made up (random tokens after a prompt that the group shares; with several turns, answers between the
+replies), so only lengths matter. `wall_s` is what a
 user waits, `cpu_s` what it costs; on a busy machine the second is the steadier of the two.
 """
 
@@ -28,6 +29,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--prompt", type=int, default=40, help="mean tokens of a prompt")
     parser.add_argument("--new", type=int, default=16, help="most tokens of a reply")
+    parser.add_argument("--least", type=int, help="fewest tokens of a reply; default: a third of the most")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--answer", type=int, default=30, help="mean tokens between two replies")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
     parser.add_argument("--steps", type=int, default=20)
@@ -63,7 +67,10 @@ def main() -> None:
         resident, metrics, trajectory_tokens = result.resident, result.metrics, result.trained_tokens
     report = {
         "device": str(policy.device),
-        **{name: getattr(args, name) for name in ("threads", "groups", "size", "prompt", "new", "rank", "budget", "steps")},
+        **{
+            name: getattr(args, name)
+            for name in ("threads", "groups", "size", "prompt", "new", "turns", "answer", "rank", "budget", "steps")
+        },
         "shared_prompts": policy.shares_prefixes,
         "wall_s": summary(walls[2:]),
         "cpu_s": summary(cpus[2:]),
@@ -77,14 +84,17 @@ def make_groups(args: argparse.Namespace, vocabulary: int, seed: int) -> "list[G
     from trainer_svc.batch import Group, Trajectory
 
     rng = np.random.default_rng(seed)
+    least = args.new // 3 if args.least is None else args.least
     groups = []
     for group in range(args.groups):
         prompt = rng.integers(0, vocabulary, int(rng.integers(args.prompt * 0.85, args.prompt * 1.15 + 1)))
         members = []
         for member in range(args.size):
-            new = int(rng.integers(args.new // 3, args.new + 1))
-            ids = np.concatenate([prompt, rng.integers(0, vocabulary, new)]).astype(np.int32)
-            sampled = np.concatenate([np.zeros(len(prompt), np.uint8), np.ones(new, np.uint8)])
+            lengths = [int(rng.integers(least, args.new + 1))]
+            for _ in range(args.turns - 1):
+                lengths += [int(rng.integers(args.answer * 0.85, args.answer * 1.15 + 1)), int(rng.integers(least, args.new + 1))]
+            ids = np.concatenate([prompt, rng.integers(0, vocabulary, sum(lengths))]).astype(np.int32)
+            sampled = np.repeat(np.arange(len(lengths) + 1) % 2, [len(prompt), *lengths]).astype(np.uint8)
             logprobs = np.where(sampled == 1, -np.log(vocabulary), 0).astype(np.float32)
             members.append(Trajectory(member, ids, sampled, logprobs, float(member % 2), truncated=False))
         groups.append(Group(group, 1, tuple(members)))  # made-up logprobs are no fresh sampler's

@@ -122,7 +122,8 @@ def _places(layout: Layout, modules: tuple[LoraModule, ...], rank: int) -> Tenso
 class _LoopedProduct(torch.autograd.Function):
     """xWᵀ + bias, plus s·(xAᵀ)Bᵀ for each of the given ranges of rows with its own A, B and s.
 
-    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range.
+    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range. The rank
+    is first, as in `lora.py`.
     """
 
     @staticmethod
@@ -131,8 +132,8 @@ class _LoopedProduct(torch.autograd.Function):
         output = functional.linear(x, weight, bias)
         hiddens = []
         for rows, scaling, a, b in zip(ranges, scalings, matrices[::2], matrices[1::2], strict=True):
-            hiddens.append(x[rows] @ a.t())
-            output[rows].addmm_(hiddens[-1], b.t(), alpha=scaling)
+            hiddens.append(a @ x[rows].t())
+            output[rows].addmm_(hiddens[-1].t(), b.t(), alpha=scaling)
         ctx.save_for_backward(x, weight, *matrices, *hiddens)
         ctx.ranges, ctx.scalings = ranges, scalings
         return output
@@ -145,11 +146,11 @@ class _LoopedProduct(torch.autograd.Function):
         matrices, hiddens = saved[: 2 * parts], saved[2 * parts :]
         grad_x = grad @ weight if ctx.needs_input_grad[0] else None
         found: list[Tensor] = []
-        for rows, scaling, a, b, hidden in zip(ctx.ranges, ctx.scalings, matrices[::2], matrices[1::2], hiddens, strict=True):
-            grad_hidden = (grad[rows] @ b).mul_(scaling)
+        for rows, scaling, a, b, hidden_R_N in zip(ctx.ranges, ctx.scalings, matrices[::2], matrices[1::2], hiddens, strict=True):
+            grad_hidden_R_N = (b.t() @ grad[rows].t()).mul_(scaling)
             if grad_x is not None:
-                grad_x[rows].addmm_(grad_hidden, a)
-            found += [grad_hidden.t() @ x[rows], (grad[rows].t() @ hidden).mul_(scaling)]
+                grad_x[rows].addmm_(grad_hidden_R_N.t(), a)
+            found += [grad_hidden_R_N @ x[rows], (hidden_R_N @ grad[rows]).mul_(scaling).t()]
         return grad_x, None, None, None, None, *found
 
 

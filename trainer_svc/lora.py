@@ -93,24 +93,25 @@ def alone(pair: Pair) -> Product:
 class _LoraProduct(torch.autograd.Function):
     """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: what autograd would do, with sums inside the matrix products.
 
-    Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank).
+    Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank). What has the rank for a side is kept with
+    the rank first: a product with eight rows costs a processor a third to a sixth of one with eight columns.
     """
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight, bias, a, b, scaling = given
-        hidden = x @ a.t()
-        ctx.save_for_backward(x, hidden, weight, a, b)
+        hidden_R_N = a @ x.t()
+        ctx.save_for_backward(x, hidden_R_N, weight, a, b)
         ctx.scaling = scaling
-        return functional.linear(x, weight, bias).addmm_(hidden, b.t(), alpha=scaling)
+        return functional.linear(x, weight, bias).addmm_(hidden_R_N.t(), b.t(), alpha=scaling)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = gradients
-        x, hidden, weight, a, b = ctx.saved_tensors
-        grad_hidden = (grad @ b).mul_(ctx.scaling)
-        grad_x = (grad @ weight).addmm_(grad_hidden, a) if ctx.needs_input_grad[0] else None
-        return grad_x, None, None, grad_hidden.t() @ x, (grad.t() @ hidden).mul_(ctx.scaling), None
+        x, hidden_R_N, weight, a, b = ctx.saved_tensors
+        grad_hidden_R_N = (b.t() @ grad.t()).mul_(ctx.scaling)
+        grad_x = (grad @ weight).addmm_(grad_hidden_R_N.t(), a) if ctx.needs_input_grad[0] else None
+        return grad_x, None, None, grad_hidden_R_N @ x, (hidden_R_N @ grad).mul_(ctx.scaling).t(), None
 
 
 def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
