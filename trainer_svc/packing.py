@@ -6,7 +6,7 @@ The attempts of a group begin with the same prompt. A row holds that prompt once
     branch      0 0 0 0  1 1 1  2 2  3 3 3 3
     position    0 1 2 3  4 5 6  4 5  4 5 6 7
 
-A token attends to earlier tokens of branch 0 and of its own branch, so it sees exactly what it would see alone. What
+A token attends to earlier tokens of branch 0 and of its own branch (`spans.py`), so it sees exactly what it would see alone. What
 follows an attempt's last sampled token is not computed, and neither is that token itself: it is only predicted.
 
 Rows of several tasks may be in one micro-batch. Each task's rows follow each other there, and so do its tokens: a `Segment`.
@@ -15,12 +15,13 @@ Rows of several tasks may be in one micro-batch. Each task's rows follow each ot
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer_svc.batch import Group
+from trainer_svc.spans import Span, Spans, members_of_a_span, spans_of
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
@@ -61,6 +62,7 @@ class Row:
 
     prefix: int
     samples: tuple[Sample, ...]
+    members_of_a_span: int = 1
 
     @cached_property
     def tokens(self) -> int:
@@ -97,11 +99,8 @@ class Packed:
     staleness_N: NDArray[np.int16]
     segments: tuple[Segment, ...]
     """In the order of rows; together they are all of them."""
-
-    @property
-    def has_branches(self) -> bool:
-        """Whether plain causal attention would be wrong."""
-        return bool((self.branch_B_T > 0).any())
+    spans: Spans | None
+    """How rows with branches attend; None where there are none, so that plain causal attention is right."""
 
 
 def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packed]:
@@ -136,26 +135,19 @@ def _fits(micro_batch: list[tuple[int, Row]], row: Row, budget_tokens: int) -> b
 
 
 def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, shared: bool) -> list[Row]:
-    """The group's samples in the rows that are cheapest to compute."""
+    """The group's samples, those with most tokens first, in as few rows as the budget allows."""
     samples = sorted((sample for sample in group if sample.input_tokens), key=lambda sample: sample.input_tokens, reverse=True)
-    if not samples:
-        return []
     prefix = common_prefix(samples) if shared and len(samples) > 1 else 0
-    members = _members_of_a_row([sample.input_tokens for sample in samples], prefix, budget_tokens, width) if prefix else 1
-    return [_row(prefix, samples[start : start + members]) for start in range(0, len(samples), members)]
-
-
-def _members_of_a_row(lengths: Sequence_[int], prefix: int, budget_tokens: int, width: int) -> int:
-    """How many samples that share `prefix` tokens cost least in one row, given their lengths, the longest first."""
-
-    def rows(members: int) -> list[int]:
-        return [
-            prefix + sum(lengths[start : start + members]) - prefix * len(lengths[start : start + members])
-            for start in range(0, len(lengths), members)
-        ]
-
-    possible = {members: found for members in _powers_of_two(len(lengths)) if (found := rows(members))[0] <= budget_tokens}
-    return min([1, *possible], key=lambda members: sum(_cost(tokens, width) for tokens in possible.get(members, lengths)))
+    members: list[list[Sample]] = []
+    tokens = 0
+    for sample in samples:
+        own = sample.input_tokens - prefix
+        if not members or not prefix or tokens + own > budget_tokens:
+            members.append([])
+            tokens = prefix
+        members[-1].append(sample)
+        tokens += own
+    return [_row(prefix, row, width) for row in members]
 
 
 def unpadded_tokens(groups: Sequence_[Group]) -> int:
@@ -167,19 +159,10 @@ def unpadded_tokens(groups: Sequence_[Group]) -> int:
     return found
 
 
-def _row(prefix: int, samples: list[Sample]) -> Row:
-    return Row(prefix if len(samples) > 1 else samples[0].input_tokens, tuple(samples))
-
-
-def _cost(tokens: int, width: int) -> float:
-    """In tokens. A usual layer's matrices take 24·width² operations a token and attention 4·width a pair of tokens, the
-    latter at about a third of the speed: 2·width pairs cost as much as a token.
-    """
-    return tokens + tokens**2 / (2 * width)
-
-
-def _powers_of_two(most: int) -> list[int]:
-    return [2**power for power in range(1, (most - 1).bit_length())] + [most]
+def _row(prefix: int, samples: list[Sample], width: int) -> Row:
+    if len(samples) == 1:
+        return Row(samples[0].input_tokens, tuple(samples))
+    return Row(prefix, tuple(samples), members_of_a_span([sample.input_tokens - prefix for sample in samples], prefix, width))
 
 
 def common_prefix(samples: Sequence_[Sample]) -> int:
@@ -199,12 +182,15 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
     positions_B_T = np.zeros(shape, np.int64)
     branch_B_T = np.full(shape, PAD, np.int16)
     predictors: list[NDArray[np.int64]] = []
+    prefixes, branches = list[Span](), list[Span]()
     for index, row in enumerate(rows):
         prefix = row.prefix
         ids_B_T[index, :prefix] = row.samples[0].ids_T[:prefix]
         positions_B_T[index, :prefix] = np.arange(prefix)
         branch_B_T[index, :prefix] = 0
-        start = prefix
+        prefix_P = np.arange(prefix) + index * shape[1]
+        prefixes.append(Span(prefix_P, prefix_P))
+        start, ends = prefix, [prefix]
         for number, sample in enumerate(row.samples, start=1):
             end = start + sample.input_tokens - prefix
             ids_B_T[index, start:end] = sample.ids_T[prefix : sample.input_tokens]
@@ -213,6 +199,12 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
             before = sample.sampled_N - 1
             predictors.append(index * shape[1] + np.where(before < prefix, before, before + start - prefix))
             start = end
+            ends.append(end)
+        ends = [*ends[: -1 : row.members_of_a_span], row.tokens]
+        for start, end in pairwise(ends if len(row.samples) > 1 else []):
+            own_Q = np.arange(start, end) + index * shape[1]
+            if len(own_Q):
+                branches.append(Span(own_Q, np.concatenate([prefix_P, own_Q])))
     samples = [sample for row in rows for sample in row.samples]
     counts = [len(sample.sampled_N) for sample in samples]
     return Packed(
@@ -227,6 +219,7 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
         sequence_N=np.repeat(np.arange(len(samples)), counts),
         staleness_N=np.repeat(np.array([sample.staleness for sample in samples], np.int16), counts),
         segments=_segments(owned),
+        spans=spans_of(prefixes, branches, tokens=ids_B_T.size) if branches else None,
     )
 
 

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
 from common.spec import LORA_TARGETS
+from trainer_svc.attention import BRANCHING, calls
 from trainer_svc.grouped import Part, by_one, way_on
 from trainer_svc.lora import Layout, LoraLinear, adapt, attached
 from trainer_svc.packing import Packed, Row, Sample, collate
@@ -62,6 +63,8 @@ class Policy:
         self.width = self._head.shape[1]
         self.shares_prefixes = True
         self.way_together = way_on(device)
+        # Of four axes, so that models take it for a finished mask and do not make one of their own from the positions.
+        self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
 
     @classmethod
@@ -69,7 +72,7 @@ class Policy:
         """Base model in float32 on a CPU, bfloat16 on a GPU. Raises: Fatal when it cannot be loaded."""
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation="sdpa")
+            model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
         except (OSError, ValueError) as error:
             raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
         return cls(model, device)
@@ -96,14 +99,15 @@ class Policy:
             Part((segment.rows.stop - segment.rows.start) * columns, part.layout, part.vector.to(self.dtype))
             for segment, part in zip(packed.segments, adapted, strict=True)
         ]
-        mask = _branch_mask(self.tensor(packed.branch_B_T), self.dtype) if packed.has_branches else None
+        spans = calls(packed, self.tensor, self.dtype)
         way = by_one if len(parts) == 1 else self.way_together
         with attached(self.layers, way(parts)):
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
-                attention_mask=mask,
-                position_ids=self.tensor(packed.positions_B_T) if packed.has_branches else None,
+                attention_mask=None if spans is None else self._no_mask,
+                position_ids=None if spans is None else self.tensor(packed.positions_B_T),
                 use_cache=False,
+                spans=spans,
             )
         return output.last_hidden_state
 
@@ -160,17 +164,6 @@ def canary_sample(vocabulary: int) -> Sample:
     ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
     sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
     return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)
-
-
-def _branch_mask(branch_B_T: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, 1, T, T), 0 where the row's token may look (at itself and back, into branch 0 and its own), −∞ elsewhere.
-
-    Added to the scores, as attention would have to turn a true-or-false mask into in every layer.
-    """
-    own = branch_B_T[:, :, None] == branch_B_T[:, None, :]
-    shared = branch_B_T[:, None, :] == 0
-    visible = (own | shared).tril()[:, None]
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
 class _SampledLogprobs(torch.autograd.Function):

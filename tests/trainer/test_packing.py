@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import make_groups, pack_alone
+from trainer_svc.attention import visible
 from trainer_svc.packing import PAD, Packed, Row, Sample, collate, common_prefix, rows_of_group
 
 
@@ -16,16 +17,33 @@ def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -
 
 def contexts(packed: Packed) -> list[tuple[tuple[int, ...], int, float]]:
     """For every sampled token: what it sees, in order of position, the token, and the sampler's logprob."""
+    seen_by = _seen_in_spans(packed) if packed.spans else _seen_in_rows(packed)
+    ids, positions, branch = packed.ids_B_T.ravel(), packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
     found = []
-    columns = packed.ids_B_T.shape[1]
     for flat, target, logprob in zip(packed.predictor_N, packed.target_N, packed.sampler_logprobs_N, strict=True):
-        row, column = divmod(int(flat), columns)
-        branch = packed.branch_B_T[row]
-        assert branch[column] != PAD
-        seen = [c for c in range(column + 1) if branch[c] in (0, branch[column])]
-        assert [int(packed.positions_B_T[row, c]) for c in seen] == list(range(len(seen)))
-        found.append((tuple(int(packed.ids_B_T[row, c]) for c in seen), int(target), float(logprob)))
+        assert branch[flat] != PAD
+        seen = sorted(seen_by[int(flat)], key=lambda other: positions[other])
+        assert positions[seen].tolist() == list(range(len(seen)))
+        found.append((tuple(ids[seen].tolist()), int(target), float(logprob)))
     return sorted(found)
+
+
+def _seen_in_rows(packed: Packed) -> dict[int, list[int]]:
+    columns = packed.ids_B_T.shape[1]
+    return {flat: list(range(flat - flat % columns, flat + 1)) for flat in range(packed.ids_B_T.size)}
+
+
+def _seen_in_spans(packed: Packed) -> dict[int, list[int]]:
+    """Found at each token's own place among the results."""
+    assert packed.spans
+    results: list[list[int]] = []
+    for block in packed.spans.blocks:
+        visible_S_Q_K = (
+            np.tril(np.ones((*block.queries_S_Q.shape, block.keys_S_K.shape[1]), bool)) if block.causal else visible(packed, block)
+        )
+        for keys, visible_Q_K in zip(block.keys_S_K, visible_S_Q_K, strict=True):
+            results += [keys[visible_K].tolist() for visible_K in visible_Q_K]
+    return {flat: results[home] for flat, home in enumerate(packed.spans.home_N)}
 
 
 def expected_contexts(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], int, float]]:
@@ -59,7 +77,7 @@ def test_every_sampled_token_is_predicted_once_from_its_own_context(turns: int, 
     assert sorted(c for packed in micro_batches for c in contexts(packed)) == expected_contexts([s for group in groups for s in group])
     assert all(packed.ids_B_T.size <= budget or len(packed.ids_B_T) == 1 for packed in micro_batches)
     if budget > 40 or not shared:
-        assert any(packed.has_branches for packed in micro_batches) == shared
+        assert any(packed.spans is not None for packed in micro_batches) == shared
 
 
 def test_nothing_after_the_last_sampled_token_is_computed() -> None:
@@ -81,12 +99,22 @@ def test_prefix_ends_where_prompts_differ_or_sampling_begins() -> None:
     assert common_prefix([sample([8, 9, 3], [0, 0, 1]), sample([1, 2, 3], [0, 0, 1])]) == 0
 
 
-def test_long_replies_are_not_joined_where_attention_would_cost_more_than_it_saves() -> None:
-    def attempt(first: int) -> Sample:
-        return sample([1] * 20 + [first] * 4000, [0] * 20 + [1] * 4000)
+@pytest.mark.parametrize(("replies", "together"), [([4000, 4000], 1), ([90] * 8, 1), ([2] * 8, 8), ([1, 0, 1], 3)])
+def test_branches_attend_together_where_that_costs_less(replies: list[int], together: int) -> None:
+    group = [sample([1] * 20 + [reply] * (reply + 1), [0] * 20 + [1] * (reply + 1)) for reply in replies]
+    (row,) = rows_of_group(group, budget_tokens=16_384, width=128, shared=True)
+    assert row.members_of_a_span == together
+    packed = collate([(0, row)])
+    assert packed.spans
+    assert sorted(len(block.queries_S_Q) for block in packed.spans.blocks) == sorted([1, len(replies) // together])
+    assert contexts(packed) == expected_contexts(group)
 
-    rows = rows_of_group([attempt(2), attempt(3)], budget_tokens=16_384, width=128, shared=True)
-    assert [len(row.samples) for row in rows] == [1, 1]
+
+def test_long_and_short_spans_are_not_padded_to_each_other() -> None:
+    group = [sample([1] * 20 + [n] * n, [0] * 20 + [1] * n) for n in (2000, 1900, 150, 140)]
+    (packed,) = pack_alone([group], budget_tokens=16_384)
+    assert packed.spans
+    assert [block.queries_S_Q.shape for block in packed.spans.blocks] == [(1, 20), (2, 1999), (2, 149)]
 
 
 def test_rows_of_similar_length_share_a_micro_batch() -> None:

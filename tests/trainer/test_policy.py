@@ -73,7 +73,7 @@ def test_gradient_and_entropy_equal_those_of_plain_autograd(
     group = make_groups(6, groups=1)[0]
     samples = [Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, 0.0, 1.0) for t in group.trajectories]
     (packed,) = pack_alone([samples], budget_tokens=4096)
-    assert packed.has_branches
+    assert packed.spans
     scores = policy.scores(packed, [Adapted(layout, vector, 0.8)], entropy_gradient=entropy_weight > 0)
     coefficients = torch.linspace(-1, 1, len(scores.logprobs_N))
     torch.autograd.backward((scores.logprobs_N * coefficients + entropy_weight * scores.entropy_N).sum())

@@ -1,0 +1,109 @@
+"""Which tokens of rows with branches attend together. Pure.
+
+One attention over a whole row would mask most of its pairs away. So it is cut into spans: the prefix, which is plain causal
+attention; and the branches, one or a few at a time, each looking at the prefix and at itself. Spans of like size make a
+block, which is one call. Every token is in one span's queries.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_UNEVEN = 4
+"""A span whose pairs of query and key, padded as its block's largest, are more than so many times its own begins a new block."""
+SMALL_PAIRS = 4096
+"""Of so few pairs a span may have any padding: another call would cost more."""
+KEYS_OF_A_TOKEN = 8
+"""So many keys are copied and kept for the way back at the cost of a token."""
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Tokens, by their flat indices (row · T + column). A prefix's queries are its keys."""
+
+    queries_Q: NDArray[np.int64]
+    keys_K: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """S spans in one call, filled up with their first token: `keys_S` says how many keys of each are real.
+
+    `causal`: each token looks at all up to itself. Else position and branch say what it may look at.
+    """
+
+    queries_S_Q: NDArray[np.int64]
+    keys_S_K: NDArray[np.int64]
+    keys_S: NDArray[np.int64]
+    causal: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    blocks: tuple[Block, ...]
+    home_N: NDArray[np.int64]
+    """Shape: (B · T,): where each token's result is in the flat results of all blocks; 0 in unused columns."""
+
+
+def spans_of(prefixes: Iterable[Span], branches: Iterable[Span], *, tokens: int) -> Spans:
+    """`tokens` is B · T."""
+    found = [(spans, True) for spans in _blocks(prefixes)] + [(spans, False) for spans in _blocks(branches)]
+    home_N, start = np.zeros(tokens, np.int64), 0
+    for spans, _ in found:
+        width = max(len(span.queries_Q) for span in spans)
+        for span in spans:
+            home_N[span.queries_Q] = np.arange(start, start + len(span.queries_Q))
+            start += width
+    return Spans(tuple(_block(spans, causal=causal) for spans, causal in found), home_N)
+
+
+def members_of_a_span(branches: list[int], prefix: int, width: int) -> int:
+    """How many branches cost least in one span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
+
+    def cost(members: int) -> float:
+        queries = [sum(branches[start : start + members]) for start in range(0, len(branches), members)]
+        return sum((own + prefix) / KEYS_OF_A_TOKEN + pair_tokens(own * (own + prefix), width) for own in queries)
+
+    return min([*(2**power for power in range((len(branches) - 1).bit_length())), len(branches)], key=cost)
+
+
+def pair_tokens(pairs: int, width: int) -> float:
+    """What pairs of query and key cost, in tokens. A usual layer's matrices take 24·width² operations a token and attention
+    4·width a pair, the latter at about a third of the speed: 2·width pairs cost as much as a token.
+    """
+    return pairs / (2 * width)
+
+
+def _blocks(spans: Iterable[Span]) -> list[list[Span]]:
+    found: list[list[Span]] = []
+    widths = (0, 0)
+    for span in sorted(spans, key=_pairs, reverse=True):
+        padded = max(widths[0], len(span.queries_Q)), max(widths[1], len(span.keys_K))
+        if not found or padded[0] * padded[1] > max(SMALL_PAIRS, MAX_UNEVEN * _pairs(span)):
+            found.append([])
+            padded = len(span.queries_Q), len(span.keys_K)
+        found[-1].append(span)
+        widths = padded
+    return found
+
+
+def _pairs(span: Span) -> int:
+    return len(span.queries_Q) * len(span.keys_K)
+
+
+def _block(spans: list[Span], *, causal: bool) -> Block:
+    return Block(
+        _filled_up([span.queries_Q for span in spans]),
+        _filled_up([span.keys_K for span in spans]),
+        np.array([len(span.keys_K) for span in spans]),
+        causal,
+    )
+
+
+def _filled_up(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    found = np.repeat(np.array([row[0] for row in rows])[:, None], max(len(row) for row in rows), axis=1)
+    for filled, row in zip(found, rows, strict=True):
+        filled[: len(row)] = row
+    return found
