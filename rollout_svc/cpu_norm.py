@@ -1,0 +1,43 @@
+"""Root-mean-square norms on a CPU, by vLLM's own compiled kernels.
+
+vLLM 0.32 brings these kernels along for CPUs too, but calls them on GPUs only, and composes the norm of eight tensor operations on a CPU:
+16 µs instead of 3 for 16 tokens, 64 instead of 23 for 1,024, and a small model has four norms a layer. Importing this registers them.
+"""
+
+import torch
+from vllm import ir
+from vllm.platforms import current_platform
+
+PROVIDER = "marlaas_cpu"
+
+current_platform.import_kernels()
+
+
+# ruff: noqa: ARG001  # the signatures are vLLM's, to the names
+
+
+def _takes(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+    return variance_size is None and weight is not None and weight.dtype == x.dtype
+
+
+def _takes_both(
+    x: torch.Tensor, x_residual: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> bool:
+    return _takes(x, weight, epsilon, variance_size) and x.is_contiguous() and x_residual.is_contiguous()
+
+
+@ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_takes)
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> torch.Tensor:
+    """x (…, O) over its last axis, times weight (O,)."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)  # it takes rows for neighbours, whatever their strides
+    return out
+
+
+@ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=_takes_both, inplace=True)
+def fused_add_rms_norm(
+    x: torch.Tensor, x_residual: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of x + x_residual, and that sum; both in place."""
+    torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    return x, x_residual
