@@ -5,7 +5,9 @@ time, and of them only the derivative with respect to the hidden state is kept.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from common.errors import Fatal
 from common.spec import LORA_TARGETS
 from trainer_svc.attention import BRANCHING, calls
 from trainer_svc.grouped import Part, by_one, way_on
-from trainer_svc.lora import Layout, LoraLinear, adapt, attached
+from trainer_svc.lora import Layout, LoraLinear, Product, adapt, attached
+from trainer_svc.narrowing import narrow_last_mlp
 from trainer_svc.packing import Packed, Row, Sample, collate
 
 LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
@@ -57,6 +60,7 @@ class Policy:
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
         self.device = device
         self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
+        self._narrowed = narrow_last_mlp(self._model)
         self._decoder = self._model.base_model
         self._head = _plain_head(self._model)
         self.vocabulary = self._head.shape[0]
@@ -95,13 +99,18 @@ class Policy:
 
     def _hidden(self, packed: Packed, adapted: Sequence[Adapted]) -> Tensor:
         columns = packed.ids_B_T.shape[1]
-        parts = [
-            Part((segment.rows.stop - segment.rows.start) * columns, part.layout, part.vector.to(self.dtype))
-            for segment, part in zip(packed.segments, adapted, strict=True)
-        ]
+        ends = [0, *(segment.rows.stop * columns for segment in packed.segments)]
+        products = self._products(ends, adapted)
         spans = calls(packed, self.tensor, self.dtype)
-        way = by_one if len(parts) == 1 else self.way_together
-        with attached(self.layers, way(parts)):
+        with ExitStack() as stack:
+            if self._narrowed:
+                mlp, names = self._narrowed
+                wanted_W = np.unique(packed.predictor_N)
+                if len(adapted) > 1:  # one adapter's products are for any tokens
+                    narrow = self._products(np.searchsorted(wanted_W, ends).tolist(), adapted)
+                    products |= {name: narrow[name] for name in names if name in narrow}
+                stack.enter_context(mlp.only(self.tensor(wanted_W)))
+            stack.enter_context(attached(self.layers, products))
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
                 attention_mask=None if spans is None else self._no_mask,
@@ -111,25 +120,38 @@ class Policy:
             )
         return output.last_hidden_state
 
+    def _products(self, ends: Sequence[int], adapted: Sequence[Adapted]) -> dict[str, Product]:
+        """Of each layer, where the tokens up to `ends[i + 1]` are for `adapted[i]`."""
+        counts = [end - start for start, end in pairwise(ends)]
+        parts = [Part(tokens, part.layout, part.vector.to(self.dtype)) for tokens, part in zip(counts, adapted, strict=True)]
+        return (by_one if len(parts) == 1 else self.way_together)(parts)
+
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """The array on this policy's device."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _check(self) -> None:
         """Compare with the model's own logits: this model's head may do what is not known here, and some layers (recurrent,
-        windowed) cannot share a prefix. Raises: Fatal for the first; the second is avoided."""
-        first = canary_sample(self.vocabulary)
-        second = Sample(np.concatenate([first.ids_T[:9], first.ids_T[:8:-1]]), first.sampled_T, first.logprobs_T, 0.0, 0.0)
-        branches = [Sample(s.ids_T, (np.arange(CANARY_TOKENS) > 8).astype(np.uint8), s.logprobs_T, 0.0, 0.0) for s in (first, second)]
-        nothing = [Adapted(NO_ADAPTER, torch.zeros(0, device=self.device))]
-        tolerance = CHECK_TOLERANCE[self.dtype]
+        windowed) cannot share a prefix, or let tokens meet in an MLP. Raises: Fatal for the first; the others are avoided."""
+        whole = canary_sample(self.vocabulary)
+        prefix, sampled_T = 9, (np.arange(CANARY_TOKENS) >= 9).astype(np.uint8)
+        other_T = np.concatenate([whole.ids_T[:prefix], whole.ids_T[: prefix - 1 : -1]])
+        samples = [Sample(ids_T, sampled_T, whole.logprobs_T, 0.0, 0.0) for ids_T in (whole.ids_T, other_T)]
+        alone, together = [Row(sample.input_tokens, (sample,)) for sample in samples], [Row(prefix, tuple(samples))]
         with torch.no_grad():
-            expected = torch.stack([self._reference(sample) for sample in (first, second)])
-            plain = self.scores(collate([(0, Row(s.input_tokens, (s,))) for s in (first, second)]), nothing).logprobs_N
-            if not torch.allclose(plain, expected.flatten(), atol=tolerance):
-                raise Fatal("this base model's output layer does more than multiply (soft-capping, scaling, …); the trainer cannot use it")
-            branched = self.scores(collate([(0, Row(9, tuple(branches)))]), nothing).logprobs_N
-            self.shares_prefixes = torch.allclose(branched, expected[:, 8:].flatten(), atol=tolerance)
+            expected_N = torch.cat([self._reference(sample)[prefix - 1 :] for sample in samples])
+            if not self._agrees(alone, expected_N):
+                self._narrowed = None
+                if not self._agrees(alone, expected_N):
+                    raise Fatal(
+                        "this base model's output layer does more than multiply (soft-capping, scaling, …); the trainer cannot use it"
+                    )
+            self.shares_prefixes = self._agrees(together, expected_N)
+
+    def _agrees(self, rows: Sequence[Row], expected_N: Tensor) -> bool:
+        nothing = Adapted(NO_ADAPTER, torch.zeros(0, device=self.device))
+        logprobs_N = self.scores(collate([(0, row) for row in rows]), [nothing]).logprobs_N
+        return torch.allclose(logprobs_N, expected_N, atol=CHECK_TOLERANCE[self.dtype])
 
     def _reference(self, sample: Sample) -> Tensor:
         ids = self.tensor(sample.ids_T.astype(np.int64))

@@ -8,7 +8,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from common.errors import Fatal, Reject
@@ -19,7 +19,7 @@ from trainer_svc.batch import Trajectory
 from trainer_svc.learner import initial_resident
 from trainer_svc.lora import Layout
 from trainer_svc.packing import Row, Sample, collate
-from trainer_svc.policy import Adapted, Policy, canary_sample
+from trainer_svc.policy import NO_ADAPTER, Adapted, Policy, canary_sample
 
 CPU = torch.device("cpu")
 
@@ -197,6 +197,27 @@ def unusual_model(make: Callable[[], PreTrainedModel], folder: Path) -> str:
 
 def test_model_whose_layers_cannot_share_a_prefix_is_noticed(tmp_path: Path) -> None:
     assert not Policy.load(unusual_model(windowed, tmp_path), CPU).shares_prefixes
+
+
+def test_model_whose_last_mlp_lets_tokens_meet_is_computed_whole(model_folder: Path) -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down_proj = nn.Linear(128, 128, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.down_proj(x).cumsum(1)
+
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    model.model.layers[-1].mlp = Mixing()
+    policy = Policy(model, CPU)
+    trajectory = Trajectory(
+        0, canary_sample(policy.vocabulary).ids_T, (np.arange(24) == 20).astype(np.uint8), np.zeros(24, np.float32), 0.0, False
+    )
+    sample = Sample(trajectory.ids_T, trajectory.sampled_T, trajectory.sampler_logprobs_T, 0.0, 0.0)
+    with torch.no_grad():
+        found_N = policy.scores(collate([(0, Row(20, (sample,)))]), [Adapted(NO_ADAPTER, torch.zeros(0))]).logprobs_N
+    assert found_N.tolist() == pytest.approx(logprobs_of(model, trajectory, 1.0), abs=1e-4)
 
 
 def test_model_whose_output_layer_is_not_understood_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The last layer's MLP for those tokens alone whose result is wanted: nothing comes after it in which tokens meet."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+
+class Narrowed(nn.Module):
+    """A token-wise module that can be told which tokens to compute; the others get zeros."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self._wanted_W: Tensor | None = None
+
+    @contextmanager
+    def only(self, wanted_W: Tensor) -> Generator[None]:
+        """Within the block: compute these, flat indices (row · T + column), each once."""
+        self._wanted_W = wanted_W
+        try:
+            yield
+        finally:
+            self._wanted_W = None
+
+    def forward(self, x_B_T_H: Tensor) -> Tensor:
+        if self._wanted_W is None:
+            return self.inner(x_B_T_H)
+        flat_N_H = x_B_T_H.flatten(0, 1)
+        found_1_W_H = self.inner(flat_N_H.index_select(0, self._wanted_W)[None])
+        return flat_N_H.new_zeros(flat_N_H.shape).index_copy(0, self._wanted_W, found_1_W_H[0]).view(x_B_T_H.shape)
+
+
+def narrow_last_mlp(model: nn.Module) -> tuple[Narrowed, tuple[str, ...]] | None:
+    """Make the last layer's MLP a `Narrowed`; returns it, and the full names that its linear layers had.
+
+    None where there is none: the model's last `down_proj` is to be in a child of the last of a list of layers. (An expert's
+    is in the last of a list of experts, which is no layer's child but an MLP's.)
+    """
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    downs = [name.split(".") for name in names if name.endswith(".down_proj")]
+    if not downs or len(downs[-1]) < 4:
+        return None
+    *path, layers, number, mlp, _ = downs[-1]
+    listed = model.get_submodule(".".join([*path, layers]))
+    if not isinstance(listed, nn.ModuleList) or int(number) != len(listed) - 1:
+        return None
+    narrowed = Narrowed(listed[-1].get_submodule(mlp))
+    setattr(listed[-1], mlp, narrowed)
+    prefix = ".".join([*path, layers, number, mlp, ""])
+    return narrowed, tuple(name for name in names if name.startswith(prefix))
