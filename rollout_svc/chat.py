@@ -18,6 +18,10 @@ from common.spec import Limits
 
 CACHED_PROMPTS = 512
 """The members of a group share their first prompt, and come in one message or in several."""
+CACHED_LATER = 512
+"""Environments say some things often: that the answer was wrong, that it is the other's turn, an empty result."""
+CACHED_CHARS = 4096
+"""Longer messages are hardly ever said twice."""
 DUMMY_REPLY = "a-reply-that-nobody-gave"
 CUT = "..."
 """After as much of a tool's answer as fits."""
@@ -35,6 +39,7 @@ class Chat:
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
         self._first: Callable[[tuple[ChatMessage, ...], str], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
+        self._said_before: Callable[[tuple[ChatMessage, ...]], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
 
     @classmethod
     def load(cls, model: str) -> "Chat":
@@ -82,14 +87,19 @@ class Chat:
         return tuple(self._encode(self._render([message.model_dump() for message in messages], json.loads(tools))))
 
     def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage]) -> list[int]:
+        is_short = sum(len(message.content) for message in messages) <= CACHED_CHARS
+        ids = self._said_before(tuple(messages)) if is_short else self._encode_after_reply(messages)
+        # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
+        return list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
+
+    def _encode_after_reply(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        """What the template writes after a reply, the end of the reply's turn first."""
         dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
         rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
         after = rendered.partition(DUMMY_REPLY)[2]
         if not after:
             raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
-        ids = self._encode(after)
-        # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
-        return ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids
+        return tuple(self._encode(after))
 
     def _encode_cut(self, request: TurnRequest, most: int) -> list[int] | None:
         """The new messages with the answers of tools cut so that all have at most `most` tokens; None where that is too few.

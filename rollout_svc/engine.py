@@ -180,6 +180,7 @@ class Engine:
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,  # they are this request's own
         )
         output = await self._generate(request.request_id, request.ids, params, request.adapter, request.priority)
         if output is None or output.outputs[0].finish_reason not in ("stop", "length"):

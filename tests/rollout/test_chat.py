@@ -115,6 +115,18 @@ def test_members_of_a_group_share_the_encoding_of_their_prompt(chat: Chat) -> No
     assert (after.misses - before.misses, after.hits - before.hits) == (1, 7)
 
 
+def test_what_an_environment_says_again_is_encoded_once_however_the_reply_ended(chat: Chat) -> None:
+    asked = chat.with_messages(request(TokenRecord(), said("user", "Say hello.")), LIMITS)
+    reply = chat._encode("hello")
+    cut_short = asked.with_sampled(reply, [-1.0] * len(reply))
+    ended = asked.with_sampled([*reply, END], [-1.0] * (len(reply) + 1))
+    records = [chat.with_messages(request(answered, said("user", "Once more."), turn=1), LIMITS) for answered in (cut_short, ended)]
+    assert records[0].ids == records[1].ids
+    before = chat._said_before.cache_info().hits  # pyright: ignore[reportFunctionMemberAccess]
+    assert chat.with_messages(request(ended, said("user", "Once more."), turn=1), LIMITS).ids == records[1].ids
+    assert chat._said_before.cache_info().hits == before + 1  # pyright: ignore[reportFunctionMemberAccess]
+
+
 def test_template_that_refuses_is_an_unusable_prompt(chat: Chat) -> None:
     strict = Chat(_with_template(chat, "{{ raise_exception('roles must alternate') }}"), [END])
     with pytest.raises(UnusablePrompt, match="roles must alternate"):
