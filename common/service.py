@@ -76,7 +76,7 @@ def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[N
     assert isinstance(settings, settings_type)
     configure_logs(settings.service.lower(), settings.replica, settings.log_level)
     crashpoints.arm(settings.crash_point)
-    # With asyncio's own loop a service takes a fifth more of a processor for the same messages.
+    # Fewer of the loop's own steps are Python than with asyncio's: a few percent less processor time per message.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(_run(settings, main))
     sys.exit(status)
