@@ -7,6 +7,9 @@ at the same time, each with one thread. Two workloads:
     single    one turn, no waiting: computing decides
     tools     three turns, whose answers take 0.5 s in the mean, 2 s at most: waiting decides
 
+What the trained adapters of either side earn on the same held-out rows, sampled by the same code at temperature 1, is `reached`: rewards
+in training compare at equal staleness only.
+
 `train_s` runs from the first task's begin of training to the last one's end; starting a process or the stack is told beside it.
 `cpu_s` is the processor time meanwhile, of all processes together.
 """
@@ -40,7 +43,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 RANK = 8
 MAX_TOKENS = 16
-LEARNING_RATE = 2e-3
+EPISODES = 64
+"""That tell what an adapter has reached."""
 TASK_S = 1200.0
 """A TRL process that takes longer is given up."""
 
@@ -53,6 +57,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--staleness", type=int, default=0, help="ours; TRL is strictly on policy")
     parser.add_argument("--runs", type=int, default=3, help="of each side, but once of one-by-one, which takes minutes; the median counts")
     parser.add_argument("--name", default="trl", help="of the result; sides left out keep what an earlier run of the same work found")
@@ -60,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     machine = report.machine()
     python = options.python or installed()
-    work = {name: getattr(options, name) for name in ("tasks", "steps", "groups", "size", "staleness")}
+    work = {name: getattr(options, name) for name in ("tasks", "steps", "groups", "size", "learning_rate", "staleness")}
     earlier = report.read(options.name)
     result: dict[str, Any] = (earlier if earlier.get("options") == work else {}) | {"machine": machine, "options": work}
     for workload in options.workloads:
@@ -79,7 +84,7 @@ def main() -> None:
 
 
 def one_run(workload: str, side: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
-    return ours(workload, options) if side == "marlaas" else theirs(workload, options, python, parallel=side == "parallel")
+    return ours(workload, options, python) if side == "marlaas" else theirs(workload, options, python, parallel=side == "parallel")
 
 
 def installed() -> Path:
@@ -100,26 +105,30 @@ def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel
     """All tasks with TRL. Raises: RuntimeError when a task does not end well."""
     threads = 1 if parallel else len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        commands = [  # -P: or this very file would be taken for TRL
-            [str(python), "-P", str(ROOT / "bench" / "trl_task.py"), json.dumps(wanted(workload, options, number, threads, folder))]
-            for number in range(options.tasks)
-        ]
+        commands = [_command(python, wanted(workload, options, number, threads, folder)) for number in range(options.tasks)]
         began = time.time()
         if parallel:
             running = [_started(command) for command in commands]
             done = [_ended(process) for process in running]
         else:
             done = [_ended(_started(command)) for command in commands]
+        seconds = time.time() - began
+        reached = _reached(workload, options, python, [Path(folder) / str(number) for number in range(options.tasks)])
     spent = sum(one["train_s"] for one in done)
     first, last = min(one["started_at"] for one in done), max(one["ended_at"] for one in done)
     return {
         "train_s": round(last - first if parallel else spent, 2),
-        "with_starts_s": round(time.time() - began, 2),
+        "with_starts_s": round(seconds, 2),
         "start_s": round(statistics.median(one["start_s"] for one in done), 2),
         "cpu_s": round(sum(one["cpu_s"] for one in done), 1),
         "reward": _reward([one["rewards"] for one in done]),
+        "reached": reached,
         "peak_mib": sum(one["peak_mib"] for one in done) if parallel else max(one["peak_mib"] for one in done),
     }
+
+
+def _command(python: Path, asked: dict[str, Any]) -> list[str]:
+    return [str(python), "-P", str(ROOT / "bench" / "trl_task.py"), json.dumps(asked)]  # -P: or bench/trl.py would be taken for TRL
 
 
 def wanted(workload: str, options: argparse.Namespace, number: int, threads: int, folder: str) -> dict[str, Any]:
@@ -131,13 +140,21 @@ def wanted(workload: str, options: argparse.Namespace, number: int, threads: int
         "steps": options.steps,
         "turns": WORKLOADS[workload]["turns"],
         "max_tokens": MAX_TOKENS,
-        "learning_rate": LEARNING_RATE,
+        "learning_rate": options.learning_rate,
         "seed": number,
         "folder": f"{folder}/{number}",
         "model": str(ROOT / "models" / "tiny"),
         "rank": RANK,
         "environment": environment(workload),
     }
+
+
+def _reached(workload: str, options: argparse.Namespace, python: Path, adapters: Sequence[Path]) -> float:
+    """The mean over tasks of what their adapters earn."""
+    asked = wanted(workload, options, 0, len(os.sched_getaffinity(0)), "")
+    asked["environment"] |= {"latency_s": 0.0}
+    asked |= {"adapters": [str(adapter) for adapter in adapters], "episodes": EPISODES}
+    return round(statistics.mean(_ended(_started(_command(python, asked)))), 4)
 
 
 def environment(workload: str) -> dict[str, Any]:
@@ -150,7 +167,7 @@ def _started(command: Sequence[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
-def _ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
+def _ended(process: "subprocess.Popen[str]") -> Any:
     try:
         output, errors = process.communicate(timeout=TASK_S)
     except subprocess.TimeoutExpired:
@@ -165,7 +182,7 @@ def _ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- ours
 
 
-def ours(workload: str, options: argparse.Namespace) -> dict[str, Any]:
+def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
     """The same on the one-machine stack, all tasks at once, each of its own tenant."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
@@ -174,10 +191,13 @@ def ours(workload: str, options: argparse.Namespace) -> dict[str, Any]:
             starting = stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True)
             stack = stacks.wait_until_ready(starting, lambda _: None)
             ready_s = time.monotonic() - began
-            found = asyncio.run(_trained(stack, [spec(workload, options, number) for number in range(options.tasks)]))
+            adapters = [data / f"adapter-{number}" for number in range(options.tasks)]
+            found = asyncio.run(_trained(stack, [spec(workload, options, number) for number in range(options.tasks)], adapters))
         finally:
             stacks.stop(data)
-    return found | {"start_s": round(ready_s, 2), "with_starts_s": round(time.monotonic() - began, 2)}
+        with_starts_s = time.monotonic() - began
+        found["reached"] = _reached(workload, options, python, adapters)
+    return found | {"start_s": round(ready_s, 2), "with_starts_s": round(with_starts_s, 2)}
 
 
 def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
@@ -195,12 +215,13 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
             "limits": {"max_prompt_tokens": 128, "max_turns": turns, "max_reply_tokens": 64},
             "algorithm": algorithm,
             "lora": {"rank": RANK, "alpha": 2 * RANK},
-            "optimizer": {"learning_rate": LEARNING_RATE},
+            "optimizer": {"learning_rate": options.learning_rate},
         }
     )
 
 
-async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
+async def _trained(stack: Stack, specs: Sequence[TaskSpec], adapters: Sequence[Path]) -> dict[str, Any]:
+    """Of the specs, whose last adapters are written to these folders."""
     rewards: dict[str, list[float]] = {}
     async with Client.connect(stack.nats_url) as client:
         cpu_before = sum(cores.cpu_s(stack).values())
@@ -212,9 +233,12 @@ async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
                 ended_at = event.at_s
             elif event.event in ("failed", "cancelled"):
                 raise RuntimeError(f"task {event.task} {event.event}: {event.data}")
+        cpu_s = sum(cores.cpu_s(stack).values()) - cpu_before
+        for task, folder in zip(tasks, adapters, strict=True):
+            await client.pull(task, folder)
     return {
         "train_s": round(ended_at - began, 2),
-        "cpu_s": round(sum(cores.cpu_s(stack).values()) - cpu_before, 1),
+        "cpu_s": round(cpu_s, 1),
         "reward": _reward(list(rewards.values())),
         "peak_mib": memory_mib(stack)["total"],  # at the end, when all is loaded: to look costs a second of a core
     }

@@ -1,5 +1,7 @@
 """One task with TRL's GRPO trainer, in TRL's own Python environment: run by `bench/trl.py`. Prints one line of JSON.
 
+With `adapters` it trains nothing, and prints what each of these PEFT folders, of either side, earns on rows that nobody trained on.
+
 The environment (`synthetic`), the base model, the chat template, LoRA, batch and number of steps are those of our side. One turn is
 sampled by the trainer itself. Several turns use its `rollout_func`: all attempts of a step sample a turn together, and their
 environments then wait at the same time, which is the best that one process of this kind can do.
@@ -12,9 +14,12 @@ import resource
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 BEGAN = time.time()
+HELD_OUT = 1_000_000
+"""The first of the rows that no training reaches."""
 
 
 def main() -> None:
@@ -30,6 +35,9 @@ def main() -> None:
     torch.set_num_threads(wanted["threads"])
     transformers.logging.set_verbosity_error()
     play = Play(wanted)
+    if "adapters" in wanted:
+        print("RESULT " + json.dumps([earned(play, wanted, adapter) for adapter in wanted["adapters"]]))
+        return
     batch = wanted["groups"] * wanted["size"]
     config = GRPOConfig(
         output_dir=wanted["folder"],
@@ -66,6 +74,7 @@ def main() -> None:
     started, used = time.time(), time.process_time()
     trainer.train()
     ended, used = time.time(), time.process_time() - used
+    trainer.save_model(wanted["folder"])
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     result = {
         "start_s": round(started - BEGAN, 2),
@@ -78,6 +87,37 @@ def main() -> None:
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
     }
     print("RESULT " + json.dumps(result))
+
+
+def earned(play: "Play", wanted: dict[str, Any], adapter: str) -> float:
+    """The mean reward of `episodes` held-out rows, sampled at temperature 1 as in training, by Transformers' own generation."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(wanted["model"]), adapter).eval()
+
+    def sampled(prompts: list[list[int]]) -> list[list[int]]:
+        longest = max(map(len, prompts))
+        padded = torch.tensor([[0] * (longest - len(ids)) + ids for ids in prompts])
+        seen = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts])
+        out = model.generate(
+            input_ids=padded,
+            attention_mask=seen,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=wanted["max_tokens"],
+            eos_token_id=play.stop_ids,
+            pad_token_id=0,
+        )
+        return [play.until_stop(ids) for ids in out[:, longest:].tolist()]
+
+    rows = range(HELD_OUT, HELD_OUT + wanted["episodes"])
+    played = play.episodes([[{"role": "user", "content": play.prompt(row)}] for row in rows], sampled)
+    return round(sum(played["played"]) / len(played["played"]), 4)
 
 
 class Play:
@@ -105,7 +145,19 @@ class Play:
         replies = [completion[0]["content"] for completion in completions]
         return [turn.reward for turn in self._stepped([self._state(prompt) for prompt in prompts], replies)]
 
+    @property
+    def stop_ids(self) -> list[int]:
+        return list(self._chat.stop_ids)
+
+    def until_stop(self, ids: list[int]) -> list[int]:
+        """`ids` to the first one that ends a turn, that one included."""
+        ends = [place for place, token in enumerate(ids) if token in self._chat.stop_ids]
+        return ids[: ends[0] + 1] if ends else ids
+
     def rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        return self.episodes(prompts, lambda ids: trainer._generate_single_turn(ids, None, {}, trainer.num_generations)[0])
+
+    def episodes(self, prompts: list[Any], sampled_after: "Callable[[list[list[int]]], list[list[int]]]") -> dict[str, Any]:
         """All turns of all attempts, a turn at a time."""
         from common.messages import ChatMessage, TokenRecord, TurnRequest
         from common.spec import Limits
@@ -123,7 +175,7 @@ class Play:
             ]
             records = [self._chat.with_messages(request, limits) for request in requests]
             first = first or [len(record) for record in records]
-            sampled, _ = trainer._generate_single_turn([record.ids_T().tolist() for record in records], None, {}, trainer.num_generations)
+            sampled = sampled_after([record.ids_T().tolist() for record in records])
             records = [record.with_sampled(ids, [0.0] * len(ids)) for record, ids in zip(records, sampled, strict=True)]
             outcomes = self._stepped(states, [self._chat.text(ids) for ids in sampled])
             if turn + 1 == self._wanted["turns"]:
