@@ -85,10 +85,10 @@ def test_pages_hold_the_tables_that_their_results_make() -> None:
 
 def test_tables_are_made_of_what_was_measured() -> None:
     machine = {"cores": 2, "processor": "x", "load_before": 0.1}
-    side = {"train_s": 4.0, "cpu_s": 6.0, "with_starts_s": 9.0, "reward": {"first": 0.1, "last": 0.5}, "peak_mib": 7}
+    side = {"train_s": 4.0, "cpu_s": 6.0, "with_starts_s": 9.0, "reward": {"first": 0.1, "last": 0.5}, "reached": 0.25, "peak_mib": 7}
     side |= {"all_train_s": [3.0, 4.0, 5.0]}
-    result = {"machine": machine, "options": {"tasks": 2, "steps": 3, "groups": 4, "size": 5}, "single": {"marlaas": side}}
-    assert "| single | marlaas | 4.0 (3.0 – 5.0) | 6.0 | 9.0 | 0.100 → 0.500 | 7 |" in pages.trl(result)
+    result = {"machine": machine, "options": {"tasks": 2, "steps": 3, "groups": 4, "size": 5, "staleness": 0}, "single": {"marlaas": side}}
+    assert "| single | marlaas | 4.0 (3.0 – 5.0) | 6.0 | 9.0 | 0.100 → 0.500 | 0.250 | 7 |" in pages.trl(result)
     decisions = {"10 tasks, one tenant": {"p50_ms": 1.5, "p90_ms": 2.5, "scheduler_cpu_p50_ms": 0.5}}
     made = pages.machinery({"machine": machine, "decisions": decisions})
     assert "| one admission, 10 tasks, one tenant, ms | 1.5 (p90 2.5), of it in the scheduler's process 0.5 |" in made
