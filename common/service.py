@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Generic, TypeVar
 
 import structlog
-import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common import crashpoints
@@ -76,10 +75,7 @@ def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[N
     assert isinstance(settings, settings_type)
     configure_logs(settings.service.lower(), settings.replica, settings.log_level)
     crashpoints.arm(settings.crash_point)
-    # Fewer of the loop's own steps are Python than with asyncio's: a few percent less processor time per message.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = runner.run(_run(settings, main))
-    sys.exit(status)
+    sys.exit(asyncio.run(_run(settings, main)))
 
 
 async def _run(settings: S, main: Callable[[Running[S]], Awaitable[None]]) -> int:

@@ -4,21 +4,15 @@ import asyncio
 import signal
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from common.bus import Bus
 from marlaas import servers
 from marlaas.servers import Command
-
-
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests run on the event loop that services run on."""
-    return {"uvloop": uvloop.new_event_loop}
 
 
 @contextmanager
