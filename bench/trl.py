@@ -5,7 +5,7 @@ the first run installs (requirements/bench-trl.txt). TRL trains the tasks one af
 at the same time, each with one thread. Two workloads:
 
     single    one turn, no waiting: computing decides
-    tools     three turns, whose answers take 0.5 s in the mean, 2 s at most: waiting decides
+    tools     three turns, whose answers take 0.2 to 2 s: waiting decides
 
 What the trained adapters of either side earn on the same held-out rows, sampled by the same code at temperature 1, is `reached`: rewards
 in training compare at equal staleness only.
@@ -39,7 +39,7 @@ HOME = ROOT / ".marlaas" / "bench-trl"
 REQUIREMENTS = ROOT / "requirements" / "bench-trl.txt"
 WORKLOADS: dict[str, dict[str, Any]] = {
     "single": {"turns": 1},
-    "tools": {"turns": 3, "latency": "lognormal", "latency_s": 0.5, "longest_s": 2.0},
+    "tools": {"turns": 3, "latency": "uniform", "latency_s": 1.1, "spread": 0.9 / 1.1},
 }
 RANK = 8
 MAX_TOKENS = 16
@@ -214,6 +214,7 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
             "sampling": {"max_tokens": MAX_TOKENS},
             "limits": {"max_prompt_tokens": 128, "max_turns": turns, "max_reply_tokens": 64},
             "algorithm": algorithm,
+            "correction": {"proximal": "start"} if options.staleness else {},
             "lora": {"rank": RANK, "alpha": 2 * RANK},
             "optimizer": {"learning_rate": options.learning_rate},
         }
