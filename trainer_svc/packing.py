@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer_svc.batch import Group
-from trainer_svc.spans import SMALL_PAIRS, Span, Spans, members_of_a_span, spans_of
+from trainer_svc.spans import Span, Spans, members_of_a_span, spans_of
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
@@ -63,11 +63,6 @@ class Row:
     prefix: int
     samples: tuple[Sample, ...]
     members_of_a_span: int = 1
-
-    @property
-    def is_one_span(self) -> bool:
-        """Whether all of it attends in one call, the prefix with the branches: it is so small that a second call would cost more."""
-        return len(self.samples) > 1 and self.tokens**2 <= SMALL_PAIRS
 
     @cached_property
     def tokens(self) -> int:
@@ -194,6 +189,7 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
         positions_B_T[index, :prefix] = np.arange(prefix)
         branch_B_T[index, :prefix] = 0
         prefix_P = np.arange(prefix) + index * shape[1]
+        prefixes.append(Span(prefix_P, prefix_P))
         start, ends = prefix, [prefix]
         for number, sample in enumerate(row.samples, start=1):
             end = start + sample.input_tokens - prefix
@@ -204,11 +200,6 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
             predictors.append(index * shape[1] + np.where(before < prefix, before, before + start - prefix))
             start = end
             ends.append(end)
-        if row.is_one_span:
-            row_T = np.arange(row.tokens) + index * shape[1]
-            branches.append(Span(row_T, row_T))
-            continue
-        prefixes.append(Span(prefix_P, prefix_P))
         ends = [*ends[: -1 : row.members_of_a_span], row.tokens]
         for start, end in pairwise(ends if len(row.samples) > 1 else []):
             own_Q = np.arange(start, end) + index * shape[1]

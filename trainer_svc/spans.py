@@ -1,8 +1,8 @@
 """Which tokens of rows with branches attend together. Pure.
 
 One attention over a whole row would mask most of its pairs away. So it is cut into spans: the prefix, which is plain causal
-attention; and the branches, one or a few at a time, each looking at the prefix and at itself. A small row is one span. Spans
-of like size make a block, which is one call. Every token is in one span's queries.
+attention; and the branches, one or a few at a time, each looking at the prefix and at itself. Spans of like size make a
+block, which is one call. Every token is in one span's queries.
 """
 
 from collections.abc import Iterable
