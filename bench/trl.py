@@ -105,7 +105,8 @@ def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel
     """All tasks with TRL. Raises: RuntimeError when a task does not end well."""
     threads = 1 if parallel else len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        commands = [_command(python, wanted(workload, options, number, threads, folder)) for number in range(options.tasks)]
+        asked = [wanted(workload, options, number, threads, folder) for number in range(options.tasks)]
+        commands = [_command(python, one) for one in asked]
         began = time.time()
         if parallel:
             running = [_started(command) for command in commands]
@@ -113,7 +114,7 @@ def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel
         else:
             done = [_ended(_started(command)) for command in commands]
         seconds = time.time() - began
-        reached = _reached(workload, options, python, [Path(folder) / str(number) for number in range(options.tasks)])
+        reached = _reached(workload, options, python, [one["folder"] for one in asked])
     spent = sum(one["train_s"] for one in done)
     first, last = min(one["started_at"] for one in done), max(one["ended_at"] for one in done)
     return {
@@ -149,11 +150,11 @@ def wanted(workload: str, options: argparse.Namespace, number: int, threads: int
     }
 
 
-def _reached(workload: str, options: argparse.Namespace, python: Path, adapters: Sequence[Path]) -> float:
-    """The mean over tasks of what their adapters earn."""
+def _reached(workload: str, options: argparse.Namespace, python: Path, adapters: Sequence[str]) -> float:
+    """The mean over tasks of what the adapters in these folders earn."""
     asked = wanted(workload, options, 0, len(os.sched_getaffinity(0)), "")
     asked["environment"] |= {"latency_s": 0.0}
-    asked |= {"adapters": [str(adapter) for adapter in adapters], "episodes": EPISODES}
+    asked |= {"adapters": adapters, "episodes": EPISODES}
     return round(statistics.mean(_ended(_started(_command(python, asked)))), 4)
 
 
@@ -196,7 +197,7 @@ def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, 
         finally:
             stacks.stop(data)
         with_starts_s = time.monotonic() - began
-        found["reached"] = _reached(workload, options, python, adapters)
+        found["reached"] = _reached(workload, options, python, [str(adapter) for adapter in adapters])
     return found | {"start_s": round(ready_s, 2), "with_starts_s": round(with_starts_s, 2)}
 
 
