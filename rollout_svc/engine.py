@@ -29,8 +29,8 @@ from rollout_svc.engine_process import forking, prepare_environment
 
 OLDEST_VLLM = (0, 26)
 """Older ones may sample a running request under another's adapter when one is loaded meanwhile (vLLM issue 47724)."""
-CPU_BLOCK_TOKENS = 32
-"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix."""
+CPU_BLOCK_TOKENS = 16
+"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu_attention`."""
 CPU_STEP_TOKENS = 4096
 """Most tokens of one engine step on a CPU, prompts whole."""
 HELD_PER_SLOT = 4

@@ -86,7 +86,7 @@ async def test_adapters_in_one_batch_do_not_influence_each_other(engine: Engine,
 
 
 async def test_new_version_does_not_read_the_old_one_from_the_prefix_cache(engine: Engine, oracle: Oracle) -> None:
-    prompt = [1, *range(100, 196)]  # three blocks of 32 to share
+    prompt = [1, *range(100, 196)]  # six blocks to share
     for version in (1, 2):
         name = f"cache.v{version}"
         await engine.load(name, oracle.adapter(name.replace(".", "-"), seed=20 + version))
