@@ -15,17 +15,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report import RESULTS, machine, write
-from bench.trainer_step import make_groups
+from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
     import torch
 
     from common.spec import TaskSpec
+    from trainer_svc.batch import Group
     from trainer_svc.policy import Policy
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +42,8 @@ TARGETS = (
 )
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Of the command line unless given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--model", help="folder or name; default: the tiny one on a CPU, a random one of 0.6 B parameters on a GPU")
@@ -59,7 +61,7 @@ def arguments() -> argparse.Namespace:
         "--add", action="store_true", help="keep what <name>.json has of other numbers of tasks, measured with the same settings"
     )
     parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def main() -> None:
@@ -74,6 +76,8 @@ def main() -> None:
     else:
         found = measurements(args)
         print(json.dumps(found, indent=2))
+        if not any(way in row for row in found["rows"] for way in WAYS):
+            sys.exit(f"bench.shared_steps: nothing could be measured: {'; '.join(found['left_out'])}")
         if args.name:
             from bench.learning_charts import draw_shared_steps
 
@@ -164,9 +168,11 @@ def steps(args: argparse.Namespace, policy: "Policy", tasks: int, *, together: b
 
     specs = [spec_of(task) for task in range(tasks)]
     residents = [initial_resident(policy, spec.name, spec) for spec in specs]
-    rounds = [
-        [make_groups(args, policy.vocabulary, seed=1000 * number + task) for task in range(tasks)] for number in range(args.repeats + 1)
-    ]
+
+    def groups_of(task: int, number: int) -> "list[Group]":
+        return make_groups(policy.vocabulary, 1000 * number + task, args.groups, args.size, Lengths(args.prompt, args.new))
+
+    rounds = [[groups_of(task, number) for task in range(tasks)] for number in range(args.repeats + 1)]
 
     def run(number: int) -> list["torch.Tensor"]:
         asked = [

@@ -9,6 +9,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,12 +55,13 @@ def main() -> None:
         {"name": "bench", "tenant": "bench", "pool": "bench", "steps": 1, "environment": {"name": "none"}, "lora": {"rank": args.rank}}
     )
     resident = initial_resident(policy, "bench", spec)
+    lengths = Lengths(args.prompt, args.new, args.least, args.turns, args.answer)
     walls: list[float] = []
     cpus: list[float] = []
     metrics: dict[str, float] = {}
     trajectory_tokens = 0
     for number in range(args.steps + 2):
-        groups = make_groups(args, policy.vocabulary, seed=number)
+        groups = make_groups(policy.vocabulary, number, args.groups, args.size, lengths)
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = train_step(policy, resident, groups, spec, budget_tokens=args.budget)
         walls.append(time.perf_counter() - wall_s)
@@ -69,7 +71,7 @@ def main() -> None:
         "device": str(policy.device),
         **{
             name: getattr(args, name)
-            for name in ("threads", "groups", "size", "prompt", "new", "turns", "answer", "rank", "budget", "steps")
+            for name in ("threads", "groups", "size", "prompt", "new", "least", "turns", "answer", "rank", "budget", "steps")
         },
         "shared_prompts": policy.shares_prefixes,
         "wall_s": summary(walls[2:]),
@@ -80,25 +82,36 @@ def main() -> None:
     print(json.dumps(report, indent=2))
 
 
-def make_groups(args: argparse.Namespace, vocabulary: int, seed: int) -> "list[Group]":
+@dataclass(frozen=True)
+class Lengths:
+    """Of made-up trajectories, in tokens, as the options of the same names."""
+
+    prompt: int
+    new: int
+    least: int | None = None
+    turns: int = 1
+    answer: int = 30
+
+
+def make_groups(vocabulary: int, seed: int, groups: int, size: int, lengths: Lengths) -> "list[Group]":
     from trainer_svc.batch import Group, Trajectory
 
     rng = np.random.default_rng(seed)
-    least = args.new // 3 if args.least is None else args.least
-    groups = []
-    for group in range(args.groups):
-        prompt = rng.integers(0, vocabulary, int(rng.integers(args.prompt * 0.85, args.prompt * 1.15 + 1)))
+    least = lengths.new // 3 if lengths.least is None else lengths.least
+    made = []
+    for group in range(groups):
+        asked = rng.integers(0, vocabulary, int(rng.integers(lengths.prompt * 0.85, lengths.prompt * 1.15 + 1)))
         members = []
-        for member in range(args.size):
-            lengths = [int(rng.integers(least, args.new + 1))]
-            for _ in range(args.turns - 1):
-                lengths += [int(rng.integers(args.answer * 0.85, args.answer * 1.15 + 1)), int(rng.integers(least, args.new + 1))]
-            ids = np.concatenate([prompt, rng.integers(0, vocabulary, sum(lengths))]).astype(np.int32)
-            sampled = np.repeat(np.arange(len(lengths) + 1) % 2, [len(prompt), *lengths]).astype(np.uint8)
+        for member in range(size):
+            parts = [int(rng.integers(least, lengths.new + 1))]
+            for _ in range(lengths.turns - 1):
+                parts += [int(rng.integers(lengths.answer * 0.85, lengths.answer * 1.15 + 1)), int(rng.integers(least, lengths.new + 1))]
+            ids = np.concatenate([asked, rng.integers(0, vocabulary, sum(parts))]).astype(np.int32)
+            sampled = np.repeat(np.arange(len(parts) + 1) % 2, [len(asked), *parts]).astype(np.uint8)
             logprobs = np.where(sampled == 1, -np.log(vocabulary), 0).astype(np.float32)
             members.append(Trajectory(member, ids, sampled, logprobs, float(member % 2), truncated=False))
-        groups.append(Group(group, 1, tuple(members)))  # made-up logprobs are no fresh sampler's
-    return groups
+        made.append(Group(group, 1, tuple(members)))  # made-up logprobs are no fresh sampler's
+    return made
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
