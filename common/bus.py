@@ -67,6 +67,8 @@ AT_REST = 4.0
 """How many times longer than its work takes a handler that may wait lets its messages gather."""
 ACKNOWLEDGE_WITHIN_S = 0.02
 """Until then acknowledgements share a packet with whatever else is sent: alone, one costs both sides as much as a message."""
+LAST_WORD_S = 2.0
+"""For the server to send what it sent before it heard that no more is wanted."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 """A dead letter with a larger body would itself be too large; it is kept without."""
@@ -619,6 +621,16 @@ class Bus:
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not purge {subject}: {error}") from None
 
+    async def acknowledged(self, consumer: Consumer) -> int:
+        """The sequence up to which every message has had its last answer from `consumer`; 0 before the first. Raises: Away when NATS is."""
+        try:
+            floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
+        except NotFoundError:
+            return 0
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Away(f"could not look at consumer {consumer.name}: {error}") from None
+        return floor.stream_seq if floor else 0
+
     async def backlog(self, stream: Stream) -> int:
         """How many messages a stream holds."""
         return (await self._js.stream_info(stream.name)).state.messages
@@ -750,8 +762,12 @@ class _Pull:
     async def stop(self) -> None:
         """Stop asking and give back what arrived but was not begun."""
         self.ask_no_more()
-        with suppress(NatsError, asyncio.TimeoutError):
-            await self._subscription.unsubscribe()
+        with suppress(NatsError, OSError, TimeoutError):
+            if self._client.is_connected:
+                async with asyncio.timeout(LAST_WORD_S):
+                    await self._subscription.drain()  # what is on its way still comes, or it would wait for the end of its lease
+            else:
+                await self._subscription.unsubscribe()
         while self._arrived:
             await self.again(self._arrived.popleft(), delay_s=0)
         await self.acknowledge()

@@ -69,16 +69,30 @@ class Cleaner:
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
         """Delete the scored messages and the blobs that the tasks' newest steps have made old."""
+        # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
+        settled = await self._settled()
         async with self._database.transaction() as connection:
             old = [await _grown_old(connection, task) for task in advanced]
             needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
         for task in advanced:
             if not task.is_live:
                 await self.purge(task.id)
-            elif task.id in needed:
-                await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=needed[task.id]))
+            elif task.id in needed and settled:
+                before = min(needed[task.id], settled + 1)
+                await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
         for name in [name for names in old for name in names]:
             await _quietly(self._blobs.delete(name))
+
+    async def _settled(self) -> int:
+        """The sequence up to which every scored message was settled; 0 where that is not known.
+
+        Not all below one that was: another replica may have an older one in hand, or have died or stopped with it.
+        """
+        try:
+            return await self._bus.acknowledged(streams.SCHEDULER_SCORED)
+        except Retry as error:
+            log.warning("cleaning_postponed", error=str(error))
+            return 0
 
     async def purge(self, task: str) -> None:
         """Delete every message of a task that has ended."""

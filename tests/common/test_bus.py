@@ -128,7 +128,8 @@ async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) 
         raise ZeroDivisionError("oops")
         yield
 
-    async with consuming(bus, handler):
+    patient = replace(JOBS, ack_wait_s=60.0)  # a traceback may take longer to format than JOBS waits, on a busy machine
+    async with consuming(bus, handler, consumer=patient):
         await bus.publish(job("a"))
         async for delivery in bus.follow(streams.FAILED, "failed.>"):
             assert delivery.read(DeadLetter).reason == "ZeroDivisionError: oops"
@@ -176,6 +177,24 @@ async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -
 
     async with consuming(bus, handler, consumer=patient):
         await eventually(lambda: attempts == [2], timeout_s=20)
+
+
+async def test_shutdown_returns_what_has_only_just_come(bus: Bus) -> None:
+    sent, seen = 300, set[str]()
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        seen.add(delivery.read(SubmitTask).task)
+        return
+        yield
+
+    patient = replace(JOBS, ack_wait_s=60.0)
+    for first in range(0, sent, 20):  # at each shutdown some are handled, some in hand, and some between the server and here
+        publishing = [asyncio.create_task(bus.publish(job(f"t{first + each}"))) for each in range(20)]
+        async with consuming(bus, handler, slots=64, consumer=patient):
+            await asyncio.wait(publishing, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*publishing)
+    async with consuming(bus, handler, slots=64, consumer=patient):
+        await eventually(lambda: len(seen) == sent, timeout_s=20)
 
 
 async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:

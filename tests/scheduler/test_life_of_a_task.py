@@ -1,9 +1,10 @@
 """The scheduler against real NATS and PostgreSQL: a task from submission to its end, and what may go wrong."""
 
 import asyncio
+from collections.abc import Sequence
 
 from common import streams
-from common.bus import Bus, Outgoing
+from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, TaskStatus
 from scheduler_svc.cleaning import Cleaner, needed_blobs
 from scheduler_svc.endings import LEAST_FAILURES_TO_FAIL
@@ -247,6 +248,26 @@ async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> N
             return not any([await bus.subjects(stream) for stream in streams.IN_FLIGHT])
 
         await eventually(nothing_left)
+
+
+async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass_it_by(bus: Bus, database_url: str) -> None:
+    taken = asyncio.Event()
+
+    async def hold(deliveries: Sequence[Delivery]) -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, most=1))
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a")
+        await asyncio.wait_for(taken.wait(), timeout=20)
+        await world.event("a", "step")  # of other groups: those of version 0 may be trained from version 1, too
+        async with world.database.transaction() as connection:
+            locked = await tasks.lock_tasks(connection, ["a"])
+        await Cleaner(world.database, bus, sweep_s=60).after_steps(locked)
+        holder.cancel()
+        await asyncio.gather(holder, return_exceptions=True)
+        await world.event("a", "finished")
 
 
 async def test_step_of_a_paused_task_keeps_what_is_on_its_way(bus: Bus, database_url: str) -> None:
