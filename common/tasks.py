@@ -6,8 +6,8 @@ from common.bus import Bus
 from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
-DROPPED = frozenset({"cancelled", "failed", "rejected"})
-"""States whose work in hand nobody wants any more."""
+ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
+"""States whose work in hand nobody wants any more: what a task had under way is void with its end, evaluations too."""
 LIVE = frozenset({"submitted", "running", "paused"})
 
 
@@ -18,7 +18,7 @@ class Tasks:
         self._states: dict[str, str] = {}
 
     def is_dropped(self, task: str) -> bool:
-        return self._states.get(task) in DROPPED
+        return self._states.get(task) in ENDED
 
     def is_live(self, task: str) -> bool:
         """Whether the task is known and goes on."""

@@ -2,7 +2,7 @@
 
 What a trajectory meets ends up as a value in its score: a reward, or a failure that makes it void. Only a message that
 is not what it says raises. A group past its deadline is dropped: the scheduler has given it up already. So is what a
-task has here once it was cancelled or failed: its calls end at once, and leave their workers to others.
+task has here once it has ended: its calls end at once, and leave their workers to others.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class EnvService:
                     yield out
 
     async def follow_tasks(self, bus: Bus) -> None:
-        """End the calls of dropped tasks, until cancelled."""
+        """End the calls of tasks that have ended, until cancelled."""
         async for task in self._tasks.endings(bus):
             if self._tasks.is_dropped(task):
                 for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:

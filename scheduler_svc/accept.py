@@ -18,6 +18,7 @@ from common.errors import MarlaasError, Reject
 from common.messages import DeadLetter, HistoryMark, TaskStatus
 from common.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
+from common.tasks import ENDED
 from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
 from scheduler_svc.endings import void_live_groups
@@ -74,7 +75,7 @@ async def accept(database: Database, bus: Bus) -> Accepted | None:
             if (told := await steps.announcement(connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 await outbox.post(connection, [Letter(subject, told, f"{task.id}:v{task.version}:weights")])
-    done.unknown = await _forget_tasks(bus, {task.id for task in known})
+    done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
     await bus.put_value(HISTORY_BUCKET, history.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
@@ -105,9 +106,14 @@ async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
     await outbox.forget_dead_letters(connection, after=last)
 
 
-async def _forget_tasks(bus: Bus, known: set[str]) -> list[str]:
-    unknown = sorted(status.task for status in await bus.all_values(TASKS_BUCKET, TaskStatus) if status.task not in known)
-    for task in unknown:
+async def _forget_states(bus: Bus, known: dict[str, bool]) -> list[str]:
+    """Delete the status of tasks that are not `known` (task → whether it is live); returns these.
+
+    And of live ones that NATS has as ended: services would drop their work until the relay has published what they are now.
+    """
+    told = await bus.all_values(TASKS_BUCKET, TaskStatus)
+    unknown = sorted(status.task for status in told if status.task not in known)
+    for task in [*unknown, *(status.task for status in told if known.get(status.task) and status.state in ENDED)]:
         await bus.delete_value(TASKS_BUCKET, task)
     return unknown
 

@@ -19,14 +19,13 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
+from common.tasks import ENDED
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.recording import Recording, origin_of, write_recording
 from trainer_svc.resident import Resident, Residents
 
 READS_AT_ONCE = 32
-ENDED = ("cancelled", "failed")
-"""States of a task for which no step is taken any more."""
 
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")

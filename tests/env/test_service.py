@@ -478,7 +478,7 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
         following.cancel()
 
 
-@pytest.mark.parametrize("state", ["cancelled", "failed", "rejected"])
+@pytest.mark.parametrize("state", ["cancelled", "failed", "rejected", "finished"])
 async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus: Bus, workers: Workers, state: str) -> None:
     service = service_of(workers, call_timeout_s=60.0)
     async with at_desk(bus) as desk, serving(bus, service), asyncio.TaskGroup() as runners:

@@ -13,7 +13,7 @@ from sqlalchemy import make_url, select
 from common import streams
 from common.bus import Bus
 from common.errors import Fatal, Retry
-from common.messages import HistoryMark
+from common.messages import HistoryMark, TaskStatus
 from common.streams import BLOBS_BUCKET
 from marlaas import servers
 from marlaas.client import Client
@@ -136,9 +136,13 @@ async def test_database_restored_to_an_older_backup_is_noticed_and_its_tasks_go_
 
     database = await Database.connect(url)
     await store_checkpoints(bus, database)
+    told = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    assert told is not None
+    await bus.put_value(streams.TASKS_BUCKET, "a", told.model_copy(update={"state": "finished"}))  # as it would have become
     done = await accept(database, bus)
     assert done is not None
     assert (done.unknown, done.paused) == (["b"], {})
+    assert await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus) is None
     assert await accept(database, bus) is None
     await database.close()
     stages = Stages()

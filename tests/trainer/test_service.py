@@ -333,7 +333,7 @@ async def test_batch_for_another_pool_is_rejected(bus: Bus, trainer: Trainer) ->
         await call(trainer, batch.model_copy(update={"pool": "large"}))
 
 
-@pytest.mark.parametrize("state", ["cancelled", "failed"])
+@pytest.mark.parametrize("state", ["cancelled", "failed", "finished"])
 async def test_batch_of_an_ended_task_is_dropped_and_its_state_forgotten(
     bus: Bus, trainer: Trainer, residents: Residents, state: str
 ) -> None:
