@@ -4,14 +4,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, func, null, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Double, and_, func, null, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, SettledMember, as_json, from_json
 from scheduler_svc.admission import InFlight
 from scheduler_svc.evaluation import Attempt
-from scheduler_svc.queries.parameters import GroupKey
+from scheduler_svc.queries.parameters import GroupKey, given, in_state
 from scheduler_svc.states import EvaluationGroupState, EvaluationState
 from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, ledger, tasks
 
@@ -113,7 +113,7 @@ _waiting = evaluation_groups.c.size - _scored
 _IN_FLIGHT = (
     select(tasks.c.pool, func.sum(_waiting), func.sum(_waiting * tasks.c.trajectory_tokens))
     .join(tasks, tasks.c.id == evaluation_groups.c.task)
-    .where(evaluation_groups.c.state == EvaluationGroupState.OPEN)
+    .where(in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN))
     .group_by(tasks.c.pool)
 )
 
@@ -219,12 +219,15 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
+_OVERDUE = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
+    in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
+    evaluation_groups.c.deadline_at < func.to_timestamp(given("now_s", Double)),
+)
+
+
 async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
     """Open groups whose time is over by NATS's clock, where it is `now_s`."""
-    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-        evaluation_groups.c.state == EvaluationGroupState.OPEN, evaluation_groups.c.deadline_at < func.to_timestamp(now_s)
-    )
-    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+    return [(row.task, row.number) for row in (await connection.execute(_OVERDUE, {"now_s": now_s})).all()]
 
 
 # ------------------------------------------------------------------------------------------------------------- results

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import SettledMember
 from scheduler_svc.admission import InFlight
 from scheduler_svc.batching import LiveGroup
-from scheduler_svc.queries.parameters import GroupKey, Rows, given, keyed, keys
+from scheduler_svc.queries.parameters import GroupKey, Rows, given, in_state, keyed, keys
 from scheduler_svc.states import GroupState, StepState, TrajectoryState, VoidReason
 from scheduler_svc.tables import groups, steps, tasks, trajectories
 
@@ -290,7 +290,7 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
 
 _with_trainer = select(literal(1)).where(steps.c.task == given("of_task"), steps.c.version == given("of_version")).exists()
 _UNBATCHED = select(groups.c.number, groups.c.version, groups.c.state).where(
-    groups.c.task == given("of_task"), groups.c.state.in_((GroupState.OPEN, GroupState.READY)), not_(_with_trainer)
+    groups.c.task == given("of_task"), in_state(groups.c.state, GroupState.OPEN, GroupState.READY), not_(_with_trainer)
 )
 
 
@@ -312,7 +312,7 @@ _OVERDUE = (
     select(groups.c.task, groups.c.number)
     .join(tasks, tasks.c.id == groups.c.task)
     .where(
-        groups.c.state == GroupState.OPEN,
+        in_state(groups.c.state, GroupState.OPEN),
         not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
         not_(groups.c.admitted_at.between(func.now() - _timeout, func.now() + _back)),
     )
@@ -336,7 +336,7 @@ async def last_sequence(connection: AsyncConnection) -> int:
 _IN_FLIGHT = (
     select(tasks.c.pool, func.count(), func.sum(tasks.c.trajectory_tokens))
     .join(trajectories, trajectories.c.task == tasks.c.id)
-    .where(trajectories.c.state == TrajectoryState.OPEN)
+    .where(in_state(trajectories.c.state, TrajectoryState.OPEN))
     .group_by(tasks.c.pool)
 )
 

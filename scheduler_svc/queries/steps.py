@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.groups import EndedGroup
-from scheduler_svc.queries.parameters import any_of, given
+from scheduler_svc.queries.parameters import any_of, given, in_state
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, outbox, steps, tasks, trajectories
@@ -57,7 +57,7 @@ class StepSummary:
 
 _chosen = (
     update(groups)
-    .where(groups.c.task == given("of_task"), groups.c.number == any_of("numbers", Integer), groups.c.state == GroupState.READY)
+    .where(groups.c.task == given("of_task"), groups.c.number == any_of("numbers", Integer), in_state(groups.c.state, GroupState.READY))
     .values(state=GroupState.BATCHED, step=given("of_version"))
     .returning(groups.c.number, groups.c.version, groups.c.admitted_at)
     .cte("chosen")
@@ -151,7 +151,7 @@ _trained_step = (
 )
 _trained_groups = (
     update(groups)
-    .where(groups.c.task == given("of_task"), groups.c.step == given("of_version"), groups.c.state == GroupState.BATCHED)
+    .where(groups.c.task == given("of_task"), groups.c.step == given("of_version"), in_state(groups.c.state, GroupState.BATCHED))
     .values(state=GroupState.TRAINED, ended_at=func.now())
     .returning(groups.c.number)
     .cte("trained_groups")

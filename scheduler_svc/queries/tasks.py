@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.fairness import TaskShare, TenantShare
-from scheduler_svc.queries.parameters import Rows, any_of, given
+from scheduler_svc.queries.parameters import Rows, any_of, given, in_state
 from scheduler_svc.states import LIVE, EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
 
@@ -254,7 +254,7 @@ async def note_success(connection: AsyncConnection, group_tokens: Mapping[str, f
 
 _WHO_WAITS = select(
     select(tasks.c.id).where(MAY_ADMIT).exists(),
-    select(evaluation_groups.c.number).where(evaluation_groups.c.state == EvaluationGroupState.PLANNED).exists(),
+    select(evaluation_groups.c.number).where(in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED)).exists(),
 )
 
 
@@ -290,14 +290,14 @@ async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, m
     return _claims((await connection.execute(_NEXT_IN_LINE, {"pools": sorted(pools), "most": most})).mappings())
 
 
-_planned = (evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+_planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
 _planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned).scalar_subquery()
 _planned_size = select(evaluation_groups.c.size).where(*_planned).limit(1).scalar_subquery()
 _EVALUATIONS_IN_LINE = (
     select(*_claim(tasks.c, tenants.c, _planned_groups), _planned_size.label("size"))  # pyright: ignore[reportArgumentType]
     .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
     .where(
-        tasks.c.id.in_(select(evaluations.c.task).where(evaluations.c.state == EvaluationState.RUNNING)),
+        tasks.c.id.in_(select(evaluations.c.task).where(in_state(evaluations.c.state, EvaluationState.RUNNING))),
         tasks.c.state == TaskState.RUNNING,
         tasks.c.pool == any_of("pools"),
         select(evaluation_groups.c.number).where(*_planned).exists(),

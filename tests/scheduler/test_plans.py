@@ -1,0 +1,80 @@
+"""Frequent statements read what is under way and not the past, also as PostgreSQL plans them once for all parameters."""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import TrainBatch
+from common.spec import parse_spec
+from scheduler_svc.database import Database
+from scheduler_svc.queries import evaluations, groups, steps, tasks
+from tests.scheduler.stages import spec, updated
+
+TASKS, PAST = 20, 400
+PAST_AND_PRESENT = f"""
+UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {PAST + 2};
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
+    SELECT id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT id, n, n, CASE n WHEN {PAST} THEN 'ready' ELSE 'open' END, n, n, 1, now() FROM tasks, generate_series({PAST}, {PAST + 1}) n;
+INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
+    SELECT task, number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 2 + m + 1, now()
+    FROM groups, generate_series(0, 1) m;
+INSERT INTO evaluations (task, version, state) SELECT id, 0, 'finished' FROM tasks;
+INSERT INTO evaluation_groups (task, number, version, prompt, size, state)
+    SELECT id, 1000000000 + n, 0, n, 4, 'ended' FROM tasks, generate_series(0, {PAST - 1}) n;
+ANALYZE
+"""
+READ = """
+SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+WHERE relname IN ('groups', 'trajectories', 'evaluation_groups')
+"""
+
+
+async def rows_read(connection: AsyncConnection) -> Counter[str]:
+    """By table, in transactions that the server's statistics do not have yet, this one included."""
+    return Counter(dict(tuple(row) for row in (await connection.execute(text(READ))).all()))
+
+
+async def step_batched_and_trained(connection: AsyncConnection) -> None:
+    members = await steps.batch_groups(connection, "t0", PAST, [PAST])
+    batch = TrainBatch(
+        tenant="acme", task="t0", pool="tiny", version=PAST, spec=parse_spec(spec()), checkpoint=None, start=None, groups=members
+    )
+    message = updated(batch).message
+    await steps.finish_step(connection, message)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        tasks.who_waits,
+        lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
+        groups.work_in_flight,
+        evaluations.work_in_flight,
+        lambda connection: groups.overdue_groups(connection, time.time() - 1000),
+        lambda connection: evaluations.overdue_groups(connection, time.time()),
+        lambda connection: groups.unbatched_groups(connection, "t0", PAST),
+        step_batched_and_trained,
+    ],
+)
+async def test_past_is_not_read_by_plans_for_all_parameters(database_url: str, ask: Callable[[AsyncConnection], Awaitable[object]]) -> None:
+    database = await Database.connect(database_url)
+    try:
+        async with database.transaction() as connection:
+            for number in range(TASKS):
+                await tasks.add_task(connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+            for statement in PAST_AND_PRESENT.split(";"):
+                await connection.execute(text(statement))
+        async with database.transaction() as connection:
+            await connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
+            before = await rows_read(connection)
+            await ask(connection)
+            read = await rows_read(connection) - before
+        assert all(rows <= 4 * TASKS for rows in read.values()), read
+    finally:
+        await database.close()
