@@ -1,8 +1,8 @@
 """The scheduling policies on the real one-machine stack: `python -m bench.agentic`. Writes bench/results/agentic.json and plots.
 
 vLLM samples and the trainer trains the tiny model, each on a core of its own; nothing is stood in for and no time is injected, as
-`bench.scaling` does. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.5 s in the mean and
-2 s at most. They are equal but for their seeds, strictly on policy, and the same under each policy, so all do the same work.
+`bench.scaling` does. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.2 to 2 s. They are
+equal but for their seeds, strictly on policy, and the same under each policy, so all do the same work.
 
     python -m bench.agentic [--tasks 1,2,4,8] [--policies asynchronous,synchronous,sequential] [--runs 3] [--steps 3]
 
