@@ -52,11 +52,11 @@ class GroupedLora(PunicaWrapperCPU):
         self._update_base_metadata(mapping, lora_index_to_id, max_loras, vocab_size)  # the rest serves the methods that are replaced
         slots = self.token_lora_indices
         self._stretches = _stretches(slots)
-        self._is_sorted = True
+        self._in_place = True
         adapters = len({slot for slot, _, _ in self._stretches})
         if len(self._stretches) <= adapters + SORTING_COSTS or len(slots) >= LONG_STRETCH * len(self._stretches):
             return
-        self._is_sorted = False
+        self._in_place = False
         ordered, order = torch.sort(slots, stable=True)
         without_adapter = int((ordered < 0).sum())
         self._rows_T = order[without_adapter:]
@@ -80,7 +80,7 @@ class GroupedLora(PunicaWrapperCPU):
         weights = self._layers.get(id(lora_a_stacked)) or self._side_by_side(lora_a_stacked, lora_b_stacked)
         a_I_R, b_R_O = weights.a_I_R, weights.b_R_O
         x, y = x.view(-1, x.shape[-1]), y.view(-1, y.shape[-1])
-        if self._is_sorted:
+        if self._in_place:
             for slot, begin, end in self._stretches:
                 y[begin:end].addmm_(torch.mm(x[begin:end], a_I_R[slot]), b_R_O[slot], alpha=scale)
             return
@@ -88,12 +88,10 @@ class GroupedLora(PunicaWrapperCPU):
         out_T_O = x.new_empty(len(x_T_I), y.shape[1])
         for slot, begin, end in self._stretches:
             torch.mm(torch.mm(x_T_I[begin:end], a_I_R[slot]), b_R_O[slot], out=out_T_O[begin:end])
-        if scale != 1.0:
-            out_T_O *= scale
         if self._places_T is not None:  # faster than adding at indices, but needs every row
-            y[: len(out_T_O)] += out_T_O.index_select(0, self._places_T)
+            y[: len(out_T_O)].add_(out_T_O.index_select(0, self._places_T), alpha=scale)
         else:
-            y.index_add_(0, self._rows_T, out_T_O)
+            y.index_add_(0, self._rows_T, out_T_O, alpha=scale)
 
     def _side_by_side(self, a_slices: Slices, b_slices: Slices) -> Weights:
         """A layer's slices as one adapter: A (S, N·R, I), B (S, O, N·R), zero between one slice's rank and another's output.
