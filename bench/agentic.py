@@ -32,8 +32,9 @@ from bench.services import BenchError
 from bench.standins import SampledSpan, Trace
 from bench.tap import overheard, sampled_spans
 from bench.trl import WORKLOADS, spec
+from common.tasks import ENDED
 from marlaas import stack as stacks
-from marlaas.client import ENDED, Client, ClientError
+from marlaas.client import Client, ClientError
 from marlaas.progress import Step, step_of
 from marlaas.state import Stack, StackError
 

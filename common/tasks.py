@@ -7,7 +7,7 @@ from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
 ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
-"""States whose work in hand nobody wants any more: what a task had under way is void with its end, evaluations too."""
+"""States, and names of events, after which nothing happens to a task any more: what it had under way is void, evaluations too."""
 LIVE = frozenset({"submitted", "running", "paused"})
 
 

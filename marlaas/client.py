@@ -39,6 +39,7 @@ from common.messages import (
     TaskStatus,
 )
 from common.spec import TaskSpec, parse_spec
+from common.tasks import ENDED
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 CONNECT_TIMEOUT_S = 10.0
@@ -46,8 +47,6 @@ ANSWER_TIMEOUT_S = 60.0
 """For a task to be accepted or rejected: the environment is built once before the answer."""
 REPEATED_TIMEOUT_S = 3.0
 """For an objection to a task that is submitted again under its id."""
-ENDED = ("finished", "failed", "cancelled", "rejected")
-"""States, and names of events, after which nothing happens to a task any more."""
 
 V = TypeVar("V", bound=Message)
 Verb = Literal["cancel", "pause", "resume"]
