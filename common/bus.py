@@ -402,8 +402,8 @@ class Bus:
                 await asyncio.shield(pull.stop())
                 tending.cancel()
 
-    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int = 256, spacing_s: float = 0.0) -> None:
-        """Hand messages to `handler` in lists, one list at a time, until cancelled.
+    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int, spacing_s: float = 0.0) -> None:
+        """Hand messages to `handler` in lists of `most` at most, one list at a time, until cancelled.
 
         Lists begin at least `spacing_s` apart, or AT_REST times what the last one took where that is longer: nothing waits in a
         quiet system, and in a busy one a list is longer, so that one transaction serves more. When a list fails, each of its

@@ -1,7 +1,7 @@
-"""Deletes from NATS what no step needs any more: after each step what is known to be old, and now and then all of it.
+"""Deletes from NATS what no step needs any more: soon after each step what is known to be old, and now and then all of it.
 
 The sweep is for what the first cannot see: messages that arrived after their task had ended, blobs of steps that were
-computed twice, and whatever a crash kept from being cleaned. PostgreSQL says what is needed; nothing else is asked.
+computed twice, and whatever a stop or a crash kept from being cleaned. PostgreSQL says what is needed; nothing else is asked.
 
 A blob of version v of a task is needed when
 - a trained step names it and the task keeps it (`retention.py`);
@@ -32,6 +32,9 @@ from scheduler_svc.retention import Kept
 
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|checkpoint|batch)-[0-9a-f]+")
 
+SPACING_S = 0.5
+"""Between looks at what steps have made old: one look serves all that were taken meanwhile, and no step waits for it."""
+
 log = structlog.get_logger()
 
 
@@ -56,9 +59,33 @@ class Cleaner:
         self._bus = bus
         self._blobs = Blobs(bus)
         self._sweep_s = sweep_s
+        self._advanced: list[Task] = []
+        self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Sweep now and then, until cancelled."""
+        """Clean after steps, and sweep now and then, until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._follow_steps())
+            runners.create_task(self._sweep_now_and_then())
+
+    def note(self, advanced: Sequence[Task]) -> None:
+        """Steps have left these tasks as they are here."""
+        self._advanced += advanced
+        self._woken.set()
+
+    async def _follow_steps(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._woken.wait()
+            self._woken.clear()
+            advanced, self._advanced = self._advanced, []
+            try:
+                await self.after_steps(advanced)
+            except MarlaasError as error:  # the sweep finds it
+                log.warning("cleaning_postponed", error=str(error))
+            await asyncio.sleep(SPACING_S)
+
+    async def _sweep_now_and_then(self) -> None:
         while True:
             notice_cancellation()
             await asyncio.sleep(self._sweep_s)
@@ -68,13 +95,16 @@ class Cleaner:
                 log.warning("cleaning_postponed", error=str(error))
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
-        """Delete the scored messages and the blobs that the tasks' newest steps have made old."""
+        """Delete the scored messages and the blobs that steps have made old; a task is there once for each step.
+
+        Raises: Retry when PostgreSQL is away.
+        """
         # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
         settled = await self._settled()
         async with self._database.transaction() as connection:
             old = [await _grown_old(connection, task) for task in advanced]
             needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
-        for task in advanced:
+        for task in {task.id: task for task in advanced}.values():
             if not task.is_live:
                 await self.purge(task.id)
             elif task.id in needed and settled:

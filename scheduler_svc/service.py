@@ -29,6 +29,9 @@ from scheduler_svc.settings import SchedulerSettings
 LOST_STEPS_EVERY_S = 60.0
 SPACING_S = 0.03
 """Between transactions that settle scores, and between admissions: under load one serves many."""
+BEGIN_AT_ONCE = 4
+"""Tasks that one transaction takes in or starts: of many that are submitted together, the first begin while the others are read."""
+SETTLE_AT_ONCE = 256
 
 log = structlog.get_logger()
 
@@ -57,14 +60,14 @@ class Scheduler:
             runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
             runners.create_task(self._look_for_lost_steps())
-            for consumer, handler, spacing_s in (
-                (streams.SCHEDULER_JOBS, self.take_jobs, 0.0),
-                (streams.SCHEDULER_CHECKED, self.take_checks, 0.0),
-                (streams.SCHEDULER_SCORED, self.take_scores, SPACING_S),
-                (streams.SCHEDULER_WEIGHTS, self.take_weights, 0.0),
-                (streams.SCHEDULER_FAILED, self.take_failures, 0.0),
+            for consumer, handler, most, spacing_s in (
+                (streams.SCHEDULER_JOBS, self.take_jobs, BEGIN_AT_ONCE, 0.0),
+                (streams.SCHEDULER_CHECKED, self.take_checks, BEGIN_AT_ONCE, 0.0),
+                (streams.SCHEDULER_SCORED, self.take_scores, SETTLE_AT_ONCE, SPACING_S),
+                (streams.SCHEDULER_WEIGHTS, self.take_weights, SETTLE_AT_ONCE, 0.0),
+                (streams.SCHEDULER_FAILED, self.take_failures, SETTLE_AT_ONCE, 0.0),
             ):
-                runners.create_task(self._bus.consume_batches(consumer, handler, spacing_s=spacing_s))
+                runners.create_task(self._bus.consume_batches(consumer, handler, most=most, spacing_s=spacing_s))
 
     # -------------------------------------------------------------------------------------------------------- handlers
 
@@ -99,8 +102,7 @@ class Scheduler:
                 task = await settlement.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
                 if task is not None:
                     advanced.append(task)
-        if advanced:
-            await self._cleaner.after_steps(advanced)
+        self._cleaner.note(advanced)
 
     async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:

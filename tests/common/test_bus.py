@@ -263,7 +263,7 @@ async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_w
     async def handler(deliveries: Sequence[Delivery]) -> None:
         lists.append((time.monotonic(), len(deliveries)))
 
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, spacing_s=3.0))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256, spacing_s=3.0))
     try:
         await bus.publish(job("a"))
         await eventually(lambda: len(lists) == 1)
@@ -289,7 +289,7 @@ async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
 
     for task in ("a", "bad", "b"):
         await bus.publish(job(task))
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256))
     try:
         await eventually(lambda: sorted(handled) == ["a", "b"])
 
@@ -336,7 +336,7 @@ async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: 
         except asyncio.CancelledError:
             pass  # as asyncio.wait_for may do
 
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256))
     await bus.publish(job("a"))
     await handling.wait()
     runner.cancel()
