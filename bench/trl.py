@@ -215,7 +215,6 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
             "sampling": {"max_tokens": MAX_TOKENS},
             "limits": {"max_prompt_tokens": 128, "max_turns": turns, "max_reply_tokens": 64},
             "algorithm": algorithm,
-            "correction": {"proximal": "start"} if options.staleness else {},
             "lora": {"rank": RANK, "alpha": 2 * RANK},
             "optimizer": {"learning_rate": options.learning_rate},
         }

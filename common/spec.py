@@ -151,9 +151,10 @@ class Algorithm(Section):
 class Correction(Section):
     """What is done where the policy that sampled is not the one that is trained: stale, or another engine's arithmetic."""
 
-    proximal: Literal["sampler", "start"] = "sampler"
+    proximal: Literal["sampler", "start"] | None = None
     """What the loss takes its ratio to. `sampler`: one ratio corrects everything. `start`: the ratio is to the policy at the
-    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own."""
+    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own. Not given:
+    `start` with an `algorithm.max_staleness` of 2 or more, where a trust region around the sampler learns slowly."""
     truncate: float = Field(default=2.0, ge=1, le=1000)
     """Largest such weight. Used with `start` only."""
     mask_low: float = Field(default=0.0, ge=0, lt=1)
@@ -163,6 +164,10 @@ class Correction(Section):
     max_sampler_mismatch: float = Field(default=2.0, gt=0)
     """The task fails when sampler and trainer disagree by more on what this very version sampled: half the mean square of
     the difference of their log-probabilities, in nats. Healthy is below 0.01."""
+
+    def proximal_for(self, algorithm: Algorithm) -> Literal["sampler", "start"]:
+        """`proximal`, or what it is where it is not given."""
+        return self.proximal or ("start" if algorithm.max_staleness > 1 else "sampler")
 
 
 class Overlong(Section):
@@ -326,7 +331,7 @@ class TaskSpec(Section):
             raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
         if self.environment.rank_weights and algorithm.group_size < 2:
             raise ValueError("environment.rank_weights rank attempts at one prompt: use a group_size of 2 or more")
-        bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None
+        bounded = algorithm.loss != "reinforce" or correction.proximal_for(algorithm) == "start" or correction.mask_high is not None
         if algorithm.max_staleness > 0 and not bounded:
             raise ValueError(
                 "algorithm.loss 'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal to 'start', "

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from common import streams
+from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, TaskStatus
 from scheduler_svc.cleaning import Cleaner, needed_blobs
@@ -248,6 +251,20 @@ async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> N
             return not any([await bus.subjects(stream) for stream in streams.IN_FLIGHT])
 
         await eventually(nothing_left)
+
+
+async def test_no_step_waits_for_what_older_ones_left_to_be_deleted(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def never(blobs: Blobs, name: str) -> None:
+        asked.append(name)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Blobs, "delete", never)
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(steps=6))
+        await world.event("a", "finished")
+        await eventually(lambda: len(asked) == 1)  # which it waits for still
 
 
 async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass_it_by(bus: Bus, database_url: str) -> None:

@@ -78,6 +78,7 @@ def test_specs_that_cannot_work_are_refused(sections: dict[str, object], complai
         {"algorithm": {"loss": "reinforce", "max_staleness": 0}},
         {"algorithm": {"loss": "reinforce"}, "correction": {"mask_high": 4}},
         {"algorithm": {"loss": "reinforce"}, "correction": {"proximal": "start"}},
+        {"algorithm": {"loss": "reinforce", "max_staleness": 2}},
         {"algorithm": {"advantage": "reinforce_pp", "group_size": 1}},
     ],
 )
