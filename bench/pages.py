@@ -273,7 +273,13 @@ def outside_torch(result: Result) -> str:
 
 def _machine(result: Result) -> str:
     machine = result["machine"]
-    return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began."
+    return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began{_speed(machine)}."
+
+
+def _speed(machine: Result) -> str:
+    """Nothing where it was not measured yet."""
+    before_and_after = [f"{ms:.1f}" for ms in machine.get("fixed_work_ms", [])]
+    return f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
 
 
 TABLES: dict[str, Table] = {

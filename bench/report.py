@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,15 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 IMAGES = ROOT / "docs" / "images"
+FIXED_WORK = """
+import time
+ended, took = time.perf_counter() + 1.0, []
+while time.perf_counter() < ended:
+    began = time.perf_counter()
+    sum(number * number for number in range(100_000))
+    took.append(time.perf_counter() - began)
+print(sorted(took)[len(took) // 2])
+"""
 
 
 def machine() -> dict[str, object]:
@@ -23,11 +34,25 @@ def machine() -> dict[str, object]:
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "load_before": round(psutil.getloadavg()[0], 1),
+        "fixed_work_ms": [fixed_work_ms()],
     }
 
 
+def fixed_work_ms() -> float:
+    """What a fixed sum in Python takes on all cores at once, the median of a second: how fast the machine is just now.
+
+    A shared one may be half as fast for hours, and neither its load nor the time that others take from it tells.
+    """
+    command = [sys.executable, "-c", FIXED_WORK]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in os.sched_getaffinity(0)]
+    return round(1000 * statistics.mean(float(process.communicate()[0]) for process in running), 2)
+
+
 def write(name: str, result: dict[str, object]) -> Path:
-    """Keep `result` as bench/results/<name>.json, and print it."""
+    """Keep `result` as bench/results/<name>.json, with how fast the machine is after it, too."""
+    described = result.get("machine")
+    if isinstance(described, dict) and "fixed_work_ms" in described:
+        described["fixed_work_ms"] = [*described["fixed_work_ms"][:1], fixed_work_ms()]
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,8 +1,10 @@
 """What benchmarks compute from what they measured, on cases worked out by hand."""
 
+from pathlib import Path
+
 import pytest
 
-from bench import pages, timeline
+from bench import pages, report, timeline
 from bench.injected import Times, Work, limits, turn_s
 from bench.standins import SampledSpan, Trace, TrainedSpan
 
@@ -92,3 +94,13 @@ def test_tables_are_made_of_what_was_measured() -> None:
     decisions = {"10 tasks, one tenant": {"p50_ms": 1.5, "p90_ms": 2.5, "scheduler_cpu_p50_ms": 0.5}}
     made = pages.machinery({"machine": machine, "decisions": decisions})
     assert "| one admission, 10 tasks, one tenant, ms | 1.5 (p90 2.5), of it in the scheduler's process 0.5 |" in made
+
+
+def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    described = report.machine()
+    report.write("x", {"machine": described, "decisions": {}})
+    result = report.read("x")
+    before, after = result["machine"]["fixed_work_ms"]
+    assert 0 < before < 1000 and 0 < after < 1000
+    assert f"a fixed sum took {before:.1f} ms, afterwards {after:.1f} ms." in pages.machinery(result)
