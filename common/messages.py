@@ -5,7 +5,7 @@ trajectory costs microseconds. A new optional field is compatible; anything else
 
 A message about one group carries the group's `GroupContext` whole, so that any replica can go on with it and nothing
 has to be looked up. A body that carries members carries a list of them: members that are ready at the same moment share
-a message, each is still settled by itself, and nobody waits for another member to fill one.
+a message, and each is still settled by itself. Nobody waits to fill one; the sampler alone makes its moments some milliseconds long.
 """
 
 import json

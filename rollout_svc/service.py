@@ -1,10 +1,12 @@
 """The sampler's handler: a message asks for turns of several members of one group; each is answered as it finishes.
 
-Members that finish at the same moment share a message, and nobody waits for another. The request is acknowledged after
-its last member; when it comes again, it is sampled again with the same seeds.
+Members that finish within a short moment share a message (`moment_s`): on its way through queue, environment and scheduler
+it costs as much as a message with one of them. The request is acknowledged after its last member; when it comes again, it is
+sampled again with the same seeds.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
@@ -25,7 +27,15 @@ SAMPLED_TOKENS = Counter("marlaas_rollout_sampled_tokens_total", "Tokens that th
 PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requests brought, cached ones included")
 SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, waiting ones included")
 
+LONGEST_MOMENT_S = 0.05
+MOMENT_SHARE = 0.25
+
 log = structlog.get_logger()
+
+
+def moment_s(sampling_s: float) -> float:
+    """How long members that finished after `sampling_s` may be held until others of their message have finished, too."""
+    return min(LONGEST_MOMENT_S, MOMENT_SHARE * sampling_s)
 
 
 class Rollout:
@@ -80,7 +90,10 @@ class Rollout:
         self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, held: "_HeldSlots"
     ) -> AsyncGenerator[list[SampledTurn], None]:
         """Turns as they finish, those of one moment together. Members that were aborted are left out."""
+        began = time.monotonic()
         runners = {asyncio.create_task(self._sample_one(group, request, adapter)) for request in requests}
+        for runner in runners:
+            runner.add_done_callback(lambda _: held.release(1))
         pending = runners
         try:
             while pending:
@@ -89,7 +102,9 @@ class Rollout:
                 if not done:
                     log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))
                     return
-                held.release(len(done))
+                if pending:
+                    also, pending = await asyncio.wait(pending, timeout=moment_s(time.monotonic() - began))
+                    done |= also
                 turns = [turn for turn in (runner.result() for runner in done) if turn is not None]
                 if turns:
                     yield sorted(turns, key=lambda turn: turn.member)

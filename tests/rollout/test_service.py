@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from common.messages import (
 )
 from common.spec import Environment, Limits, Sampling
 from common.tasks import Tasks
+from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.derived import message_id, seed_of
@@ -181,16 +182,21 @@ async def test_later_turn_appends_to_what_was_sampled(stage: Stage, oracle: Orac
 
 
 class Overheard:
-    """The engine, and the wishes that reach it."""
+    """The engine, and the wishes that reach it; what the n-th gets is kept until `until(n)` returns."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, until: Callable[[int], Awaitable[object]] | None = None) -> None:
         self._engine = engine
+        self._until = until
         self.settings = engine.settings
         self.wishes: list[SampleRequest] = []
 
     async def sample(self, wanted: SampleRequest) -> Sampled:
         self.wishes.append(wanted)
-        return await self._engine.sample(wanted)
+        number = len(self.wishes)
+        sampled = await self._engine.sample(wanted)
+        if self._until is not None:
+            await self._until(number)
+        return sampled
 
 
 async def test_later_turns_go_before_first_turns(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:
@@ -221,6 +227,53 @@ async def test_members_that_finish_early_do_not_wait_for_others(stage: Stage, en
     assert len([answer for answer in stage.answers if answer.group == group]) > 1
     lengths = [[turn.transcript.sampled_tokens for turn in answer.members] for answer in stage.answers if answer.group == group]
     assert [max(moment) for moment in lengths] == sorted(max(moment) for moment in lengths), "shorter replies were sent first"
+
+
+def lasting(seconds: float) -> Callable[[float], float]:
+    """Moments of this length, however long the sampling took."""
+    return lambda _: seconds
+
+
+@pytest.mark.parametrize(("moment_s", "answered"), [(0.0, [[0], [1], [2], [3]]), (30.0, [[0, 1, 2, 3]])])
+async def test_members_of_one_moment_share_a_message(
+    bus: Bus,
+    engine: Engine,
+    chat: Chat,
+    adapters: Adapters,
+    monkeypatch: pytest.MonkeyPatch,
+    moment_s: float,
+    answered: list[list[int]],
+) -> None:
+    monkeypatch.setattr(service, "moment_s", lasting(moment_s))
+    async with performing(bus, Overheard(engine, lambda number: asyncio.sleep(0.5 * number)), chat, adapters) as stage:  # pyright: ignore
+        group = group_of("moment", max_tokens=1)
+        await stage.answer(group, *first_turns(range(4)))
+        assert [[turn.member for turn in answer.members] for answer in stage.answers] == answered
+
+
+def test_moment_is_a_share_of_the_sampling_and_never_long() -> None:
+    assert service.moment_s(0.1) == pytest.approx(0.025)
+    assert service.moment_s(60.0) == service.LONGEST_MOMENT_S
+
+
+async def test_finished_member_makes_room_while_it_waits_for_others(
+    bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    last = asyncio.Event()
+
+    async def until(number: int) -> None:
+        if number == 8:
+            await last.wait()
+
+    async with performing(bus, Overheard(engine, until), chat, adapters) as stage:  # pyright: ignore
+        group = group_of("room", max_tokens=1)
+        await stage.ask(group, *first_turns(range(8)))
+        await eventually(lambda: stage.rollout.sequences == 1 and stage.slots.free == 64 - 1, timeout_s=60)
+        assert stage.answers == []
+        last.set()
+        await eventually(lambda: len(stage.turns(group)) == 8, timeout_s=60)
+        await eventually(stage.is_idle)
 
 
 async def test_adapter_is_fetched_and_used(stage: Stage, blobs: Blobs, oracle: Oracle) -> None:
