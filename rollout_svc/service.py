@@ -34,7 +34,10 @@ log = structlog.get_logger()
 
 
 def moment_s(sampling_s: float) -> float:
-    """How long members that finished after `sampling_s` may be held until others of their message have finished, too."""
+    """How long members that finished after `sampling_s` may be held until others of their message have finished, too.
+
+    A share of it, so that short turns stay short; and never so long that environments would feel it.
+    """
     return min(LONGEST_MOMENT_S, MOMENT_SHARE * sampling_s)
 
 

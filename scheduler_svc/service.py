@@ -102,7 +102,8 @@ class Scheduler:
                 task = await settlement.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
                 if task is not None:
                     advanced.append(task)
-        self._cleaner.note(advanced)
+        if advanced:
+            self._cleaner.note(advanced)
 
     async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
