@@ -78,7 +78,7 @@ def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[s
     """As fast as it goes, and what is added to a turn at half that rate; with the members of a group together, and apart.
 
     Together: all members of a group end each turn at the same moment, and travel in one message; at half the rate, groups take
-    times of their own. Apart: each turn takes its own time, so nearly each travels alone.
+    times of their own. Apart: each turn takes its own time, so members share few messages.
     """
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
     in_flight = min(options.places * 1.5, work.tasks * work.groups_per_step * work.group_size)

@@ -4,7 +4,7 @@ Every field that a task file may hold is declared and documented here, and nowhe
 """
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
@@ -151,10 +151,10 @@ class Algorithm(Section):
 class Correction(Section):
     """What is done where the policy that sampled is not the one that is trained: stale, or another engine's arithmetic."""
 
-    proximal: Literal["sampler", "start"] | None = None
+    proximal: Literal["sampler", "start"] = "sampler"
     """What the loss takes its ratio to. `sampler`: one ratio corrects everything. `start`: the ratio is to the policy at the
-    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own. Not given:
-    `start` with an `algorithm.max_staleness` of 2 or more, where a trust region around the sampler learns slowly."""
+    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own. Where nothing is
+    said and `algorithm.max_staleness` is 2 or more it is `start`: a trust region around the sampler learns slowly there."""
     truncate: float = Field(default=2.0, ge=1, le=1000)
     """Largest such weight. Used with `start` only."""
     mask_low: float = Field(default=0.0, ge=0, lt=1)
@@ -164,10 +164,6 @@ class Correction(Section):
     max_sampler_mismatch: float = Field(default=2.0, gt=0)
     """The task fails when sampler and trainer disagree by more on what this very version sampled: half the mean square of
     the difference of their log-probabilities, in nats. Healthy is below 0.01."""
-
-    def proximal_for(self, algorithm: Algorithm) -> Literal["sampler", "start"]:
-        """`proximal`, or what it is where it is not given."""
-        return self.proximal or ("start" if algorithm.max_staleness > 1 else "sampler")
 
 
 class Overlong(Section):
@@ -322,6 +318,18 @@ class TaskSpec(Section):
         """Tokens that the policy may choose in one trajectory."""
         return self.limits.max_turns * self.sampling.max_tokens
 
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
+        """A default that depends on another section. Once it is taken it is said, in what is stored and sent."""
+        match raw:
+            case {"correction": {"proximal": _}}:
+                return raw
+            case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(raw.get("correction", {}), dict):
+                return {**raw, "correction": {**raw.get("correction", {}), "proximal": "start"}}
+            case _:
+                return raw
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         algorithm, correction, limit = self.algorithm, self.correction, self.reply_tokens
@@ -331,7 +339,7 @@ class TaskSpec(Section):
             raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
         if self.environment.rank_weights and algorithm.group_size < 2:
             raise ValueError("environment.rank_weights rank attempts at one prompt: use a group_size of 2 or more")
-        bounded = algorithm.loss != "reinforce" or correction.proximal_for(algorithm) == "start" or correction.mask_high is not None
+        bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None
         if algorithm.max_staleness > 0 and not bounded:
             raise ValueError(
                 "algorithm.loss 'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal to 'start', "

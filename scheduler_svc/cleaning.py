@@ -11,7 +11,7 @@ A blob of version v of a task is needed when
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +34,8 @@ BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|check
 
 SPACING_S = 0.5
 """Between looks at what steps have made old: one look serves all that were taken meanwhile, and no step waits for it."""
+MOST_NOTED = 1000
+"""Steps that may wait for such a look while NATS is slow to delete; what older ones left is the sweep's."""
 
 log = structlog.get_logger()
 
@@ -59,7 +61,7 @@ class Cleaner:
         self._bus = bus
         self._blobs = Blobs(bus)
         self._sweep_s = sweep_s
-        self._advanced: list[Task] = []
+        self._advanced: deque[Task] = deque(maxlen=MOST_NOTED)
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -70,7 +72,7 @@ class Cleaner:
 
     def note(self, advanced: Sequence[Task]) -> None:
         """Steps have left these tasks as they are here."""
-        self._advanced += advanced
+        self._advanced.extend(advanced)
         self._woken.set()
 
     async def _follow_steps(self) -> None:
@@ -78,10 +80,11 @@ class Cleaner:
             notice_cancellation()
             await self._woken.wait()
             self._woken.clear()
-            advanced, self._advanced = self._advanced, []
+            advanced = list(self._advanced)
+            self._advanced.clear()
             try:
                 await self.after_steps(advanced)
-            except MarlaasError as error:  # the sweep finds it
+            except MarlaasError as error:  # the task's next step or the sweep finds it
                 log.warning("cleaning_postponed", error=str(error))
             await asyncio.sleep(SPACING_S)
 
@@ -110,7 +113,7 @@ class Cleaner:
             elif task.id in needed and settled:
                 before = min(needed[task.id], settled + 1)
                 await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
-        for name in [name for names in old for name in names]:
+        for name in dict.fromkeys(name for names in old for name in names):
             await _quietly(self._blobs.delete(name))
 
     async def _settled(self) -> int:

@@ -4,9 +4,9 @@ Three policies are kept apart. The *sampler* chose the tokens, and its log-proba
 *start* of the step is what those tokens are recomputed with. The *current* policy carries the gradient; it is the start
 until the optimizer has moved, which within one step happens only with several passes or minibatches.
 
-A surrogate (`SURROGATES`) takes its importance ratio to the *proximal* policy. That may be the sampler: one ratio then
-covers staleness and the engine's arithmetic, and the clip is a trust region around what was sampled. Or it is the start,
-and then the ratio from sampler to start becomes a truncated weight of its own.
+A surrogate (`SURROGATES`) takes its importance ratio to the *proximal* policy. By default that is the sampler: one ratio
+then covers staleness and the engine's arithmetic, and the clip is a trust region around what was sampled. It may be the
+start, and then the ratio from sampler to start becomes a truncated weight of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,12 +68,11 @@ class Surrogate:
 def policy_loss(tokens: Tokens, algorithm: Algorithm, correction: Correction) -> LossTerms:
     """−Σ w · (c · surrogate − β · KL to the base model + η · entropy), c from `correction_weights`."""
     start_N = tokens.logprobs_N.detach() if tokens.start_logprobs_N is None else tokens.start_logprobs_N
-    proximal = correction.proximal_for(algorithm)
-    proximal_N = tokens.sampler_logprobs_N if proximal == "sampler" else start_N
+    proximal_N = tokens.sampler_logprobs_N if correction.proximal == "sampler" else start_N
     surrogate = SURROGATES[algorithm.loss](tokens, proximal_N, algorithm)
     log_ratio_N = log_ratio(start_N, tokens.sampler_logprobs_N)
     weights_N = tokens.weights_N
-    corrected_N = correction_weights(log_ratio_N, proximal, correction)
+    corrected_N = correction_weights(log_ratio_N, correction)
     loss = -((weights_N if corrected_N is None else weights_N * corrected_N) * surrogate.objective_N).sum()
     kl_base_N = torch.zeros_like(log_ratio_N)
     if tokens.base_logprobs_N is not None:
@@ -154,14 +153,14 @@ SURROGATES: dict[str, Callable[[Tokens, Tensor, Algorithm], Surrogate]] = {
 # ------------------------------------------------------------------------------------- corrections and regularisers
 
 
-def correction_weights(log_ratio_N: Tensor, proximal: Literal["sampler", "start"], correction: Correction) -> Tensor | None:
+def correction_weights(log_ratio_N: Tensor, correction: Correction) -> Tensor | None:
     """What each token counts for the way from sampler to start, without gradient; None: everything counts 1.
 
     With `proximal = "start"` the ratio itself, at most `truncate`. Zero where it is outside the mask's bounds.
     Source: decoupled policies: arXiv 2110.00641, and AReaL, arXiv 2505.24298; truncation: IMPALA, arXiv
     1802.01561; masking: IcePop, arXiv 2510.18855.
     """
-    weights_N = log_ratio_N.exp().clamp(max=correction.truncate) if proximal == "start" else None
+    weights_N = log_ratio_N.exp().clamp(max=correction.truncate) if correction.proximal == "start" else None
     if correction.mask_low == 0 and correction.mask_high is None:
         return weights_N
     trusted_N = is_trusted(log_ratio_N, correction).to(log_ratio_N.dtype)

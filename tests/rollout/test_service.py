@@ -234,21 +234,28 @@ def lasting(seconds: float) -> Callable[[float], float]:
     return lambda _: seconds
 
 
-@pytest.mark.parametrize(("moment_s", "answered"), [(0.0, [[0], [1], [2], [3]]), (30.0, [[0, 1, 2, 3]])])
 async def test_members_of_one_moment_share_a_message(
-    bus: Bus,
-    engine: Engine,
-    chat: Chat,
-    adapters: Adapters,
-    monkeypatch: pytest.MonkeyPatch,
-    moment_s: float,
-    answered: list[list[int]],
+    bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "moment_s", lasting(moment_s))
-    async with performing(bus, Overheard(engine, lambda number: asyncio.sleep(0.5 * number)), chat, adapters) as stage:  # pyright: ignore
-        group = group_of("moment", max_tokens=1)
-        await stage.answer(group, *first_turns(range(4)))
-        assert [[turn.member for turn in answer.members] for answer in stage.answers] == answered
+    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    async with performing(bus, Overheard(engine, lambda number: asyncio.sleep(0.1 * number)), chat, adapters) as stage:  # pyright: ignore
+        await stage.answer(group_of("moment", max_tokens=1), *first_turns(range(4)))
+        assert [[turn.member for turn in answer.members] for answer in stage.answers] == [[0, 1, 2, 3]]
+
+
+async def test_members_of_another_moment_are_not_waited_for(
+    bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "moment_s", lasting(0.0))
+    arrived: list[TurnsSampled] = []
+
+    async def until(number: int) -> None:
+        await eventually(lambda: len(arrived) == number - 1, timeout_s=60)  # the one before has been answered
+
+    async with performing(bus, Overheard(engine, until), chat, adapters) as stage:  # pyright: ignore
+        arrived = stage.answers
+        await stage.answer(group_of("moments", max_tokens=1), *first_turns(range(4)))
+        assert [[turn.member for turn in answer.members] for answer in stage.answers] == [[0], [1], [2], [3]]
 
 
 def test_moment_is_a_share_of_the_sampling_and_never_long() -> None:

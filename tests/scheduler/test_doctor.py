@@ -18,7 +18,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import BlobRef, DeadLetter, OpenGroup, TaskStatus, TrainBatch
-from scheduler_svc.cleaning import Cleaner
+from scheduler_svc.cleaning import SPACING_S, Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.doctor import messages, record, stored
 from scheduler_svc.doctor.examination import Depth, examine
@@ -28,7 +28,8 @@ from tests.scheduler.stages import Stages, World, running_world, scored, spec, u
 from tests.scheduler.test_life_of_a_task import control
 
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
-STRICT = Depth(grace_s=0, deep=True, second_look_s=0.5)
+STRICT = Depth(grace_s=0, deep=True, second_look_s=4 * SPACING_S)
+"""Enough for what steps have just made old to be deleted in between."""
 
 
 @dataclass
@@ -296,6 +297,7 @@ async def test_each_rule_about_nats_is_named_when_it_is_broken(
         await world.event("a", "finished")
         await world.submit("live", spec(tenant="other", steps=9))
         await waiting_for_a_member(world)
+        assert await sentences(world) == []  # what ended is deleted by then, and would not be again
         await break_it(world, made)
         assert rule in await sentences(world)
 
@@ -314,6 +316,7 @@ async def test_sweep_deletes_what_nothing_needs_and_nothing_else(bus: Bus, datab
         await world.event("a", "finished")
         await world.submit("live", spec(tenant="other", steps=9))
         await waiting_for_a_member(world)
+        assert await sentences(world) == []  # what ended or grew old is deleted by then
         before = sorted(await Blobs(bus).names())
         await made.store("live", 99)  # a step that may be on its way
         await leave_a_blob_of_a_step_taken_twice(world, made)

@@ -141,14 +141,6 @@ def test_clip_is_around_the_start_of_the_step_when_that_is_proximal() -> None:
     assert terms.clipped_N.tolist() == [True]
 
 
-@pytest.mark.parametrize(("max_staleness", "clipped"), [(0, True), (1, True), (2, False), (8, False)])
-def test_trust_region_is_around_the_sampler_unless_samples_may_be_two_versions_old(max_staleness: int, clipped: bool) -> None:
-    algorithm = PPO.model_copy(update={"max_staleness": max_staleness})
-    terms, gradient = loss_of([math.log(1.9)], [1.0], [1.0], algorithm=algorithm)
-    assert terms.clipped_N.tolist() == [clipped]
-    assert gradient == pytest.approx([0.0 if clipped else -1.9], rel=1e-5)
-
-
 @pytest.mark.parametrize("proximal", ["sampler", "start"])
 def test_tokens_beyond_the_mask_are_left_out(proximal: str) -> None:
     correction = Correction.model_validate({"proximal": proximal, "mask_low": 0.5, "mask_high": 2.0, "truncate": 100})

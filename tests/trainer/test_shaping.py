@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from common.errors import Reject
+from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
 from trainer_svc.shaping import counted_tokens, excess_length, rank_shares, shaped_rewards
 
@@ -84,3 +85,27 @@ def test_specs_that_cannot_work_are_refused(sections: dict[str, object], complai
 )
 def test_specs_that_can_work_are_taken(sections: dict[str, object]) -> None:
     make_spec("a", **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "proximal"),
+    [
+        ({}, "sampler"),
+        ({"algorithm": {"max_staleness": 1}}, "sampler"),
+        ({"algorithm": {"max_staleness": 2}}, "start"),
+        ({"algorithm": {"max_staleness": 2}, "correction": {"truncate": 3.0}}, "start"),
+        ({"algorithm": {"max_staleness": 2}, "correction": {"proximal": "sampler"}}, "sampler"),
+        ({"correction": {"proximal": "start"}}, "start"),
+    ],
+)
+def test_what_may_be_two_versions_old_is_weighed_from_the_start_unless_the_task_says_otherwise(
+    sections: dict[str, object], proximal: str
+) -> None:
+    spec = make_spec("a", **sections)
+    assert spec.correction.proximal == proximal
+    assert TaskSpec.model_validate(spec.model_dump(mode="json")) == spec, "as it is stored and sent, it says so"
+
+
+def test_malformed_sections_are_named_as_such() -> None:
+    with pytest.raises(Reject, match="correction"):
+        make_spec("a", algorithm={"max_staleness": 2}, correction="start")
