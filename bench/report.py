@@ -33,9 +33,14 @@ def machine() -> dict[str, object]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
-        "load_before": round(psutil.getloadavg()[0], 1),
+        "load_before": load_now(),
         "fixed_work_ms": [fixed_work_ms()],
     }
+
+
+def load_now() -> float:
+    """Processes that ran or wanted to, the mean of a minute."""
+    return round(psutil.getloadavg()[0], 1)
 
 
 def fixed_work_ms() -> float:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report import RESULTS, machine, write
+from bench.report import RESULTS, load_now, machine, write
 from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
     described = machine()
     started, rows, left_out = time.monotonic(), list[dict[str, Any]](), list[str]()
     for tasks in map(int, args.tasks.split(",")):
-        found: dict[str, Any] = {"tasks": tasks, "load_before": machine()["load_before"]}
+        found: dict[str, Any] = {"tasks": tasks, "load_before": load_now()}
         for way in WAYS if tasks > 1 else WAYS[:1]:
             if time.monotonic() - started > args.most_s:
                 left_out.append(f"{tasks} tasks, {way}: {args.most_s:.0f} s were over")

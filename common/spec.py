@@ -323,10 +323,8 @@ class TaskSpec(Section):
     def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
         """A default that depends on another section. Once it is taken it is said, in what is stored and sent."""
         match raw:
-            case {"correction": {"proximal": _}}:
-                return raw
-            case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(raw.get("correction", {}), dict):
-                return {**raw, "correction": {**raw.get("correction", {}), "proximal": "start"}}
+            case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(said := raw.get("correction", {}), dict):
+                return {**raw, "correction": {"proximal": "start", **said}}
             case _:
                 return raw
 
