@@ -19,6 +19,7 @@ from pathlib import Path
 from nats.errors import Error as NatsError
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
+from nats.js.object_store import ObjectStore
 
 from common.bus import Bus
 from common.errors import Away, Reject
@@ -45,6 +46,7 @@ class Blobs:
 
     def __init__(self, bus: Bus) -> None:
         self._js = bus.blobs_context()
+        self._bucket: ObjectStore | None = None
 
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
         """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
@@ -55,7 +57,7 @@ class Blobs:
         digest = hashlib.sha256(packed).hexdigest()
         ref = BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
         try:
-            store = await self._js.object_store(BLOBS_BUCKET)
+            store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
                 if await self._is_whole(await store.get_info(ref.name)):
                     return ref
@@ -73,27 +75,38 @@ class Blobs:
         """
         if await asyncio.to_thread(into.is_dir):
             return into
-        packed = io.BytesIO()
         try:
-            store = await self._js.object_store(BLOBS_BUCKET)
-            if not await self._is_whole(await store.get_info(ref.name)):
-                raise Reject(f"blob {ref.name} is in the store, but not all of it")
-            async with asyncio.timeout(FETCH_TIMEOUT_S):
-                await store.get(ref.name, writeinto=packed)
+            packed = await self._content(ref)
         except (DigestMismatchError, BadObjectMetaError):
             raise Reject(f"blob {ref.name}: the store's copy is damaged") from None
         except (ObjectNotFoundError, NotFoundError):
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not fetch blob {ref.name}: {error}") from None
-        await asyncio.to_thread(_unpack, ref, packed.getvalue(), into)
+        await asyncio.to_thread(_unpack, ref, packed, into)
         return into
+
+    async def _content(self, ref: BlobRef) -> bytes:
+        """The store's errors go through. Raises: Reject when the blob is not whole."""
+        store = await self._store()
+        info = await store.get_info(ref.name)
+        try:
+            if info.chunks == 1:  # two requests, where nats-py makes a consumer of its own for every blob
+                return (await self._js.get_last_msg(f"OBJ_{BLOBS_BUCKET}", _chunk_subject(info))).data or b""
+        except NotFoundError:
+            raise Reject(_in_part(ref)) from None
+        if not await self._is_whole(info):
+            raise Reject(_in_part(ref))
+        packed = io.BytesIO()
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            await store.get(ref.name, writeinto=packed)
+        return packed.getvalue()
 
     async def delete(self, name: str) -> None:
         """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is away or full."""
         try:
             with suppress(ObjectNotFoundError, NotFoundError):
-                await (await self._js.object_store(BLOBS_BUCKET)).delete(name)
+                await (await self._store()).delete(name)
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not delete blob {name}: {error}") from None
 
@@ -104,7 +117,7 @@ class Blobs:
     async def listed(self) -> list[StoredBlob]:
         """Every blob in the store, and whether all of it is there. Raises: Away when the store is away or full."""
         try:
-            store = await self._js.object_store(BLOBS_BUCKET)
+            store = await self._store()
             infos = await store.list(ignore_deletes=True)
             counts = await self._chunks(">")
         except NotFoundError:
@@ -112,6 +125,11 @@ class Blobs:
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not list the blobs: {error}") from None
         return [StoredBlob(info.name, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
+
+    async def _store(self) -> ObjectStore:
+        """Asked for once: nats-py looks each time whether the bucket exists."""
+        self._bucket = self._bucket or await self._js.object_store(BLOBS_BUCKET)
+        return self._bucket
 
     async def _is_whole(self, info: ObjectInfo) -> bool:
         """False for what nats-py leaves behind when a `put` got no answer: the name is stored, its content taken back."""
@@ -125,6 +143,10 @@ class Blobs:
 def folder_digest(folder: Path) -> str:
     """The SHA-256 that `put_folder` would give a blob of this folder."""
     return hashlib.sha256(_packed(folder)).hexdigest()
+
+
+def _in_part(ref: BlobRef) -> str:
+    return f"blob {ref.name} is in the store, but not all of it"
 
 
 def _chunk_subject(info: ObjectInfo) -> str:

@@ -14,11 +14,20 @@ from tests.chaos.proxy import Wire
 from tests.conftest import eventually
 
 
+@pytest.fixture(params=[400, 40_000], ids=["one chunk", "three chunks"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return _folder(tmp_path, request.param)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def large_folder(tmp_path: Path) -> Path:
+    return _folder(tmp_path, 40_000)
+
+
+def _folder(tmp_path: Path, quarter_kib: int) -> Path:
     folder = tmp_path / "adapter"
     (folder / "inner").mkdir(parents=True)
-    (folder / "weights.bin").write_bytes(bytes(range(256)) * 40_000)  # more than two chunks
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * quarter_kib)
     (folder / "inner" / "config.json").write_text("{}")
     return folder
 
@@ -90,12 +99,12 @@ async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus
         await blobs.fetch_folder(ref, tmp_path / "fetched")
 
 
-async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, folder: Path) -> None:
+async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, large_folder: Path) -> None:
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
         try:
             wire.bytes_per_s = 8e6
-            storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", folder))
+            storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", large_folder))
 
             async def half_stored() -> bool:
                 return await bus.backlog(Stream("OBJ_blobs", ())) > 0
@@ -107,7 +116,7 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
                 await storing
             assert [blob for blob in await Blobs(bus).listed() if blob.is_whole] == []
             wire.mend()
-            ref = await Blobs(behind).put_folder("task/v1/adapter", folder)
+            ref = await Blobs(behind).put_folder("task/v1/adapter", large_folder)
             assert [(blob.name, blob.is_whole) for blob in await Blobs(bus).listed()] == [(ref.name, True)]
         finally:
             await behind.close()
