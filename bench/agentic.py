@@ -4,10 +4,11 @@ vLLM samples and the trainer trains the tiny model, each on a core of its own; n
 `bench.scaling` does. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.2 to 2 s. They are
 equal but for their seeds, strictly on policy, and the same under each policy, so all do the same work.
 
-    python -m bench.agentic [--tasks 1,2,4,8] [--policies asynchronous,synchronous,sequential] [--runs 3] [--steps 3]
+    python -m bench.agentic [--tasks 1,2,4,8,16,32] [--policies asynchronous,synchronous,sequential] [--runs 3] [--steps 3]
 
-The largest number of tasks is run `--runs` times, the others once, on one stack a policy, after a task that warms it up. Where
-tasks were is overheard from their messages (`tap.py`), and told by the times in their steps' events.
+The largest number of tasks is run `--runs` times, the others once, on one stack a policy, after a task that warms it up; one
+after the other, which takes a quarter of an hour with 32 and repeats what one task does, `--sequential-runs` times. Where tasks
+were is overheard from their messages (`tap.py`), and told by the times in their steps' events.
 """
 
 import argparse
@@ -74,9 +75,10 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8])
+    parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
     parser.add_argument("--runs", type=int, default=3, help="of the largest number of tasks")
+    parser.add_argument("--sequential-runs", type=int, default=1, help="of the largest number of tasks, one after the other")
     parser.add_argument("--steps", type=int, default=3, help="of each task")
     parser.add_argument("--groups", type=int, default=2, help="a step")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
@@ -127,8 +129,9 @@ def runs_on(stack: Stack, policy: str, options: argparse.Namespace) -> Generator
     """Every run of a policy, after one that fills caches and imports what is imported at first use."""
     asyncio.run(measured(stack, policy, 1, argparse.Namespace(**vars(options) | {"steps": 1})))
     idle = cores.idle_shares(stack)
+    repeated = options.sequential_runs if policy == "sequential" else options.runs
     for tasks in options.tasks:
-        for number in range(options.runs if tasks == max(options.tasks) else 1):
+        for number in range(repeated if tasks == max(options.tasks) else 1):
             found = asyncio.run(measured(stack, policy, tasks, options))
             draws = tasks == DRAWN_TASKS and number == 0
             yield {"run": number} | complete(found, idle, draws=draws)
