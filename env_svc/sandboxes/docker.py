@@ -162,6 +162,10 @@ class DockerSandbox(Sandbox):
         return _Container(config["Id"], reader, writer)
 
     async def _remove(self, container: _Container) -> None:
+        # Closing alone leaves the connection open, since the SDK holds it too: with output in it that nobody reads the engine, which
+        # waits for that to be read, would remove nothing for a minute.
+        with contextlib.suppress(OSError):
+            container.writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         container.writer.close()
         with contextlib.suppress(NotFound, SandboxUnavailable):
             await self._asked(lambda engine: engine.remove_container(container.id, force=True))
