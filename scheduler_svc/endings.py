@@ -9,8 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.measures import VOID_GROUPS
 from scheduler_svc.notices import announce, publish_status
-from scheduler_svc.queries import evaluations, groups, steps, tasks
+from scheduler_svc.queries import evaluations, groups, ledger, steps, tasks
 from scheduler_svc.queries.groups import EndedGroup
+from scheduler_svc.queries.ledger import Entry
 from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.tasks import Charge, Task
@@ -94,13 +95,16 @@ def _verdict(task: Task, failures: int, found: Failures) -> str | None:
 
 async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EndedGroup]) -> None:
     """The same for groups of evaluations."""
-    await evaluations.record_tokens(connection, {task.id: task.tenant for task in by_id.values()}, ended)
+    entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
+    await ledger.book(connection, entries)
     await tasks.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
 async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
     """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
-    await steps.record_sampling(connection, {task.id: task.tenant for task in by_id.values()}, ended)
+    entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
+    entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
+    await ledger.book(connection, [entry for entry in entries if entry.tokens])
     await tasks.charge(
         connection,
         [

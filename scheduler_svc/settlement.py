@@ -18,9 +18,10 @@ from scheduler_svc.evaluation import is_group
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
-from scheduler_svc.queries import groups, steps, tasks
+from scheduler_svc.queries import groups, ledger, steps, tasks
 from scheduler_svc.queries.evaluations import Outcome
 from scheduler_svc.queries.groups import DecidedGroup, EndedGroup, ScoredMember
+from scheduler_svc.queries.ledger import Entry
 from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.steps import StepSummary
@@ -159,7 +160,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     voided = await groups.voided_since_last_step(connection, updated.task)
     updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, task)})
     step = await steps.finish_step(connection, updated)
-    await steps.record_training(connection, updated)
+    await ledger.book(connection, [Entry(updated.tenant, updated.task, "trained", updated.version, updated.trained_tokens)])
     progress = await progress_of(connection, task.id)
     await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
     await evaluating.plan(connection, task)
@@ -187,7 +188,7 @@ async def exhausted_budget(connection: AsyncConnection, task: Task) -> str | Non
     stop = task.spec.stop
     if task.version >= task.spec.steps:
         return None
-    if stop.tokens is not None and (spent := await steps.spent_tokens(connection, task.id)) >= stop.tokens:
+    if stop.tokens is not None and (spent := await ledger.booked_tokens(connection, task.id)) >= stop.tokens:
         return f"stop.tokens: {spent} tokens are spent, the budget is {stop.tokens}"
     if stop.seconds is not None and task.accepted_at is not None:
         seconds = (datetime.now(UTC) - task.accepted_at).total_seconds()

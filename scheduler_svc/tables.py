@@ -89,6 +89,8 @@ tasks = Table(
     Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
     Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
     Column("group_tokens", Double),  # that a group is expected to take; absent until one was ready
+    Column("booked_tokens", BigInteger, nullable=False, server_default=text("0")),  # all that the ledger has of it
+    Column("sampled_tokens", BigInteger, nullable=False, server_default=text("0")),  # of those
     Column("start", JSONB),  # the adapter of version 0, where that is another task's
     Column("adapter", JSONB),
     Column("checkpoint", JSONB),
@@ -103,6 +105,7 @@ tasks = Table(
     CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
     Index(None, "state"),
     Index(None, "tenant"),
+    Index("ix_tasks_started", "id", postgresql_where=text("start IS NOT NULL")),
 )
 
 
@@ -140,6 +143,7 @@ groups = Table(
     Index("ix_groups_live", "task", "state", postgresql_where=text("state IN ('open', 'ready', 'batched')")),
     Index("ix_groups_refilled", "task", "version", postgresql_where=text("void_reason = 'zero_variance'")),
     Index("ix_groups_deadline", "deadline_at", postgresql_where=text("state = 'open'")),
+    Index("ix_groups_void", "task", "ended_at", postgresql_where=text("state = 'void'")),
 )
 
 trajectories = Table(
@@ -164,6 +168,7 @@ trajectories = Table(
     CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
     CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
     Index("ix_trajectories_open", "task", postgresql_where=text("state = 'open'")),
+    Index("ix_trajectories_scored", "task", "sequence", postgresql_where=text("state = 'scored'")),
 )
 
 steps = Table(
@@ -189,6 +194,7 @@ steps = Table(
     _moment("trained_at"),
     _one_of("state", StepState, "state"),
     CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
+    Index("ix_steps_batched", "task", postgresql_where=text("state = 'batched'")),
 )
 
 evaluations = Table(

@@ -14,6 +14,13 @@ from common.bus import Bus
 from marlaas import servers
 from marlaas.servers import Command
 
+LONGEST = ("tests/compose/", "tests/common/test_cluster", "tests/trainer/test_process", "tests/e2e/", "tests/scheduler/test_doctor")
+"""Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST)))
+
 
 @contextmanager
 def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:

@@ -122,6 +122,12 @@ RULES: dict[str, str] = {
         FROM (SELECT * FROM steps WHERE state = 'trained') s
         FULL JOIN (SELECT * FROM ledger WHERE kind = 'trained') l ON l.task = s.task AND l.number = s.version + 1
         WHERE s.task IS NULL OR l.task IS NULL""",
+    "a task's totals are what the ledger has of it": """
+        SELECT t.id AS task, t.booked_tokens, t.sampled_tokens, coalesce(sum(l.tokens), 0) AS booked,
+               coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled
+        FROM tasks t LEFT JOIN ledger l ON l.task = t.id GROUP BY t.id
+        HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
+            OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
     "what is booked is booked to the task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",

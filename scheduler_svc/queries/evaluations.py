@@ -13,7 +13,7 @@ from scheduler_svc.admission import InFlight
 from scheduler_svc.evaluation import Attempt
 from scheduler_svc.queries.parameters import GroupKey, given, in_state
 from scheduler_svc.states import EvaluationGroupState, EvaluationState
-from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, ledger, tasks
+from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, tasks
 
 EvaluationKey = tuple[str, int]
 """(task, version)"""
@@ -199,17 +199,6 @@ async def _end(connection: AsyncConnection, keys: Collection[GroupKey], conditio
     )
     tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent)).all()}
     return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
-
-
-async def record_tokens(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:
-    """Write what groups consumed into the ledger, once for each."""
-    rows = [
-        {"tenant": tenant_of[group.task], "task": group.task, "kind": "evaluation", "number": group.number, "tokens": group.tokens}
-        for group in ended
-        if group.tokens
-    ]
-    if rows:
-        await connection.execute(insert(ledger).on_conflict_do_nothing(), rows)
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:

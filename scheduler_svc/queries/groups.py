@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, case, func, literal, not_, or_, select, tuple_, update
+from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, case, func, literal, literal_column, not_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -258,14 +258,18 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
 
 
 _last_trained = (
-    select(func.max(steps.c.trained_at)).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED).scalar_subquery()
+    select(steps.c.trained_at)
+    .where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
+    .order_by(steps.c.version.desc())
+    .limit(1)
+    .scalar_subquery()
 )
 _VOIDED = (
     select(groups.c.void_reason, func.count().label("voided"))
     .where(
         groups.c.task == given("of_task"),
-        groups.c.state == GroupState.VOID,
-        or_(_last_trained.is_(None), groups.c.ended_at > _last_trained),
+        in_state(groups.c.state, GroupState.VOID),
+        groups.c.ended_at > func.coalesce(_last_trained, literal_column("'-infinity'::timestamptz")),
     )
     .group_by(groups.c.void_reason)
 )

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.queries.parameters import given
 from scheduler_svc.states import GroupState, StepState, VoidReason
-from scheduler_svc.tables import dead_letters, groups, ledger, steps
+from scheduler_svc.tables import dead_letters, groups, steps, tasks
 
 LATEST_GROUPS = 100
 """Of a task, among which the share that failed is counted; the view `task_status` counts among as many."""
@@ -54,11 +54,10 @@ _latest = (
 )
 _failed = _latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
 _scored = _latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
-_sampled = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == given("of_task"), ledger.c.kind == "sampled")
 _PROGRESS = select(
     _of_latest_step(steps.c.reward),
     _of_latest_step(steps.c.staleness_mean),
-    _sampled.scalar_subquery(),
+    select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
     select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
     func.count(case((_failed, 1))),
     func.count(case((or_(_failed, _scored), 1))),
@@ -68,4 +67,4 @@ _PROGRESS = select(
 async def progress_of(connection: AsyncConnection, task: str) -> Progress:
     """As the transaction leaves it."""
     reward, staleness, tokens, letters, failures, ended = (await connection.execute(_PROGRESS, {"of_task": task})).one()
-    return Progress(reward, staleness, int(tokens), letters, Failures(failures, ended))
+    return Progress(reward, staleness, tokens, letters, Failures(failures, ended))

@@ -1,4 +1,4 @@
-"""Sentences about optimizer steps and the ledger."""
+"""Sentences about optimizer steps."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
-from scheduler_svc.queries.groups import EndedGroup
 from scheduler_svc.queries.parameters import any_of, given, in_state
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
@@ -112,7 +111,7 @@ def _batch_of(rows: Sequence[Row[int, int, int, int, float]]) -> list[BatchGroup
 
 async def tasks_in_training(connection: AsyncConnection) -> set[str]:
     """Tasks of which a step is with the trainer."""
-    return set((await connection.execute(select(steps.c.task).where(steps.c.state == StepState.BATCHED))).scalars())
+    return set((await connection.execute(select(steps.c.task).where(in_state(steps.c.state, StepState.BATCHED)))).scalars())
 
 
 async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
@@ -121,7 +120,7 @@ async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentSte
     statement = (
         select(steps.c.task, tasks.c.pool, steps.c.version)
         .join(tasks, tasks.c.id == steps.c.task)
-        .where(steps.c.state == StepState.BATCHED, steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s))
+        .where(in_state(steps.c.state, StepState.BATCHED), steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s))
         .where(~select(outbox.c.id).where(outbox.c.subject == subject).exists())
     )
     return [SentStep(row.task, row.pool, row.version) for row in (await connection.execute(statement)).all()]
@@ -186,12 +185,16 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
     """Steps of an ended task that were sent to the trainer and will not count."""
-    await connection.execute(update(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED).values(state=StepState.VOID))
+    await connection.execute(
+        update(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).values(state=StepState.VOID)
+    )
 
 
 async def take_back_steps(connection: AsyncConnection, task: str) -> None:
     """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then, and no step's."""
-    taken_back = delete(steps).where(steps.c.task == task, steps.c.state == StepState.BATCHED).returning(steps.c.version).cte("taken_back")
+    taken_back = (
+        delete(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).returning(steps.c.version).cte("taken_back")
+    )
     await connection.execute(
         update(groups)
         .where(groups.c.task == task, groups.c.state == GroupState.VOID, groups.c.step.in_(select(taken_back.c.version)))
@@ -199,15 +202,9 @@ async def take_back_steps(connection: AsyncConnection, task: str) -> None:
     )
 
 
-async def spent_tokens(connection: AsyncConnection, task: str) -> int:
-    """All that the ledger has of the task."""
-    statement = select(func.coalesce(func.sum(ledger.c.tokens), 0)).where(ledger.c.task == task)
-    return int((await connection.execute(statement)).scalar_one())
-
-
 _FIRST_NEEDED = (
     select(trajectories.c.task, func.min(trajectories.c.sequence).label("first"))
-    .where(trajectories.c.task == any_of("ids"), trajectories.c.state == TrajectoryState.SCORED)
+    .where(trajectories.c.task == any_of("ids"), in_state(trajectories.c.state, TrajectoryState.SCORED))
     .group_by(trajectories.c.task)
 )
 
@@ -215,27 +212,6 @@ _FIRST_NEEDED = (
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
     """The oldest scored message that a step of each of these tasks may still read; tasks without any are absent."""
     return {row.task: row.first for row in (await connection.execute(_FIRST_NEEDED, {"ids": sorted(ids)})).all()}
-
-
-_RECORD = insert(ledger).on_conflict_do_nothing().returning(ledger.c.id)  # without `returning`, one statement a row
-
-
-async def record_sampling(connection: AsyncConnection, tenant_of: dict[str, str], ended: Sequence[EndedGroup]) -> None:
-    """Write what groups consumed into the ledger, once for each."""
-    rows = [
-        {"tenant": tenant_of[group.task], "task": group.task, "kind": kind, "number": group.number, "tokens": tokens}
-        for group in ended
-        for kind, tokens in (("prompt", group.prompt_tokens), ("sampled", group.sampled_tokens))
-        if tokens
-    ]
-    if rows:
-        await connection.execute(_RECORD, rows)
-
-
-async def record_training(connection: AsyncConnection, updated: WeightUpdated) -> None:
-    """Write what the step trained into the ledger, once."""
-    row = {"tenant": updated.tenant, "task": updated.task, "kind": "trained", "number": updated.version, "tokens": updated.trained_tokens}
-    await connection.execute(_RECORD, [row])
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:

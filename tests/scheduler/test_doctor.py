@@ -152,6 +152,7 @@ BROKEN_BY: dict[str, str] = {
     "the ledger has what each settled group consumed, and nothing else": """
         DELETE FROM ledger WHERE kind = 'sampled' AND task = 'a' AND number = 0""",
     "the ledger has each trained step once, and nothing else": "DELETE FROM ledger WHERE kind = 'trained' AND task = 'a' AND number = 2",
+    "a task's totals are what the ledger has of it": "UPDATE tasks SET booked_tokens = booked_tokens - 1 WHERE id = 'a'",
     "what is booked is booked to the task's tenant": "UPDATE ledger SET tenant = 'other' WHERE task = 'a' AND kind = 'trained'",
     "a task's adapter and checkpoint are its last trained step's": "UPDATE tasks SET checkpoint = NULL WHERE id = 'a'",
     "a trained step's adapter is its own task's and version's": """

@@ -1,0 +1,58 @@
+"""Sentences about what tasks have consumed. Each row of the ledger is written once, and counted in its task's totals with it, so
+that nobody adds up a task's past."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from sqlalchemy import BigInteger, Integer, Text, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.queries.parameters import Rows
+from scheduler_svc.tables import ledger, tasks
+
+
+class Entry(NamedTuple):
+    """A row of the ledger; there is one of each task, kind and number."""
+
+    tenant: str
+    task: str
+    kind: Literal["prompt", "sampled", "trained", "evaluation"]
+    number: int
+    """The group's, or, where it was trained, the version that the step made."""
+    tokens: int
+
+
+_entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger)
+_booked = (
+    insert(ledger)
+    .from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields)))
+    .on_conflict_do_nothing()
+    .returning(ledger.c.task, ledger.c.kind, ledger.c.tokens)
+    .cte("booked")
+)
+_total = (
+    select(
+        _booked.c.task,
+        func.sum(_booked.c.tokens).label("booked"),
+        func.coalesce(func.sum(_booked.c.tokens).filter(_booked.c.kind == "sampled"), 0).label("sampled"),
+    )
+    .group_by(_booked.c.task)
+    .subquery("total")
+)
+_BOOK = (
+    update(tasks)
+    .where(tasks.c.id == _total.c.task)
+    .values(booked_tokens=tasks.c.booked_tokens + _total.c.booked, sampled_tokens=tasks.c.sampled_tokens + _total.c.sampled)
+)
+
+
+async def book(connection: AsyncConnection, entries: Sequence[Entry]) -> None:
+    """Write these of tasks that are locked; what is there already stays and does not count again."""
+    if entries:
+        await connection.execute(_BOOK, _entry.of(entries))
+
+
+async def booked_tokens(connection: AsyncConnection, task: str) -> int:
+    """All that the ledger has of the task."""
+    return int((await connection.execute(select(tasks.c.booked_tokens).where(tasks.c.id == task))).scalar_one())
