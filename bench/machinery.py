@@ -5,6 +5,7 @@
 - Per trajectory: processor time of each service, PostgreSQL statements, write-ahead log and bytes kept.
 - Memory per waiting task and per trajectory in flight.
 - How long one admission takes with 10, 100, 1,000 and 5,000 running tasks.
+- How long the scheduler takes to note a step of a task that has 10, 1,000 and 10,000 steps behind it.
 """
 
 import argparse
@@ -24,8 +25,9 @@ from bench import report, timeline
 from bench.injected import Times, Work
 from bench.scaling import all_finished, scheduler_knows, submission
 from bench.services import BenchError, Services, postgres, services
-from bench.standins import POOL, Trace, at_work
+from bench.standins import POOL, Trace, TrainedSpan, at_work, updated
 from common.bus import Bus
+from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas import servers
 from scheduler_svc.admission import Capacity
@@ -35,6 +37,8 @@ NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
 ADMISSIONS = 40
 """Timed, for each number of tasks."""
+PAST_STEPS = (10, 1_000, 10_000)
+"""That a task has behind it when its next one is noted."""
 WAIT_MS = 1000
 """An environment's answer while memory is measured."""
 
@@ -293,7 +297,86 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
     }
 
 
-PARTS = {"throughput": throughput, "statements": statements, "memory": memory, "decisions": decisions}
+# ---------------------------------------------------------------------------------------------------------------- past
+
+
+def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of sending and noting one step, and of what cleaning asks after it, by how many steps lie behind; rolled back."""
+    from scheduler_svc.migrate import migrate
+
+    del folder, options
+    port, _ = server
+    found: dict[str, Any] = {}
+    for count in PAST_STEPS:
+        database = f"past_{count}"
+        servers.create_database(port, database)
+        url = servers.database_url(port, database)
+        migrate(url)
+        found[f"{count}"] = asyncio.run(_past(url, count))
+    return found
+
+
+PAST = """
+UPDATE tasks SET state = 'running', family = 'module', version = {steps}, admitted = 4 * {steps} + 2, voided = 2 * {steps};
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
+    SELECT 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
+INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
+    SELECT 't', number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 8 + m + 1, now()
+    FROM groups, generate_series(0, 7) m;
+INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
+    SELECT 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
+    FROM generate_series(2 * {steps} + 2, 4 * {steps} + 1) n;
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
+                   first_admitted_at, first_scored_at, last_scored_at, trained_at)
+    SELECT 't', n, 'trained', 0, 0, 0, 1, '{{}}', '{{}}', now(), now(), now(), now() FROM generate_series(0, {steps} - 1) n;
+INSERT INTO ledger (tenant, task, kind, number, tokens)
+    SELECT 't', 't', kind, n, 1 FROM unnest(ARRAY['prompt', 'sampled']) kind, generate_series(0, 2 * {steps} - 1) n;
+ANALYZE
+"""
+"""What a task `t` with two groups a step leaves behind, as many void ones among it, and its next step, which is ready."""
+
+
+async def _past(url: str, count: int) -> dict[str, float]:
+    from sqlalchemy import text
+
+    from scheduler_svc import settlement
+    from scheduler_svc.database import Database
+    from scheduler_svc.queries import steps, tasks
+
+    class RolledBack(Exception):
+        pass
+
+    spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
+    database = await Database.connect(url)
+    spent: list[float] = []
+    try:
+        async with database.transaction() as connection:
+            await tasks.add_task(connection, "t", spec)
+            for statement in PAST.format(steps=count).split(";"):
+                await connection.execute(text(statement))
+        for _ in range(ADMISSIONS):
+            began = time.perf_counter()
+            try:
+                async with database.transaction() as connection:
+                    members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
+                    batch = TrainBatch(
+                        tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members
+                    )
+                    message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
+                    await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
+                    await steps.first_needed_sequences(connection, ["t"])
+                    spent.append(time.perf_counter() - began)
+                    raise RolledBack
+            except RolledBack:
+                pass
+    finally:
+        await database.close()
+    return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}
+
+
+PARTS = {"throughput": throughput, "statements": statements, "memory": memory, "decisions": decisions, "past": past}
 
 
 if __name__ == "__main__":

@@ -205,6 +205,8 @@ def machinery(result: Result) -> str:
     for case, found in result.get("decisions", {}).items():
         spent = f"{found['p50_ms']} (p90 {found['p90_ms']}), of it in the scheduler's process {found['scheduler_cpu_p50_ms']}"
         lines.append(f"| one admission, {case}, ms | {spent} |")
+    for steps, found in result.get("past", {}).items():
+        lines.append(f"| one step noted, {int(steps):,} steps behind it, ms | {found['p50_ms']} (p90 {found['p90_ms']}) |")
     return "\n".join(lines)
 
 

@@ -167,10 +167,11 @@ class WaitingTrainer:
             span = TrainedSpan(batch.task, batch.version, asked_at, started_at, time.time())
         self._trace.trained.append(span)
         tokens = sum(len(member.transcript) for message in messages for member in message.members)
-        yield _updated(batch, span, tokens)
+        yield updated(batch, span, tokens)
 
 
-def _updated(batch: TrainBatch, span: TrainedSpan, tokens: int) -> Outgoing:
+def updated(batch: TrainBatch, span: TrainedSpan, tokens: int) -> Outgoing:
+    """The message that the step of `batch` was taken."""
     version = batch.version + 1
     blob = BlobRef(name=f"{batch.task}.v{version}.adapter-0", size_bytes=1, sha256="0" * 64)
     update = WeightUpdated(
