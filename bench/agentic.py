@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +32,7 @@ from bench.scaling import DRAWN_TASKS, POLICIES
 from bench.services import BenchError
 from bench.standins import SampledSpan, Trace
 from bench.tap import overheard, sampled_spans
-from bench.trl import WORKLOADS, spec
+from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.tasks import ENDED
 from marlaas import stack as stacks
 from marlaas.client import Client, ClientError
@@ -73,7 +73,7 @@ def main() -> None:
         raise BenchError(f"{len(failed)} policies failed")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
@@ -83,8 +83,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=2, help="a step")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--name", default="agentic", help="of the result")
-    parser.set_defaults(staleness=0)
-    return parser.parse_args()
+    parser.set_defaults(staleness=0, learning_rate=LEARNING_RATE)  # what tasks of `bench.trl` are made of besides
+    return parser.parse_args(given)
 
 
 # -------------------------------------------------------------------------------------------------------------- stack

@@ -42,6 +42,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "tools": {"turns": 3, "latency": "uniform", "latency_s": 1.1, "spread": 0.9 / 1.1},
 }
 RANK = 8
+LEARNING_RATE = 2e-3
 MAX_TOKENS = 16
 EPISODES = 64
 """That tell what an adapter has reached."""
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--staleness", type=int, default=0, help="ours; TRL is strictly on policy")
     parser.add_argument("--runs", type=int, default=3, help="of each side, but once of one-by-one, which takes minutes; the median counts")
     parser.add_argument("--name", default="trl", help="of the result; sides left out keep what an earlier run of the same work found")

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from bench import cores, pages, stages
+from bench import agentic, cores, pages, stages
 from bench.services import BenchError
 from bench.standins import SampledSpan, Trace, TrainedSpan
 from bench.tap import Heard, overheard, sampled_spans
+from bench.trl import spec
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (
@@ -41,6 +42,12 @@ GROUP = GroupContext(
     seed=9,
     deadline_s=1.5,
 )
+
+
+def test_its_options_make_tasks() -> None:
+    made = [spec(agentic.WORKLOAD, agentic.arguments(["--tasks", "2", "--steps", "5"]), number) for number in range(2)]
+    assert [task.steps for task in made] == [5, 5] and made[0].seed != made[1].seed
+    assert {task.algorithm.max_staleness for task in made} == {0}
 
 
 def asked(member: int, turn: int) -> SampleTurns:
