@@ -41,10 +41,10 @@ endif
 demo: install
 	$(BIN)/marlaas demo
 
-# In three processes, since most tests wait for servers more than they compute: a third of the time that one takes. One: make test WORKERS=0
+# In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
 chaos: install

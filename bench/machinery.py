@@ -330,7 +330,8 @@ INSERT INTO groups (task, number, version, state, void_reason, row, seed, charge
     FROM generate_series(2 * {steps} + 2, 4 * {steps} + 1) n;
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)
-    SELECT 't', n, 'trained', 0, 0, 0, 1, '{{}}', '{{}}', now(), now(), now(), now() FROM generate_series(0, {steps} - 1) n;
+    SELECT 't', n, 'trained', 0, 0, 0, 1, '{{}}', jsonb_build_object('name', n::text, 'size_bytes', 1, 'sha256', repeat('0', 64)),
+           now(), now(), now(), now() FROM generate_series(0, {steps} - 1) n;
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT 't', 't', kind, n, 1 FROM unnest(ARRAY['prompt', 'sampled']) kind, generate_series(0, 2 * {steps} - 1) n;
 ANALYZE
@@ -341,7 +342,7 @@ ANALYZE
 async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc import settlement
+    from scheduler_svc import cleaning, settlement
     from scheduler_svc.database import Database
     from scheduler_svc.queries import steps, tasks
 
@@ -365,7 +366,8 @@ async def _past(url: str, count: int) -> dict[str, float]:
                         tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members
                     )
                     message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                    await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
+                    task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
+                    await cleaning.grown_old(connection, task)  # pyright: ignore
                     await steps.first_needed_sequences(connection, ["t"])
                     spent.append(time.perf_counter() - began)
                     raise RolledBack

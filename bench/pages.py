@@ -215,7 +215,8 @@ def trl(result: Result) -> str:
     options = result["options"]
     lines = [
         f"{_machine(result)} {options['tasks']} tasks, {options['steps']} steps of {options['groups']} × {options['size']} attempts;"
-        f" ours may be {options['staleness']} versions behind.",
+        f" ours may be {options['staleness']} versions behind"
+        + (f", and take {options['our_steps']} steps." if options.get("our_steps") else "."),
         "",
         "| workload | way | all trained, s | processor, s | with starting it, s | reward in training, first → last steps"
         " | reward afterwards, on other rows | memory, MiB |",
@@ -227,7 +228,9 @@ def trl(result: Result) -> str:
                 reward = f"{found['reward']['first']:.3f} → {found['reward']['last']:.3f}"
                 spread = f" ({found['all_train_s'][0]} – {found['all_train_s'][-1]})" if len(found["all_train_s"]) > 1 else ""
                 times_s = f"{found['train_s']}{spread} | {found.get('cpu_s', '–')} | {found['with_starts_s']}"
-                lines.append(f"| {workload} | {way} | {times_s} | {reward} | {found['reached']:.3f} | {found['peak_mib']} |")
+                reached = found.get("all_reached", [])
+                among = f" ({min(reached):.3f} – {max(reached):.3f})" if len(reached) > 1 else ""
+                lines.append(f"| {workload} | {way} | {times_s} | {reward} | {found['reached']:.3f}{among} | {found['peak_mib']} |")
         if times := result.get(workload, {}).get("times_faster_than_the_better"):
             lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | | | |")
     return "\n".join(lines)
@@ -289,10 +292,10 @@ TABLES: dict[str, Table] = {
     "scaling-8-steps": scaling,
     "scaling-1000": scaling,
     "agentic": agentic,
-    "agentic-32": agentic,
     "machinery": machinery,
     "trl": trl,
     "trl-asynchronous": trl,
+    "trl-eight": trl,
     "shared-steps-cpu": shared_steps,
     "shared-steps-tiny": shared_steps,
     "trainer-overhead": outside_torch,

@@ -46,6 +46,8 @@ LEARNING_RATE = 2e-3
 MAX_TOKENS = 16
 EPISODES = 64
 """That tell what an adapter has reached."""
+EACH = {"all_train_s": "train_s", "all_reached": "reached"}
+"""That is told of every run, not only of the median one."""
 TASK_S = 1200.0
 """A TRL process that takes longer is given up."""
 
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--sides", type=lambda text: text.split(","), default=["marlaas", "one-by-one", "parallel"])
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--our-steps", type=int, help="where ours reach as much with fewer; default: as many")
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
@@ -67,6 +70,7 @@ def main() -> None:
     machine = report.machine()
     python = options.python or installed()
     work = {name: getattr(options, name) for name in ("tasks", "steps", "groups", "size", "learning_rate", "staleness")}
+    work |= {"our_steps": options.our_steps} if options.our_steps else {}
     earlier = report.read(options.name)
     result: dict[str, Any] = (earlier if earlier.get("options") == work else {}) | {"machine": machine, "options": work}
     for workload in options.workloads:
@@ -74,7 +78,7 @@ def main() -> None:
         for side in options.sides:
             runs = [one_run(workload, side, options, python) for _ in range(1 if side == "one-by-one" else options.runs)]
             runs.sort(key=lambda run: run["train_s"])
-            found[side] = runs[len(runs) // 2] | {"all_train_s": [run["train_s"] for run in runs]}
+            found[side] = runs[len(runs) // 2] | {name: [run[one] for run in runs] for name, one in EACH.items()}
             print(f"{workload}, {side}: {json.dumps(found[side])}", flush=True)
         others = [found[side]["train_s"] for side in ("one-by-one", "parallel") if side in found]
         if "marlaas" in found and others:
@@ -186,6 +190,7 @@ def _ended(process: "subprocess.Popen[str]") -> Any:
 
 def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
     """The same on the one-machine stack, all tasks at once, each of its own tenant."""
+    options = argparse.Namespace(**vars(options) | {"steps": options.our_steps or options.steps})
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         began = time.monotonic()

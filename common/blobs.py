@@ -28,6 +28,8 @@ from common.streams import BLOBS_BUCKET
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Reading is quadratic in the number of chunks with nats-py's plain `get`, and slow at its default of 128 KiB."""
+SMALL_BYTES = 1024 * 1024
+"""Up to here a blob of one chunk is read as one message."""
 FETCH_TIMEOUT_S = 120.0
 """nats-py's `get` waits for ever when the connection breaks under it."""
 
@@ -90,17 +92,22 @@ class Blobs:
         """The store's errors go through. Raises: Reject when the blob is not whole."""
         store = await self._store()
         info = await store.get_info(ref.name)
-        try:
-            if info.chunks == 1:  # two requests, where nats-py makes a consumer of its own for every blob
-                return (await self._js.get_last_msg(f"OBJ_{BLOBS_BUCKET}", _chunk_subject(info))).data or b""
-        except NotFoundError:
-            raise Reject(_in_part(ref)) from None
+        if info.chunks == 1 and info.size is not None and info.size <= SMALL_BYTES:
+            # Two requests, where nats-py makes a consumer of its own for every blob.
+            with suppress(TimeoutError):  # on a slow line it needs longer than an answer may take
+                return await self._only_chunk(ref, info)
         if not await self._is_whole(info):
             raise Reject(_in_part(ref))
         packed = io.BytesIO()
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             await store.get(ref.name, writeinto=packed)
         return packed.getvalue()
+
+    async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
+        try:
+            return (await self._js.get_last_msg(f"OBJ_{BLOBS_BUCKET}", _chunk_subject(info))).data or b""
+        except NotFoundError:
+            raise Reject(_in_part(ref)) from None
 
     async def delete(self, name: str) -> None:
         """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is away or full."""

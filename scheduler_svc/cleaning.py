@@ -105,7 +105,7 @@ class Cleaner:
         # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
         settled = await self._settled()
         async with self._database.transaction() as connection:
-            old = [await _grown_old(connection, task) for task in advanced]
+            old = [await grown_old(connection, task) for task in advanced]
             needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
         for task in {task.id: task for task in advanced}.values():
             if not task.is_live:
@@ -174,7 +174,7 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     return NeededBlobs(found.is_live, found.version, needed)
 
 
-async def _grown_old(connection: AsyncConnection, task: Task) -> list[str]:
+async def grown_old(connection: AsyncConnection, task: Task) -> list[str]:
     """Blobs that the task's newest step has made unneeded."""
     kept = await _kept(connection, task)
     aged = [blob for blob in await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old())) if not _is_kept(blob, kept)]

@@ -127,7 +127,7 @@ async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task],
     equal = [found for found in equal if by_id[found.group.task].spec.algorithm.max_refills]
     if not equal:
         return []
-    spent = await groups.refills_by_version(connection, {found.group.task for found in equal})
+    spent = await groups.refills_by_version(connection, {(found.group.task, found.version) for found in equal})
     refilled: list[GroupKey] = []
     for found in equal:
         task, used = found.group.task, spent.get((found.group.task, found.version), 0)

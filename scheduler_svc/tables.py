@@ -89,7 +89,7 @@ tasks = Table(
     Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
     Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
     Column("group_tokens", Double),  # that a group is expected to take; absent until one was ready
-    Column("booked_tokens", BigInteger, nullable=False, server_default=text("0")),  # all that the ledger has of it
+    Column("booked_tokens", BigInteger, nullable=False, server_default=text("0")),  # all that the ledger has of it: a trigger's
     Column("sampled_tokens", BigInteger, nullable=False, server_default=text("0")),  # of those
     Column("start", JSONB),  # the adapter of version 0, where that is another task's
     Column("adapter", JSONB),
@@ -227,6 +227,7 @@ evaluation_groups = Table(
     ForeignKeyConstraint(["task", "version"], ["evaluations.task", "evaluations.version"], ondelete="CASCADE"),
     _one_of("state", EvaluationGroupState, "state"),
     CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
+    Index("ix_evaluation_groups_version", "task", "version"),
     Index("ix_evaluation_groups_live", "task", "number", postgresql_where=text("state IN ('planned', 'open')")),
 )
 

@@ -1,4 +1,4 @@
-"""Real servers for tests: one NATS and one PostgreSQL per run, each test with streams and a database of its own."""
+"""Real servers for tests: one PostgreSQL for each process that runs tests, a database and a NATS of its own for each test."""
 
 import asyncio
 import signal
@@ -14,12 +14,26 @@ from common.bus import Bus
 from marlaas import servers
 from marlaas.servers import Command
 
-LONGEST = ("tests/compose/", "tests/common/test_cluster", "tests/trainer/test_process", "tests/e2e/", "tests/scheduler/test_doctor")
+LONGEST = (
+    "tests/compose/",
+    "tests/rollout/",
+    "tests/common/test_cluster",
+    "tests/trainer/test_process",
+    "tests/e2e/",
+    "tests/scheduler/test_doctor",
+)
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
+ONE_ENGINE = "tests/rollout/"
+"""Files that share an inference engine."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one process runs where there are several: a file, or all files that share an engine."""
     items.sort(key=lambda item: next((place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST)))
+    for item in items:
+        together = ONE_ENGINE if item.nodeid.startswith(ONE_ENGINE) else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(together))
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class DockerSandbox(Sandbox):
             limits = Rlimits(bounds.memory_bytes, cpu_s=math.ceil(bounds.time_s) + 1)
             printed = Printed(bounds.output_bytes)
             stopped = await _watched(container, standard_input(source, limits), printed, bounds)
-            status = None if stopped is not None else await self._asked(lambda engine: engine.wait(container.id)["StatusCode"])
+            status = None if stopped is not None else await self._status(container)
             return ended(printed, stopped, status)
 
     async def close(self) -> None:
@@ -160,6 +160,13 @@ class DockerSandbox(Sandbox):
             await asyncio.shield(self._asked(lambda engine: engine.remove_container(config["Id"], force=True)))
             raise
         return _Container(config["Id"], reader, writer)
+
+    async def _status(self, container: _Container) -> int:
+        """The exit status, which is asked for when the output has ended."""
+        try:
+            return await self._asked(lambda engine: engine.wait(container.id)["StatusCode"])
+        except NotFound:  # a replica that started at this moment has swept it
+            raise SandboxUnavailable("Docker: the container was removed before it could be asked how its run ended") from None
 
     async def _remove(self, container: _Container) -> None:
         # Closing alone leaves the connection open, since the SDK holds it too: with output in it that nobody reads the engine, which

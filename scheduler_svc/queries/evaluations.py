@@ -85,7 +85,7 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
     """The task's first planned group becomes open; None when there is none."""
     first = (
         select(func.min(evaluation_groups.c.number))
-        .where(evaluation_groups.c.task == task, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+        .where(evaluation_groups.c.task == task, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
         .scalar_subquery()
     )
     opened = (
@@ -203,7 +203,7 @@ async def _end(connection: AsyncConnection, keys: Collection[GroupKey], conditio
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
     statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-        evaluation_groups.c.task == task, evaluation_groups.c.state != EvaluationGroupState.ENDED
+        evaluation_groups.c.task == task, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
     )
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
@@ -227,7 +227,7 @@ async def complete(connection: AsyncConnection, keys: Collection[EvaluationKey])
     left = select(evaluation_groups.c.number).where(
         evaluation_groups.c.task == evaluations.c.task,
         evaluation_groups.c.version == evaluations.c.version,
-        evaluation_groups.c.state != EvaluationGroupState.ENDED,
+        in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN),
     )
     statement = (
         select(evaluations.c.task, evaluations.c.version)

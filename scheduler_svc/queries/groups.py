@@ -207,14 +207,17 @@ async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -
     return {(row.task, row.number) for row in (await connection.execute(_MARK_READY, keys(found))).all()}
 
 
-async def refills_by_version(connection: AsyncConnection, ids: Collection[str]) -> dict[tuple[str, int], int]:
-    """Groups of these tasks that were void for equal rewards, by (task, version that sampled them)."""
-    statement = (
-        select(groups.c.task, groups.c.version, func.count())
-        .where(groups.c.task.in_(sorted(ids)), groups.c.void_reason == VoidReason.ZERO_VARIANCE.value)
-        .group_by(groups.c.task, groups.c.version)
-    )
-    return {(task, version): count for task, version, count in (await connection.execute(statement)).all()}
+_REFILLS = (
+    select(groups.c.task, groups.c.version, func.count().label("refills"))
+    .where(keyed(groups.c.task, groups.c.version), in_state(groups.c.void_reason, VoidReason.ZERO_VARIANCE))
+    .group_by(groups.c.task, groups.c.version)
+)
+
+
+async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """How many groups were void for equal rewards, by (task, version that sampled them)."""
+    found = (await connection.execute(_REFILLS, keys(versions))).all()
+    return {(row.task, row.version): row.refills for row in found}
 
 
 async def void_groups(connection: AsyncConnection, keys: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
@@ -306,7 +309,7 @@ async def unbatched_groups(connection: AsyncConnection, task: str, version: int)
 
 async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
     """How many groups of each task wait to be trained; tasks without any are absent."""
-    statement = select(groups.c.task, func.count().label("ready")).where(groups.c.state == GroupState.READY).group_by(groups.c.task)
+    statement = select(groups.c.task, func.count().label("ready")).where(in_state(groups.c.state, GroupState.READY)).group_by(groups.c.task)
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
 
 

@@ -1,10 +1,10 @@
-"""Sentences about what tasks have consumed. Each row of the ledger is written once, and counted in its task's totals with it, so
-that nobody adds up a task's past."""
+"""Sentences about what tasks have consumed. Each row of the ledger is written once; PostgreSQL counts it in its task's totals
+(the trigger of migration 0010), so that nobody adds up a task's past."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from sqlalchemy import BigInteger, Integer, Text, func, select, update
+from sqlalchemy import BigInteger, Integer, Text, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -24,27 +24,7 @@ class Entry(NamedTuple):
 
 
 _entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger)
-_booked = (
-    insert(ledger)
-    .from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields)))
-    .on_conflict_do_nothing()
-    .returning(ledger.c.task, ledger.c.kind, ledger.c.tokens)
-    .cte("booked")
-)
-_total = (
-    select(
-        _booked.c.task,
-        func.sum(_booked.c.tokens).label("booked"),
-        func.coalesce(func.sum(_booked.c.tokens).filter(_booked.c.kind == "sampled"), 0).label("sampled"),
-    )
-    .group_by(_booked.c.task)
-    .subquery("total")
-)
-_BOOK = (
-    update(tasks)
-    .where(tasks.c.id == _total.c.task)
-    .values(booked_tokens=tasks.c.booked_tokens + _total.c.booked, sampled_tokens=tasks.c.sampled_tokens + _total.c.sampled)
-)
+_BOOK = insert(ledger).from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields))).on_conflict_do_nothing()
 
 
 async def book(connection: AsyncConnection, entries: Sequence[Entry]) -> None:

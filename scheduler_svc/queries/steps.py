@@ -251,12 +251,14 @@ async def adapter_of(connection: AsyncConnection, task: str, version: int) -> Ad
 _BLOBS = select(steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
     steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED
 )
-_BLOBS_OF_VERSIONS = _BLOBS.where(steps.c.version + 1 == any_of("versions", Integer))
+_BLOBS_OF_VERSIONS = _BLOBS.where(steps.c.version == any_of("trained_from", Integer))
 
 
 async def blobs_of_steps(connection: AsyncConnection, task: str, *, versions: Collection[int] | None = None) -> list[StepBlob]:
     """What the task's trained steps name, or those of them that made one of `versions`."""
-    statement, which = (_BLOBS, {}) if versions is None else (_BLOBS_OF_VERSIONS, {"versions": sorted(versions)})
+    statement, which = _BLOBS, dict[str, object]()
+    if versions is not None:
+        statement, which = _BLOBS_OF_VERSIONS, {"trained_from": [version - 1 for version in sorted(versions)]}
     return [
         StepBlob(row["version"] + 1, kind, from_json(BlobRef, row[kind]))
         for row in (await connection.execute(statement, {"of_task": task, **which})).mappings()

@@ -361,7 +361,8 @@ async def count_admitted(connection: AsyncConnection, admitted: Mapping[str, int
 
 _charged = Rows("charged", id=Text, tokens=Double)
 _CHARGE_TASKS = update(tasks).where(tasks.c.id == _charged.c.id).values(virtual_time=tasks.c.virtual_time + _charged.c.tokens)
-_LOCK_TENANTS = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update()
+# As an update locks them: rows of the ledger that name a tenant, written by others, must not stand in the way.
+_LOCK_TENANTS = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update(key_share=True)
 _CHARGE_TENANTS = (
     update(tenants).where(tenants.c.id == _charged.c.id).values(virtual_time=tenants.c.virtual_time + _charged.c.tokens / tenants.c.weight)
 )

@@ -91,6 +91,9 @@ def test_tables_are_made_of_what_was_measured() -> None:
     side |= {"all_train_s": [3.0, 4.0, 5.0]}
     result = {"machine": machine, "options": {"tasks": 2, "steps": 3, "groups": 4, "size": 5, "staleness": 0}, "single": {"marlaas": side}}
     assert "| single | marlaas | 4.0 (3.0 – 5.0) | 6.0 | 9.0 | 0.100 → 0.500 | 0.250 | 7 |" in pages.trl(result)
+    side["all_reached"], result["options"]["our_steps"] = [0.25, 0.5, 0.2], 2
+    assert "ours may be 0 versions behind, and take 2 steps." in pages.trl(result)
+    assert "| 0.250 (0.200 – 0.500) | 7 |" in pages.trl(result)
     decisions = {"10 tasks, one tenant": {"p50_ms": 1.5, "p90_ms": 2.5, "scheduler_cpu_p50_ms": 0.5}}
     made = pages.machinery({"machine": machine, "decisions": decisions})
     assert "| one admission, 10 tasks, one tenant, ms | 1.5 (p90 2.5), of it in the scheduler's process 0.5 |" in made

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
-from scheduler_svc import settlement
+from scheduler_svc import cleaning, settlement
 from scheduler_svc.database import Database
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import evaluations, groups, ledger, steps, tasks
@@ -34,7 +34,8 @@ INSERT INTO groups (task, number, version, state, void_reason, row, seed, charge
     FROM tasks, generate_series(0, {PAST - 1}) n;
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)
-    SELECT id, n, 'trained', 0, 0, 0, 1, '{{}}', '{{}}', now(), now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
+    SELECT id, n, 'trained', 0, 0, 0, 1, '{{}}', jsonb_build_object('name', n::text, 'size_bytes', 1, 'sha256', repeat('0', 64)),
+           now(), now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, {PAST - 1}) n;
 INSERT INTO evaluations (task, version, state) SELECT id, 0, 'finished' FROM tasks;
@@ -60,7 +61,9 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
     )
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
-    assert await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS) is not None
+    task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)
+    assert task is not None
+    assert await cleaning.grown_old(connection, task)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,10 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
         lambda connection: groups.unbatched_groups(connection, "t0", PAST),
         lambda connection: steps.first_needed_sequences(connection, ["t0", "t1"]),
         lambda connection: steps.sent_before(connection, 0.0),
+        lambda connection: groups.ready_groups(connection),
+        lambda connection: groups.refills_by_version(connection, {("t0", PAST - 1)}),
+        lambda connection: evaluations.complete(connection, {("t0", 0)}),
+        lambda connection: evaluations.live_group_keys(connection, "t0"),
         lambda connection: progress_of(connection, "t0"),
         lambda connection: ledger.booked_tokens(connection, "t0"),
         step_batched_and_trained,
