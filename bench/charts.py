@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -66,7 +67,8 @@ def _idle(runs: Runs, name: str) -> Path:
             shares = []
             for policy in policies:
                 chosen = [run[stage] for run in runs if run["policy"] == policy and run["tasks"] == most]
-                shares.append(100 * median([use["busy"] if place == "busy" else use["idle_by_cause"][place] for use in chosen]))
+                # Means: medians of shares would not add up to the whole.
+                shares.append(100 * fmean([use["busy"] if place == "busy" else use["idle_by_cause"][place] for use in chosen]))
             label = "busy" if place == "busy" else f"idle; tasks: {place}"
             axes.barh(policies, shares, left=left, color=PLACE_COLOURS.get(place, "black"), label=label)
             left = [one + share for one, share in zip(left, shares, strict=True)]

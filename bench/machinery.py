@@ -45,8 +45,8 @@ WAIT_MS = 1000
 
 def main() -> None:
     options = arguments()
-    work = {name: value for name, value in vars(options).items() if name != "parts"}
-    earlier = report.read("machinery")
+    work = {name: value for name, value in vars(options).items() if name not in ("parts", "name")}
+    earlier = report.read(options.name)
     result = (earlier if earlier.get("options") == work else {}) | {"machine": report.machine(), "options": work}
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
         folder = Path(name)
@@ -55,7 +55,7 @@ def main() -> None:
             for part in options.parts:
                 result[part] = PARTS[part](folder, server, options)
                 print(f"{part}: {result[part]}", flush=True)
-    print(f"written: {report.write('machinery', result)}")
+    print(f"written: {report.write(options.name, result)}")
 
 
 def arguments() -> argparse.Namespace:
@@ -66,6 +66,7 @@ def arguments() -> argparse.Namespace:
         default=list(PARTS),
         help=f"of {', '.join(PARTS)}; others keep what an earlier run found",
     )
+    parser.add_argument("--name", default="machinery", help="of the result")
     parser.add_argument("--tasks", type=int, default=32)
     parser.add_argument("--steps", type=int, default=8, help="of each task")
     parser.add_argument("--size", type=int, default=8, help="members of a group")

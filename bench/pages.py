@@ -293,6 +293,7 @@ TABLES: dict[str, Table] = {
     "scaling-1000": scaling,
     "agentic": agentic,
     "machinery": machinery,
+    "machinery-past": machinery,
     "trl": trl,
     "trl-asynchronous": trl,
     "trl-eight": trl,
