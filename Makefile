@@ -44,7 +44,7 @@ demo: install
 # In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
 chaos: install

@@ -23,17 +23,10 @@ LONGEST = (
     "tests/scheduler/test_doctor",
 )
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
-ONE_ENGINE = "tests/rollout/"
-"""Files that share an inference engine."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one process runs where there are several: a file, or all files that share an engine."""
     items.sort(key=lambda item: next((place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST)))
-    for item in items:
-        together = ONE_ENGINE if item.nodeid.startswith(ONE_ENGINE) else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(together))
 
 
 @contextmanager
