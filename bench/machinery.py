@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,8 @@ from scheduler_svc.policy import Policy
 
 NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
-ADMISSIONS = 40
-"""Timed, for each number of tasks."""
+TIMED = 40
+"""Admissions and steps, of each case."""
 PAST_STEPS = (10, 1_000, 10_000)
 """That a task has behind it when its next one is noted."""
 WAIT_MS = 1000
@@ -234,22 +236,43 @@ async def _until(running: Services, query: str, wanted: int) -> None:
             await asyncio.sleep(0.1)
 
 
+# ----------------------------------------------------------------------------------------- a scheduler's work, taken back
+
+
+def _migrated_database(port: int, name: str) -> str:
+    """Its address."""
+    from scheduler_svc.migrate import migrate
+
+    servers.create_database(port, name)
+    url = servers.database_url(port, name)
+    migrate(url)
+    return url
+
+
+class _RolledBack(Exception):
+    pass
+
+
+@asynccontextmanager
+async def _rolled_back(database: Any) -> AsyncGenerator[Any]:
+    """A transaction of which nothing stays."""
+    with suppress(_RolledBack):
+        async with database.transaction() as connection:
+            yield connection
+            raise _RolledBack
+
+
 # ----------------------------------------------------------------------------------------------------------- decisions
 
 
 def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of one admission of one group, transaction included, by how many tasks could be next; rolled back each time."""
-    from scheduler_svc.migrate import migrate
-
     del folder
     port, _ = server
     found: dict[str, Any] = {}
     for tenants in ("one tenant", "a tenant each"):
         for count in options.counts:
-            database = f"decisions_{count}_{tenants.replace(' ', '_')}"
-            servers.create_database(port, database)
-            url = servers.database_url(port, database)
-            migrate(url)
+            url = _migrated_database(port, f"decisions_{count}_{tenants.replace(' ', '_')}")
             found[f"{count} tasks, {tenants}"] = asyncio.run(_decisions(url, count, tenants == "one tenant"))
     return found
 
@@ -260,9 +283,6 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
     from scheduler_svc import dispatch
     from scheduler_svc.database import Database
     from scheduler_svc.queries import tasks
-
-    class RolledBack(Exception):
-        pass
 
     database = await Database.connect(url)
     work = Work(count, 1000, 8, 8, 1, 64)
@@ -277,18 +297,14 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
             await connection.execute(text("ANALYZE"))
         spent: list[float] = []
         computed: list[float] = []
-        for _ in range(ADMISSIONS):
+        for _ in range(TIMED):
             began, began_cpu = time.perf_counter(), time.process_time()
-            try:
-                async with database.transaction() as connection:
-                    opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
-                    spent.append(time.perf_counter() - began)
-                    computed.append(time.process_time() - began_cpu)
-                    if opened != 1:
-                        raise BenchError(f"{opened} groups were admitted, expected 1")
-                    raise RolledBack
-            except RolledBack:
-                pass
+            async with _rolled_back(database) as connection:
+                opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
+                spent.append(time.perf_counter() - began)
+                computed.append(time.process_time() - began_cpu)
+                if opened != 1:
+                    raise BenchError(f"{opened} groups were admitted, expected 1")
     finally:
         await database.close()
     return {
@@ -303,18 +319,9 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
 
 def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of sending and noting one step, and of what cleaning asks after it, by how many steps lie behind; rolled back."""
-    from scheduler_svc.migrate import migrate
-
     del folder, options
     port, _ = server
-    found: dict[str, Any] = {}
-    for count in PAST_STEPS:
-        database = f"past_{count}"
-        servers.create_database(port, database)
-        url = servers.database_url(port, database)
-        migrate(url)
-        found[f"{count}"] = asyncio.run(_past(url, count))
-    return found
+    return {f"{count}": asyncio.run(_past(_migrated_database(port, f"past_{count}"), count)) for count in PAST_STEPS}
 
 
 PAST = """
@@ -347,9 +354,6 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from scheduler_svc.database import Database
     from scheduler_svc.queries import steps, tasks
 
-    class RolledBack(Exception):
-        pass
-
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     database = await Database.connect(url)
     spent: list[float] = []
@@ -358,22 +362,16 @@ async def _past(url: str, count: int) -> dict[str, float]:
             await tasks.add_task(connection, "t", spec)
             for statement in PAST.format(steps=count).split(";"):
                 await connection.execute(text(statement))
-        for _ in range(ADMISSIONS):
+        for _ in range(TIMED):
             began = time.perf_counter()
-            try:
-                async with database.transaction() as connection:
-                    members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
-                    batch = TrainBatch(
-                        tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members
-                    )
-                    message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                    task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
-                    await cleaning.grown_old(connection, task)  # pyright: ignore
-                    await steps.first_needed_sequences(connection, ["t"])
-                    spent.append(time.perf_counter() - began)
-                    raise RolledBack
-            except RolledBack:
-                pass
+            async with _rolled_back(database) as connection:
+                members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
+                batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
+                message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
+                task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
+                await cleaning.grown_old(connection, task)  # pyright: ignore
+                await steps.first_needed_sequences(connection, ["t"])
+                spent.append(time.perf_counter() - began)
     finally:
         await database.close()
     return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}

@@ -26,6 +26,8 @@ from common.errors import Away, Reject
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
+STREAM_NAME = f"OBJ_{BLOBS_BUCKET}"
+"""Of the stream behind the bucket."""
 CHUNK_BYTES = 4 * 1024 * 1024
 """Reading is quadratic in the number of chunks with nats-py's plain `get`, and slow at its default of 128 KiB."""
 SMALL_BYTES = 1024 * 1024
@@ -105,7 +107,7 @@ class Blobs:
 
     async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
         try:
-            return (await self._js.get_last_msg(f"OBJ_{BLOBS_BUCKET}", _chunk_subject(info))).data or b""
+            return (await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info))).data or b""
         except NotFoundError:
             raise Reject(_in_part(ref)) from None
 
@@ -143,7 +145,7 @@ class Blobs:
         return (await self._chunks(info.nuid)).get(_chunk_subject(info), 0) == info.chunks
 
     async def _chunks(self, place: str) -> dict[str, int]:
-        found = await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}", subjects_filter=f"$O.{BLOBS_BUCKET}.C.{place}")
+        found = await self._js.stream_info(STREAM_NAME, subjects_filter=f"$O.{BLOBS_BUCKET}.C.{place}")
         return found.state.subjects or {}
 
 

@@ -17,6 +17,8 @@ from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluati
 
 EvaluationKey = tuple[str, int]
 """(task, version)"""
+_NOT_OVER = in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
+"""Written as the index is that finds them."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +204,7 @@ async def _end(connection: AsyncConnection, keys: Collection[GroupKey], conditio
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
-    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-        evaluation_groups.c.task == task, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
-    )
+    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(evaluation_groups.c.task == task, _NOT_OVER)
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
@@ -227,7 +227,7 @@ async def complete(connection: AsyncConnection, keys: Collection[EvaluationKey])
     left = select(evaluation_groups.c.number).where(
         evaluation_groups.c.task == evaluations.c.task,
         evaluation_groups.c.version == evaluations.c.version,
-        in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN),
+        _NOT_OVER,
     )
     statement = (
         select(evaluations.c.task, evaluations.c.version)

@@ -18,8 +18,8 @@ from scheduler_svc.queries.progress import LATEST_GROUPS, progress_of
 from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
-MOST_ROWS = 2 * LATEST_GROUPS
-"""Of a table; a task's status looks at so many of its latest groups, however many there are."""
+MOST_ROWS = 4 * TASKS
+"""Of a table."""
 PAST_AND_PRESENT = f"""
 UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {2 * PAST + 2}, voided = {PAST};
 INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
@@ -54,6 +54,10 @@ async def rows_read(connection: AsyncConnection) -> Counter[str]:
     return Counter(dict(tuple(row) for row in (await connection.execute(text(READ))).all()))
 
 
+async def status(connection: AsyncConnection) -> None:
+    await progress_of(connection, "t0")
+
+
 async def step_batched_and_trained(connection: AsyncConnection) -> None:
     members = await steps.batch_groups(connection, "t0", PAST, [PAST])
     batch = TrainBatch(
@@ -82,7 +86,7 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
         lambda connection: groups.refills_by_version(connection, {("t0", PAST - 1)}),
         lambda connection: evaluations.complete(connection, {("t0", 0)}),
         lambda connection: evaluations.live_group_keys(connection, "t0"),
-        lambda connection: progress_of(connection, "t0"),
+        status,
         lambda connection: ledger.booked_tokens(connection, "t0"),
         step_batched_and_trained,
     ],
@@ -100,6 +104,8 @@ async def test_past_is_not_read_by_plans_for_all_parameters(database_url: str, a
             before = await rows_read(connection)
             await ask(connection)
             read = await rows_read(connection) - before
+        if ask in (status, step_batched_and_trained):  # a task's status looks at so many of its groups, however many there are
+            read["groups"] -= LATEST_GROUPS
         assert all(rows <= MOST_ROWS for rows in read.values()), read
     finally:
         await database.close()
