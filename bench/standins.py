@@ -28,7 +28,7 @@ from common.messages import (
     TurnRequest,
     WeightUpdated,
 )
-from common.service import report_replica
+from common.service import collect_rarely, report_replica
 from common.spec import Limits
 from common.tasks import Tasks
 from rollout_svc.engine import Sampled, SampleRequest
@@ -192,6 +192,7 @@ def updated(batch: TrainBatch, span: TrainedSpan, tokens: int) -> Outgoing:
 @asynccontextmanager
 async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in_turn: bool = True) -> AsyncGenerator[None]:
     """Sampler and trainer, reporting as replicas do, until the block ends."""
+    collect_rarely()
     engine: Any = WaitingEngine(times, places, trace)
     chat: Any = NoChat()
     adapters: Any = NoAdapters()

@@ -106,6 +106,8 @@ class Blobs:
         return packed.getvalue()
 
     async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
+        with suppress(NotFoundError):  # any of a cluster's nodes answers, and may not have it yet
+            return (await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info), direct=True)).data or b""
         try:
             return (await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info))).data or b""
         except NotFoundError:
