@@ -1,0 +1,26 @@
+"""What every service does with itself. In a process of its own: the collector is the whole process's."""
+
+import subprocess
+import sys
+
+READY = """
+import gc, weakref
+from common.service import Health
+
+class Node:
+    def __init__(self):
+        self.own = self
+
+lost = weakref.ref(Node())
+Health().set_ready()
+print(lost() is None, gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)
+later = weakref.ref(Node())
+for _ in range(5):  # nobody asks the collector
+    kept = [[] for _ in range(20_000)]
+print(later() is None)
+"""
+
+
+def test_what_a_service_started_with_is_never_looked_through_again_and_later_garbage_still_goes() -> None:
+    done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["True True True", "True"]
