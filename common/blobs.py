@@ -106,12 +106,14 @@ class Blobs:
         return packed.getvalue()
 
     async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
-        with suppress(NotFoundError):  # any of a cluster's nodes answers, and may not have it yet
-            return (await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info), direct=True)).data or b""
         try:
-            return (await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info))).data or b""
+            try:
+                found = await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info), direct=True)
+            except NotFoundError:  # any node of a cluster answers, also one that the chunk has not reached; now its leader must
+                found = await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info))
         except NotFoundError:
             raise Reject(_in_part(ref)) from None
+        return found.data or b""
 
     async def delete(self, name: str) -> None:
         """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is away or full."""
