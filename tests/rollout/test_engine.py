@@ -60,8 +60,8 @@ async def test_later_turns_are_begun_before_first_turns_that_came_earlier(engine
         ended.append(kind)
 
     places = engine.settings.sequences
-    async with asyncio.TaskGroup() as runners:
-        for kind, priority, max_tokens in (("running", 0, 24), ("first turn", 0, 4), ("later turn", -1, 4)):
+    async with asyncio.TaskGroup() as runners:  # what runs outlasts the asking, which takes a second where others compute too
+        for kind, priority, max_tokens in (("running", 0, 200), ("first turn", 0, 4), ("later turn", -1, 4)):
             for _ in range(places):
                 runners.create_task(sampled(kind, priority, max_tokens))
     later = [place for place, kind in enumerate(ended) if kind == "later turn"]
