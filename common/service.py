@@ -32,7 +32,6 @@ from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 S = TypeVar("S", bound=Settings)
 log = structlog.get_logger()
 
-
 YOUNG_OBJECTS = 10_000
 """New containers between two looks for garbage among them; Python's own 700 come together with every few messages."""
 
