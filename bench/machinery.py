@@ -282,7 +282,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
 
     from scheduler_svc import dispatch
     from scheduler_svc.database import Database
-    from scheduler_svc.queries import tasks
+    from scheduler_svc.queries import outbox, tasks
 
     database = await Database.connect(url)
     work = Work(count, 1000, 8, 8, 1, 64)
@@ -301,6 +301,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
             began, began_cpu = time.perf_counter(), time.process_time()
             async with _rolled_back(database) as connection:
                 opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
+                await outbox.write(connection)
                 spent.append(time.perf_counter() - began)
                 computed.append(time.process_time() - began_cpu)
                 if opened != 1:
@@ -352,7 +353,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
 
     from scheduler_svc import cleaning, settlement
     from scheduler_svc.database import Database
-    from scheduler_svc.queries import steps, tasks
+    from scheduler_svc.queries import outbox, steps, tasks
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     database = await Database.connect(url)
@@ -369,7 +370,8 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
-                await cleaning.grown_old(connection, task)  # pyright: ignore
+                await outbox.write(connection)
+                await cleaning.grown_old(connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(connection, ["t"])
                 spent.append(time.perf_counter() - began)
     finally:

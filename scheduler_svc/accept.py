@@ -74,7 +74,7 @@ async def accept(database: Database, bus: Bus) -> Accepted | None:
             await publish_status(connection, task.id)
             if (told := await steps.announcement(connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
-                await outbox.post(connection, [Letter(subject, told, f"{task.id}:v{task.version}:weights")])
+                outbox.post(connection, [Letter(subject, told, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
     await bus.put_value(HISTORY_BUCKET, history.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done

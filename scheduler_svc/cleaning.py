@@ -105,7 +105,7 @@ class Cleaner:
         # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
         settled = await self._settled()
         async with self._database.transaction() as connection:
-            old = [await grown_old(connection, task) for task in advanced]
+            old = await grown_old(connection, advanced)
             needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
         for task in {task.id: task for task in advanced}.values():
             if not task.is_live:
@@ -113,7 +113,7 @@ class Cleaner:
             elif task.id in needed and settled:
                 before = min(needed[task.id], settled + 1)
                 await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
-        for name in dict.fromkeys(name for names in old for name in names):
+        for name in old:
             await _quietly(self._blobs.delete(name))
 
     async def _settled(self) -> int:
@@ -174,12 +174,19 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     return NeededBlobs(found.is_live, found.version, needed)
 
 
-async def grown_old(connection: AsyncConnection, task: Task) -> list[str]:
-    """Blobs that the task's newest step has made unneeded."""
-    kept = await _kept(connection, task)
-    aged = [blob for blob in await steps.blobs_of_steps(connection, task.id, versions=set(kept.grown_old())) if not _is_kept(blob, kept)]
-    started = await tasks.started_from(connection, task.id) if any(blob.kind == "adapter" for blob in aged) else set[str]()
-    return [blob.ref.name for blob in aged if blob.ref.name not in started]
+async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
+    """Blobs that the newest steps of these tasks have made unneeded, each once; a task is there once for each step."""
+    looks = [(task.id, await _kept(connection, task)) for task in advanced]
+    blobs = await steps.blobs_of_versions(connection, {(task, version) for task, kept in looks for version in kept.grown_old()})
+    aged: dict[str, list[StepBlob]] = defaultdict(list)
+    for task, kept in looks:
+        passed = set(kept.grown_old())
+        aged[task] += [blob for blob in blobs.get(task, []) if blob.version in passed and not _is_kept(blob, kept)]
+    names: dict[str, None] = {}
+    for task, old in aged.items():
+        started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else set[str]()
+        names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
+    return list(names)
 
 
 async def _kept(connection: AsyncConnection, task: Task) -> Kept:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import psycopg
 import structlog
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -12,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from common.cancellation import notice_cancellation
 from common.errors import Away
 from scheduler_svc.migrate import expected_revision
+from scheduler_svc.queries import outbox
 
 RELAY_LOCK = 7_301
 """Advisory lock of the replica that relays the outbox, so that its order is kept."""
@@ -23,6 +25,8 @@ PATIENCE_S = 20.0
 """For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
 CANCEL_S = 3.0
 """For what psycopg does when it is interrupted: it asks the server to cancel, and waits for its answer."""
+UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+"""As SQLAlchemy tells it, and as psycopg does where a statement goes to it directly (`queries/statement.py`)."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
@@ -68,10 +72,11 @@ class Database:
             async with self.patience(), self._engine.begin() as connection:
                 yield connection
                 notice_cancellation()
+                await outbox.write(connection)
         except TimeoutError:
             raise Away(f"PostgreSQL did not answer within {self._patience_s:g} s") from None
-        except (OperationalError, InterfaceError) as error:
-            raise Away(f"PostgreSQL: {str(error.orig).strip()}") from error
+        except UNREACHABLE as error:
+            raise _away(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Away(f"PostgreSQL connection lost: {error.orig}") from error
@@ -92,8 +97,8 @@ class Database:
                     yield connection
                 finally:
                     await connection.invalidate()  # a pooled connection would keep the lock
-        except (OperationalError, InterfaceError) as error:
-            raise Away(f"PostgreSQL: {str(error.orig).strip()}") from error
+        except UNREACHABLE as error:
+            raise _away(error) from error
 
     async def _locked(self, connection: AsyncConnection, lock: int) -> bool:
         async with self.patience(), connection.begin():
@@ -104,6 +109,10 @@ class Database:
         """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
         async with asyncio.timeout(self._patience_s + CANCEL_S), asyncio.timeout(self._patience_s):
             yield
+
+
+def _away(error: Exception) -> Away:
+    return Away(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
 
 
 async def _revision(connection: AsyncConnection) -> str:

@@ -5,20 +5,20 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.messages import BatchGroup, CheckEnvironment, GroupContext, OpenGroup, TrainBatch
 from scheduler_svc import evaluating
-from scheduler_svc.admission import Admission, Capacity, InFlight, allowance, groups_to_admit, pools_with_room
-from scheduler_svc.batching import groups_for_step, stale_groups
+from scheduler_svc.admission import Admission, Capacity, allowance, groups_to_admit, pools_with_room
+from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
 from scheduler_svc.notices import publish_status
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
-from scheduler_svc.queries import evaluations, groups, outbox, steps, tasks
+from scheduler_svc.queries import groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
+from scheduler_svc.queries.in_flight import work_in_flight
 from scheduler_svc.queries.outbox import Letter
 from scheduler_svc.queries.tasks import Charge, Claims, Task, Waiting
 from scheduler_svc.states import TaskState, VoidReason
@@ -29,14 +29,14 @@ AT_ONCE = 16
 
 async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy, now_s: float) -> int:
     """Open as many groups as may go now, which is `now_s` on NATS's clock; returns how many messages there are to publish."""
-    if not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": ADMISSION_LOCK})).scalar_one():
-        return 0  # another replica is admitting, and will see what this one saw
+    waiting = await tasks.who_waits(connection, lock=ADMISSION_LOCK)
+    if waiting is None:  # another replica is admitting, and will see what this one saw
+        return 0
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
         return sent
-    waiting = await tasks.who_waits(connection)
     if not any(waiting):
         return 0
-    in_flight = await _work_in_flight(connection)
+    in_flight = await work_in_flight(connection)
     with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
     opened = 0
     while with_room:
@@ -73,35 +73,33 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
             new.append(_new_group(task, task.admitted + counts[task.id], admission.charged_tokens, now_s))
             counts[task.id] += 1
     await groups.add_groups(connection, new)
-    await tasks.count_admitted(connection, dict(counts))
-    await tasks.charge(connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens) for group in new])
+    await tasks.charge(connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
     letters = [_open(locked[group.task], group) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
         task = locked[admission.task]
         if task.state == TaskState.RUNNING:
             letters += await evaluating.open_group(connection, task, admission.charged_tokens, now_s)
-    await outbox.post(connection, letters)
+    outbox.post(connection, letters)
     return len(letters)
 
 
-async def _work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Per pool, of training and evaluations."""
-    training, evaluation = await groups.work_in_flight(connection), await evaluations.work_in_flight(connection)
-    return {pool: training.get(pool, InFlight()) + evaluation.get(pool, InFlight()) for pool in training.keys() | evaluation.keys()}
-
-
-async def batch(connection: AsyncConnection, task: Task, policy: Policy) -> bool:
-    """Send the task's next step to the trainer if its groups are there; the task is locked.
+async def batch(connection: AsyncConnection, found: Sequence[Task], policy: Policy) -> None:
+    """Send the next steps of these tasks to the trainer where their groups are there; the tasks are locked.
 
     In lockstep steps leave all together, when `admit` sees that all are there.
     """
-    return policy is not Policy.SYNCHRONOUS and await _send_step(connection, task)
+    if policy is not Policy.SYNCHRONOUS:
+        await _send_steps(connection, found)
 
 
-async def _send_step(connection: AsyncConnection, task: Task) -> bool:
-    if task.state != TaskState.RUNNING or task.version >= task.spec.steps:
-        return False
-    live = await groups.unbatched_groups(connection, task.id, task.version)
+async def _send_steps(connection: AsyncConnection, found: Sequence[Task]) -> int:
+    """Returns how many there were to send."""
+    going_on = [task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps]
+    live = await groups.unbatched_groups(connection, {task.id: task.version for task in going_on}) if going_on else {}
+    return sum([await _send_step(connection, task, live[task.id]) for task in going_on])
+
+
+async def _send_step(connection: AsyncConnection, task: Task, live: Sequence[LiveGroup]) -> bool:
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
@@ -127,7 +125,7 @@ async def send_to_trainer(connection: AsyncConnection, task: Task, members: list
         start=task.start,
         groups=members,
     )
-    await outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
+    outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 
 
 async def resolve_environments(connection: AsyncConnection, families: set[str]) -> None:
@@ -149,7 +147,7 @@ async def check_environment(connection: AsyncConnection, task: str, tenant: str,
     spec = found.spec
     evaluation = spec.evaluation_environment if spec.evaluation.options else None
     message = CheckEnvironment(tenant=tenant, task=task, family=family, environment=spec.environment, seed=spec.seed, evaluation=evaluation)
-    await outbox.post(connection, [Letter(streams.check(family, task), message, f"{task}:check")])
+    outbox.post(connection, [Letter(streams.check(family, task), message, f"{task}:check")])
 
 
 def family_of(name: str, families: set[str]) -> str | None:
@@ -163,7 +161,7 @@ def family_of(name: str, families: set[str]) -> str | None:
 async def _send_steps_together(connection: AsyncConnection) -> int:
     running = {task.id: task for task in await tasks.lock_running_tasks(connection)}
     together = steps_to_send_together(await _standings(connection))
-    return sum([await _send_step(connection, running[task]) for task in together])
+    return await _send_steps(connection, [running[task] for task in together])
 
 
 async def _standings(connection: AsyncConnection) -> list[Standing]:

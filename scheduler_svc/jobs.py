@@ -101,7 +101,7 @@ async def _control(connection: AsyncConnection, verb: str, job: ControlTask, pol
     elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
         await announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
-        await batch(connection, (await tasks.lock_tasks(connection, [job.task]))[0], policy)
+        await batch(connection, await tasks.lock_tasks(connection, [job.task]), policy)
 
 
 def _same_tenant(subject: str, body: str) -> None:

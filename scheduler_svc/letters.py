@@ -147,7 +147,7 @@ async def resend(connection: AsyncConnection, wish: Wish) -> None:
         return
     headers = {name: value for name, value in wish.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{wish.number}:{wish.by}"
-    await outbox.post_as_it_was(connection, wish.letter.subject, wish.body, message_id, headers)
+    outbox.post_as_it_was(connection, wish.letter.subject, wish.body, message_id, headers)
     log.info("letter_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, subject=wish.letter.subject)
     await announce(connection, wish.tenant, wish.task or "none", "resent", {"letter": wish.number, "subject": wish.letter.subject})
 

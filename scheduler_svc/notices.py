@@ -16,7 +16,7 @@ from scheduler_svc.queries.tasks import Task, find_task
 async def announce(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, JsonValue] | None = None) -> None:
     """Record an event and publish it, in order."""
     message = Event.model_validate({"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data or {}})
-    await outbox.record_and_post(connection, message, streams.events(tenant, task))
+    outbox.record_and_post(connection, message, streams.events(tenant, task))
 
 
 async def publish_status(connection: AsyncConnection, task: str | Task, progress: Progress | None = None) -> None:
@@ -24,7 +24,7 @@ async def publish_status(connection: AsyncConnection, task: str | Task, progress
     found = await find_task(connection, task) if isinstance(task, str) else task
     assert found is not None
     status = _status(found, progress or await progress_of(connection, found.id))
-    await outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
+    outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
 
 
 def _status(task: Task, progress: Progress) -> TaskStatus:

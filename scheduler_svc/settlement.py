@@ -21,7 +21,6 @@ from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, ledger, steps, tasks
 from scheduler_svc.queries.evaluations import Outcome
 from scheduler_svc.queries.groups import DecidedGroup, EndedGroup, ScoredMember
-from scheduler_svc.queries.ledger import Entry
 from scheduler_svc.queries.parameters import GroupKey
 from scheduler_svc.queries.progress import Failures, progress_of
 from scheduler_svc.queries.steps import StepSummary
@@ -91,8 +90,7 @@ async def _trained_next(connection: AsyncConnection, by_id: dict[str, Task], com
         return
     await settle_accounts(connection, by_id, ready)
     await tasks.note_success(connection, _mean_tokens(ready))
-    for task_id in sorted({group.task for group in ready}):
-        await batch(connection, by_id[task_id], policy)
+    await batch(connection, [by_id[task] for task in sorted({group.task for group in ready})], policy)
 
 
 def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
@@ -116,8 +114,7 @@ async def void_overdue(connection: AsyncConnection, policy: Policy, now_s: float
     details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
     excused = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
     await void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details, excused)
-    for task in await tasks.lock_tasks(connection, set(by_id)):
-        await batch(connection, task, policy)
+    await batch(connection, await tasks.lock_tasks(connection, set(by_id)), policy)
 
 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], equal: Sequence[DecidedGroup]) -> list[GroupKey]:
@@ -157,11 +154,10 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     if task is None:
         log.info("weight_update_ignored", task=updated.task, version=updated.version)
         return None
-    voided = await groups.voided_since_last_step(connection, updated.task)
-    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(voided, task)})
-    step = await steps.finish_step(connection, updated)
-    await ledger.book(connection, [Entry(updated.tenant, updated.task, "trained", updated.version, updated.trained_tokens)])
     progress = await progress_of(connection, task.id)
+    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(progress.voided, task)})
+    step = await steps.finish_step(connection, updated)
+    progress = progress.after(step)
     await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
     await evaluating.plan(connection, task)
     exhausted = await exhausted_budget(connection, task)
@@ -172,7 +168,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     if await evaluating.finish_if_done(connection, task):
         return (await tasks.lock_tasks(connection, [updated.task]))[0]
     await publish_status(connection, task, progress)
-    await batch(connection, task, policy)
+    await batch(connection, [task], policy)
     return task
 
 

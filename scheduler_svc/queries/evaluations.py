@@ -9,11 +9,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, SettledMember, as_json, from_json
-from scheduler_svc.admission import InFlight
 from scheduler_svc.evaluation import Attempt
 from scheduler_svc.queries.parameters import GroupKey, given, in_state
+from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import EvaluationGroupState, EvaluationState
-from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations, tasks
+from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations
 
 EvaluationKey = tuple[str, int]
 """(task, version)"""
@@ -106,26 +106,6 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
     return PlannedGroup(task, row.number, row.version, row.prompt, from_json(AdapterRef, row.adapter) if row.adapter else None)
 
 
-_scored = (
-    select(func.count())
-    .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
-    .scalar_subquery()
-)
-_waiting = evaluation_groups.c.size - _scored
-_IN_FLIGHT = (
-    select(tasks.c.pool, func.sum(_waiting), func.sum(_waiting * tasks.c.trajectory_tokens))
-    .join(tasks, tasks.c.id == evaluation_groups.c.task)
-    .where(in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN))
-    .group_by(tasks.c.pool)
-)
-
-
-async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Per pool: open members, and the tokens that they may still come to."""
-    found = (await connection.execute(_IN_FLIGHT)).all()
-    return {pool: InFlight(int(sequences), float(tokens)) for pool, sequences, tokens in found}
-
-
 # ------------------------------------------------------------------------------------------------------------ outcomes
 
 
@@ -208,15 +188,17 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
-_OVERDUE = select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-    in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
-    evaluation_groups.c.deadline_at < func.to_timestamp(given("now_s", Double)),
+_OVERDUE = Statement(
+    select(evaluation_groups.c.task, evaluation_groups.c.number).where(
+        in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
+        evaluation_groups.c.deadline_at < func.to_timestamp(given("now_s", Double)),
+    )
 )
 
 
 async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
     """Open groups whose time is over by NATS's clock, where it is `now_s`."""
-    return [(row.task, row.number) for row in (await connection.execute(_OVERDUE, {"now_s": now_s})).all()]
+    return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
 
 
 # ------------------------------------------------------------------------------------------------------------- results

@@ -1,18 +1,18 @@
 """Sentences about groups and trajectories."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, and_, case, func, literal, literal_column, not_, select, tuple_, update
+from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import SettledMember
-from scheduler_svc.admission import InFlight
 from scheduler_svc.batching import LiveGroup
 from scheduler_svc.queries.parameters import GroupKey, Rows, given, in_state, keyed, keys
-from scheduler_svc.states import GroupState, StepState, TrajectoryState, VoidReason
+from scheduler_svc.queries.statement import Statement
+from scheduler_svc.states import GroupState, TrajectoryState, VoidReason
 from scheduler_svc.tables import groups, steps, tasks, trajectories
 
 CLOCKS_MAY_DIFFER_S = 5.0
@@ -70,34 +70,32 @@ class DecidedGroup:
     """All of its members earned the same."""
 
 
-_WRITE = insert(groups).returning(groups.c.number)  # without `returning`, one statement a row
-_WRITE_MEMBERS = insert(trajectories).from_select(
-    ["task", "group", "member", "state"],
-    select(groups.c.task, groups.c.number, func.generate_series(0, tasks.c.group_size - 1), literal(TrajectoryState.OPEN.value))
-    .join(tasks, tasks.c.id == groups.c.task)
-    .where(keyed(groups.c.task, groups.c.number)),
+_new = Rows(
+    "new",
+    task=Text,
+    number=Integer,
+    version=Integer,
+    row=BigInteger,
+    seed=BigInteger,
+    charged_tokens=Double,
+    deadline_at=DateTime(timezone=True),
 )
+_group = {**_new.c, "state": literal(GroupState.OPEN.value)}
+_written = insert(groups).from_select(list(_group), select(*_group.values())).returning(groups.c.task, groups.c.number).cte("written")
+_member = {
+    "task": _written.c.task,
+    "group": _written.c.number,
+    "member": func.generate_series(0, tasks.c.group_size - 1),
+    "state": literal(TrajectoryState.OPEN.value),
+}
+_ADD = Statement(insert(trajectories).from_select(list(_member), select(*_member.values()).join(tasks, tasks.c.id == _written.c.task)))
 
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
-    """Write groups with all their members, open; two statements, however many."""
-    if not new:
-        return
-    rows = [
-        {
-            "task": group.task,
-            "number": group.number,
-            "version": group.version,
-            "state": GroupState.OPEN,
-            "row": group.row,
-            "seed": group.seed,
-            "charged_tokens": group.charged_tokens,
-            "deadline_at": group.deadline_at,
-        }
-        for group in new
-    ]
-    await connection.execute(_WRITE, rows)
-    await connection.execute(_WRITE_MEMBERS, keys([(group.task, group.number) for group in new]))
+    """Write groups with all their members, open."""
+    if new:
+        rows = [(group.task, group.number, group.version, group.row, group.seed, group.charged_tokens, group.deadline_at) for group in new]
+        await _ADD.run(connection, _new.of(rows))
 
 
 _arrived = Rows(
@@ -114,7 +112,7 @@ _arrived = Rows(
     failure=Text,
 )
 _has_failed = _arrived.c.failure.is_not(None)
-_SETTLE = (
+_SETTLE = Statement(
     update(trajectories)
     .where(
         trajectories.c.task == _arrived.c.task,
@@ -157,11 +155,11 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredM
         )
         for outcome in first.values()
     ]
-    await connection.execute(_SETTLE, _arrived.of(found))
+    await _SETTLE.run(connection, _arrived.of(found))
 
 
 _is_scored = trajectories.c.state == TrajectoryState.SCORED
-_LOOK = (
+_LOOK = Statement(
     select(
         groups.c.task,
         groups.c.number,
@@ -190,11 +188,11 @@ async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]
             failure=row.failure,
             equal=row.complete and row.equal,
         )
-        for row in (await connection.execute(_LOOK, keys(found))).all()
+        for row in await _LOOK.run(connection, keys(found))
     ]
 
 
-_MARK_READY = (
+_MARK_READY = Statement(
     update(groups)
     .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
     .values(state=GroupState.READY, ready_at=func.now())
@@ -204,10 +202,10 @@ _MARK_READY = (
 
 async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -> set[GroupKey]:
     """Those of these complete groups that are still open become ready."""
-    return {(row.task, row.number) for row in (await connection.execute(_MARK_READY, keys(found))).all()}
+    return {(row.task, row.number) for row in await _MARK_READY.run(connection, keys(found))}
 
 
-_REFILLS = (
+_REFILLS = Statement(
     select(groups.c.task, groups.c.version, func.count().label("refills"))
     .where(keyed(groups.c.task, groups.c.version), in_state(groups.c.void_reason, VoidReason.ZERO_VARIANCE))
     .group_by(groups.c.task, groups.c.version)
@@ -216,7 +214,7 @@ _REFILLS = (
 
 async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """How many groups were void for equal rewards, by (task, version that sampled them)."""
-    found = (await connection.execute(_REFILLS, keys(versions))).all()
+    found = await _REFILLS.run(connection, keys(versions))
     return {(row.task, row.version): row.refills for row in found}
 
 
@@ -260,29 +258,6 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
     return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
 
 
-_last_trained = (
-    select(steps.c.trained_at)
-    .where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
-    .order_by(steps.c.version.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_VOIDED = (
-    select(groups.c.void_reason, func.count().label("voided"))
-    .where(
-        groups.c.task == given("of_task"),
-        in_state(groups.c.state, GroupState.VOID),
-        groups.c.ended_at > func.coalesce(_last_trained, literal_column("'-infinity'::timestamptz")),
-    )
-    .group_by(groups.c.void_reason)
-)
-
-
-async def voided_since_last_step(connection: AsyncConnection, task: str) -> dict[str, int]:
-    """Groups that ended void since the task's last trained step, by reason."""
-    return {row.void_reason: row.voided for row in (await connection.execute(_VOIDED, {"of_task": task})).all()}
-
-
 async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
     """Whether members of the group are still missing."""
     task, number = key
@@ -295,16 +270,21 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
-_with_trainer = select(literal(1)).where(steps.c.task == given("of_task"), steps.c.version == given("of_version")).exists()
-_UNBATCHED = select(groups.c.number, groups.c.version, groups.c.state).where(
-    groups.c.task == given("of_task"), in_state(groups.c.state, GroupState.OPEN, GroupState.READY), not_(_with_trainer)
+_at = Rows("at", task=Text, version=Integer)
+_with_trainer = select(literal(1)).where(steps.c.task == _at.c.task, steps.c.version == _at.c.version).exists()
+_UNBATCHED = Statement(
+    select(groups.c.task, groups.c.number, groups.c.version, groups.c.state).where(
+        groups.c.task == _at.c.task, in_state(groups.c.state, GroupState.OPEN, GroupState.READY), not_(_with_trainer)
+    )
 )
 
 
-async def unbatched_groups(connection: AsyncConnection, task: str, version: int) -> list[LiveGroup]:
-    """The task's open and ready groups; none while the step from `version` is with the trainer."""
-    found = await connection.execute(_UNBATCHED, {"of_task": task, "of_version": version})
-    return [LiveGroup(row.number, row.version, row.state == GroupState.READY) for row in found.all()]
+async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, int]) -> dict[str, list[LiveGroup]]:
+    """Open and ready groups of these tasks, which are at these versions; none of one whose next step is with the trainer."""
+    found: dict[str, list[LiveGroup]] = {task: [] for task in versions}
+    for row in await _UNBATCHED.run(connection, _at.of(list(versions.items()))):
+        found[row.task].append(LiveGroup(row.number, row.version, row.state == GroupState.READY))
+    return found
 
 
 async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
@@ -315,7 +295,7 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
 
 _timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
 _now, _back = func.to_timestamp(given("now_s", Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
-_OVERDUE = (
+_OVERDUE = Statement(
     select(groups.c.task, groups.c.number)
     .join(tasks, tasks.c.id == groups.c.task)
     .where(
@@ -332,22 +312,9 @@ async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[Grou
     Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
     the time is over as well, so that the other decides.
     """
-    return [(row.task, row.number) for row in (await connection.execute(_OVERDUE, {"now_s": now_s})).all()]
+    return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
 
 
 async def last_sequence(connection: AsyncConnection) -> int:
     """The highest sequence of a scored message that ever counted."""
     return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())
-
-
-_IN_FLIGHT = (
-    select(tasks.c.pool, func.count(), func.sum(tasks.c.trajectory_tokens))
-    .join(trajectories, trajectories.c.task == tasks.c.id)
-    .where(in_state(trajectories.c.state, TrajectoryState.OPEN))
-    .group_by(tasks.c.pool)
-)
-
-
-async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Per pool: open members, and the tokens that they may still come to."""
-    return {pool: InFlight(count, float(tokens)) for pool, count, tokens in (await connection.execute(_IN_FLIGHT)).all()}

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.queries.parameters import Rows
+from scheduler_svc.queries.statement import Statement
 from scheduler_svc.tables import ledger, tasks
 
 
@@ -24,13 +25,15 @@ class Entry(NamedTuple):
 
 
 _entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger)
-_BOOK = insert(ledger).from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields))).on_conflict_do_nothing()
+_BOOK = Statement(
+    insert(ledger).from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields))).on_conflict_do_nothing()
+)
 
 
 async def book(connection: AsyncConnection, entries: Sequence[Entry]) -> None:
     """Write these of tasks that are locked; what is there already stays and does not count again."""
     if entries:
-        await connection.execute(_BOOK, _entry.of(entries))
+        await _BOOK.run(connection, _entry.of(entries))
 
 
 async def booked_tokens(connection: AsyncConnection, task: str) -> int:

@@ -1,15 +1,21 @@
-"""Sentences about what is to be published: written in the transaction that decides it, relayed afterwards."""
+"""Sentences about what is to be published: written in the transaction that decides it, relayed afterwards.
 
+What a transaction posts is written together, as the last thing that it does.
+"""
+
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import BigInteger, LargeBinary, Text, delete, func, select, text, update
+from sqlalchemy import BigInteger, LargeBinary, Text, cast, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
 from common.streams import KIND_HEADER
-from scheduler_svc.queries.parameters import any_of, given
+from scheduler_svc.queries.parameters import Rows, any_of, given
+from scheduler_svc.queries.statement import Statement
 from scheduler_svc.tables import dead_letters, events, outbox, relay, replicas
 
 
@@ -44,46 +50,73 @@ class Letter:
     """Key-value entries are JSON, so that any NATS client can read them."""
 
 
-_POST = insert(outbox).returning(outbox.c.id)  # without `returning`, one statement a row
+@dataclass
+class _Unwritten:
+    """What a transaction is to write before it ends."""
+
+    letters: list[tuple[str, str, str, bytes]] = field(default_factory=list[tuple[str, str, str, bytes]])
+    events: list[tuple[str, str, str, str]] = field(default_factory=list[tuple[str, str, str, str]])
 
 
-async def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
-    """Publish these once the transaction is committed."""
-    rows = [
-        {
-            "subject": letter.subject,
-            "message_id": letter.message_id,
-            "headers": {KIND_HEADER: letter.message.kind, **letter.headers},
-            "body": letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode(),
-        }
-        for letter in letters
-    ]
-    if rows:
-        await connection.execute(_POST, rows)
+_unwritten: WeakKeyDictionary[AsyncConnection, _Unwritten] = WeakKeyDictionary()
+"""By transaction: each has a connection object of its own."""
 
 
-async def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
-    """Publish a message that was encoded elsewhere, once the transaction is committed."""
-    await connection.execute(insert(outbox).values(subject=subject, message_id=message_id, headers=headers, body=body))
+def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
+    """Publish these once the transaction is committed, in the order of these calls."""
+    for letter in letters:
+        body = letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode()
+        post_as_it_was(connection, letter.subject, body, letter.message_id, {KIND_HEADER: letter.message.kind, **letter.headers})
 
 
-_OLDEST = (
+def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
+    """The same for a message that is encoded."""
+    _unwritten.setdefault(connection, _Unwritten()).letters.append((subject, message_id, json.dumps(headers), body))
+
+
+def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
+    """Keep an event, and publish it once the transaction is committed."""
+    post(connection, [Letter(subject, event, "")])
+    _unwritten[connection].events.append((event.tenant, event.task, event.event, json.dumps(dict(event.data))))
+
+
+_letter = Rows("letter", subject=Text, message_id=Text, headers=Text, body=LargeBinary)
+_written = select(_letter.c.subject, _letter.c.message_id, cast(_letter.c.headers, JSONB), _letter.c.body)
+_event = Rows("event", tenant=Text, task=Text, event=Text, data=Text)
+_kept = select(_event.c.tenant, _event.c.task, _event.c.event, cast(_event.c.data, JSONB))
+_recorded = insert(events).from_select(["tenant", "task", "event", "data"], _kept).cte("recorded")
+_write = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _written)
+_WRITE, _WRITE_AND_RECORD = Statement(_write), Statement(_write.add_cte(_recorded))
+
+
+async def write(connection: AsyncConnection) -> None:
+    """What was posted in this transaction becomes rows: one statement, at its end."""
+    unwritten = _unwritten.pop(connection, None)
+    if unwritten is None or not unwritten.letters:
+        return
+    if unwritten.events:
+        await _WRITE_AND_RECORD.run(connection, _letter.of(unwritten.letters) | _event.of(unwritten.events))
+    else:
+        await _WRITE.run(connection, _letter.of(unwritten.letters))
+
+
+_OLDEST = Statement(
     select(outbox.c.id, outbox.c.subject, outbox.c.message_id, outbox.c.headers, outbox.c.body).order_by(outbox.c.id).limit(given("most"))
 )
 
 
 async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
-    rows = (await connection.execute(_OLDEST, {"most": most})).all()
+    rows = await _OLDEST.run(connection, {"most": most})
     return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
-_DELIVERED = update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten)
+_DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten))
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
     """Forget rows that NATS has confirmed."""
-    await connection.execute(_DELIVERED, {"ids": list(ids), "reached": max(ids)})
+    await _DELIVERED.run(connection, {"ids": list(ids), "reached": max(ids)})
 
 
 async def relayed(connection: AsyncConnection) -> Relayed:
@@ -114,24 +147,6 @@ async def last_given(connection: AsyncConnection) -> int:
     """The last number that a row of the outbox was given, 0 before the first. Survives the rows."""
     statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
     return int((await connection.execute(statement)).scalar_one())
-
-
-_recorded = (
-    insert(events)
-    .values(tenant=given("of_tenant"), task=given("of_task"), event=given("named"), data=given("saying"))
-    .returning(events.c.id)
-    .cte("recorded")
-)
-_message_id = func.concat("event:", _recorded.c.id)
-_parcel = select(given("to", Text), _message_id, given("with_headers", JSONB), given("encoded", LargeBinary))
-_RECORD_AND_POST = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _parcel)
-
-
-async def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
-    """Write an event's row and its message, whose id is made of the row's number; one statement."""
-    about = {"of_tenant": event.tenant, "of_task": event.task, "named": event.event, "saying": dict(event.data)}
-    parcel = {"to": subject, "with_headers": {KIND_HEADER: event.kind}, "encoded": event.encode()}
-    await connection.execute(_RECORD_AND_POST, about | parcel)
 
 
 async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:

@@ -43,7 +43,7 @@ def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
     return any_(bindparam(name, type_=ARRAY(kind)))
 
 
-def in_state(state: Column[str], *states: StrEnum) -> ColumnElement[bool]:
+def in_state(state: ColumnElement[str], *states: StrEnum) -> ColumnElement[bool]:
     """The row is in one of these states, spelt out."""
     return state.in_([literal_column(f"'{each.value}'") for each in states])
 
@@ -51,7 +51,7 @@ def in_state(state: Column[str], *states: StrEnum) -> ColumnElement[bool]:
 class Rows:
     """A table of parameters."""
 
-    def __init__(self, name: str, **columns: type[TypeEngine[Any]]) -> None:
+    def __init__(self, name: str, **columns: type[TypeEngine[Any]] | TypeEngine[Any]) -> None:
         self._parameters = [f"{name}_{each}" for each in columns]
         arrays = [bindparam(f"{name}_{each}", type_=ARRAY(kind)) for each, kind in columns.items()]
         typed = [column(each, kind) for each, kind in columns.items()]

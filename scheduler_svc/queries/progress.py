@@ -1,11 +1,14 @@
-"""How far a task has come, as its status tells: one statement."""
+"""How far a task has come, as its status and its steps tell: one statement."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import Column, ScalarSelect, case, func, or_, select
+from sqlalchemy import Column, ScalarSelect, case, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.queries.parameters import given
+from scheduler_svc.queries.parameters import given, in_state
+from scheduler_svc.queries.statement import Statement
+from scheduler_svc.queries.steps import StepSummary
 from scheduler_svc.states import GroupState, StepState, VoidReason
 from scheduler_svc.tables import dead_letters, groups, steps, tasks
 
@@ -38,9 +41,15 @@ class Progress:
     dead_letters: int
     failures: Failures
     """Among the latest `LATEST_GROUPS` groups admitted."""
+    voided: dict[str, int]
+    """Groups that ended void since the latest trained step, by reason."""
+
+    def after(self, step: StepSummary) -> "Progress":
+        """The same once `step` counts, as far as status tells it."""
+        return replace(self, reward=step.reward, staleness=step.staleness_mean)
 
 
-def _of_latest_step(column: Column[float]) -> ScalarSelect[float]:
+def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
     trained = select(column).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
     return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()
 
@@ -52,19 +61,29 @@ _latest = (
     .limit(LATEST_GROUPS)
     .subquery()
 )
-_failed = _latest.c.void_reason.in_((VoidReason.FAILED, VoidReason.DEADLINE))
-_scored = _latest.c.state.in_((GroupState.READY, GroupState.BATCHED, GroupState.TRAINED))
-_PROGRESS = select(
-    _of_latest_step(steps.c.reward),
-    _of_latest_step(steps.c.staleness_mean),
-    select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
-    select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
-    func.count(case((_failed, 1))),
-    func.count(case((or_(_failed, _scored), 1))),
-).select_from(_latest)
+_failed = in_state(_latest.c.void_reason, VoidReason.FAILED, VoidReason.DEADLINE)
+_scored = in_state(_latest.c.state, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+_since = func.coalesce(_of_latest_step(steps.c.trained_at), literal_column("'-infinity'::timestamptz"))
+_voided = (
+    select(groups.c.void_reason, func.count().label("voided"))
+    .where(groups.c.task == given("of_task"), in_state(groups.c.state, GroupState.VOID), groups.c.ended_at > _since)
+    .group_by(groups.c.void_reason)
+    .subquery("voided")
+)
+_PROGRESS = Statement(
+    select(
+        _of_latest_step(steps.c.reward),
+        _of_latest_step(steps.c.staleness_mean),
+        select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
+        select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
+        func.count(case((_failed, 1))),
+        func.count(case((or_(_failed, _scored), 1))),
+        select(func.jsonb_object_agg(_voided.c.void_reason, _voided.c.voided)).scalar_subquery(),
+    ).select_from(_latest)
+)
 
 
 async def progress_of(connection: AsyncConnection, task: str) -> Progress:
     """As the transaction leaves it."""
-    reward, staleness, tokens, letters, failures, ended = (await connection.execute(_PROGRESS, {"of_task": task})).one()
-    return Progress(reward, staleness, tokens, letters, Failures(failures, ended))
+    reward, staleness, tokens, letters, failures, ended, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
+    return Progress(reward, staleness, tokens, letters, Failures(failures, ended), voided or {})

@@ -3,14 +3,15 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import Integer, Row, Text, delete, func, literal, select, update
+from sqlalchemy import BigInteger, Integer, Row, Text, delete, func, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
-from scheduler_svc.queries.parameters import any_of, given, in_state
+from scheduler_svc.queries.parameters import any_of, given, in_state, keyed, keys
+from scheduler_svc.queries.statement import Statement
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.tables import groups, ledger, outbox, steps, tasks, trajectories
@@ -75,7 +76,7 @@ _step = {
     "last_scored_at": func.max(trajectories.c.scored_at),
 }
 _written = insert(steps).from_select(list(_step), select(*_step.values()).select_from(_chosen_members)).cte("written")
-_BATCH = (
+_BATCH = Statement(
     select(_chosen.c.number, _chosen.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
     .select_from(_chosen_members)
     .order_by(_chosen.c.number, trajectories.c.member)
@@ -86,7 +87,7 @@ _BATCH = (
 async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
     """Make the groups a step: they become batched, the step's row is written, and their members are listed in order."""
     about = {"of_task": task, "of_version": version, "numbers": list(numbers)}
-    return _batch_of((await connection.execute(_BATCH, about)).all())
+    return _batch_of(await _BATCH.run(connection, about))
 
 
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
@@ -165,12 +166,21 @@ _trained_members = (
     .values(state=TrajectoryState.TRAINED)
     .cte("trained_members")
 )
-_FINISH = select(*(_trained_step.c[name] for name in StepSummary.__dataclass_fields__)).add_cte(_trained_members)
+_made = {
+    "tenant": given("of_tenant", Text),
+    "task": given("of_task", Text),
+    "kind": literal("trained"),
+    "number": given("of_version", Integer) + 1,
+    "tokens": given("with_tokens", BigInteger),
+}
+_booked = insert(ledger).from_select(list(_made), select(*_made.values())).on_conflict_do_nothing().cte("booked")
+_FINISH = Statement(select(*(_trained_step.c[name] for name in StepSummary.__dataclass_fields__)).add_cte(_trained_members, _booked))
 
 
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
-    """The step, its groups and their members become trained."""
+    """The step, its groups and their members become trained, and what it took is booked."""
     about = {
+        "of_tenant": updated.tenant,
         "of_task": updated.task,
         "of_version": updated.version - 1,
         "with_metrics": updated.metrics,
@@ -179,8 +189,9 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
         "of_batch": as_json(updated.batch) if updated.batch else None,
         "at_start": datetime.fromtimestamp(updated.started_s, UTC),
         "at_end": datetime.fromtimestamp(updated.finished_s, UTC),
+        "with_tokens": updated.trained_tokens,
     }
-    return StepSummary(**(await connection.execute(_FINISH, about)).mappings().one())
+    return StepSummary(*(await _FINISH.run(connection, about))[0])
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
@@ -202,7 +213,7 @@ async def take_back_steps(connection: AsyncConnection, task: str) -> None:
     )
 
 
-_FIRST_NEEDED = (
+_FIRST_NEEDED = Statement(
     select(trajectories.c.task, func.min(trajectories.c.sequence).label("first"))
     .where(trajectories.c.task == any_of("ids"), in_state(trajectories.c.state, TrajectoryState.SCORED))
     .group_by(trajectories.c.task)
@@ -211,7 +222,7 @@ _FIRST_NEEDED = (
 
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
     """The oldest scored message that a step of each of these tasks may still read; tasks without any are absent."""
-    return {row.task: row.first for row in (await connection.execute(_FIRST_NEEDED, {"ids": sorted(ids)})).all()}
+    return {row.task: row.first for row in await _FIRST_NEEDED.run(connection, {"ids": sorted(ids)})}
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
@@ -248,20 +259,24 @@ async def adapter_of(connection: AsyncConnection, task: str, version: int) -> Ad
     return from_json(AdapterRef, found) if found else None
 
 
-_BLOBS = select(steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
-    steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED
+_BLOBS = select(steps.c.task, steps.c.version, steps.c.adapter["blob"].label("adapter"), steps.c.checkpoint, steps.c.batch).where(
+    steps.c.state == StepState.TRAINED
 )
-_BLOBS_OF_VERSIONS = _BLOBS.where(steps.c.version == any_of("trained_from", Integer))
+_BLOBS_OF_VERSIONS = Statement(_BLOBS.where(keyed(steps.c.task, steps.c.version)))
 
 
-async def blobs_of_steps(connection: AsyncConnection, task: str, *, versions: Collection[int] | None = None) -> list[StepBlob]:
-    """What the task's trained steps name, or those of them that made one of `versions`."""
-    statement, which = _BLOBS, dict[str, object]()
-    if versions is not None:
-        statement, which = _BLOBS_OF_VERSIONS, {"trained_from": [version - 1 for version in sorted(versions)]}
-    return [
-        StepBlob(row["version"] + 1, kind, from_json(BlobRef, row[kind]))
-        for row in (await connection.execute(statement, {"of_task": task, **which})).mappings()
-        for kind in BLOB_KINDS
-        if row[kind] is not None
-    ]
+async def blobs_of_steps(connection: AsyncConnection, task: str) -> list[StepBlob]:
+    """What the task's trained steps name."""
+    return [blob for row in (await connection.execute(_BLOBS.where(steps.c.task == task))).all() for blob in _blobs_of(row)]
+
+
+async def blobs_of_versions(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[str, list[StepBlob]]:
+    """What the trained steps name that made these versions of these tasks, by task."""
+    found: dict[str, list[StepBlob]] = {task: [] for task, _ in versions}
+    for row in await _BLOBS_OF_VERSIONS.run(connection, keys([(task, version - 1) for task, version in versions])):
+        found[row.task] += _blobs_of(row)
+    return found
+
+
+def _blobs_of(row: Any) -> list[StepBlob]:
+    return [StepBlob(row.version + 1, kind, from_json(BlobRef, named)) for kind in BLOB_KINDS if (named := getattr(row, kind)) is not None]

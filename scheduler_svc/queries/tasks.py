@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Double, Integer, RowMapping, Text, func, literal, null, select, true, update
+from sqlalchemy import ColumnElement, Double, Integer, Text, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +14,7 @@ from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.fairness import TaskShare, TenantShare
 from scheduler_svc.queries.parameters import Rows, any_of, given, in_state
+from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import LIVE, EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
 
@@ -76,6 +77,8 @@ class Charge:
     task: str
     tenant: str
     tokens: float
+    admitted: int = 0
+    """Groups that they pay for the admission of."""
 
 
 def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
@@ -93,24 +96,24 @@ def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[Column
     ]
 
 
-def _task(row: RowMapping) -> Task:
+def _task(row: Any) -> Task:
     return Task(
-        id=row["id"],
-        tenant=row["tenant"],
-        spec=TaskSpec.model_validate(row["spec"]),
-        family=row["family"],
-        state=TaskState(row["state"]),
-        reason=row["reason"],
-        version=row["version"],
-        admitted=row["admitted"],
-        voided=row["voided"],
-        failures_in_a_row=row["failures_in_a_row"],
-        virtual_time=row["virtual_time"],
-        start=from_json(AdapterRef, row["start"]) if row["start"] else None,
-        adapter=from_json(AdapterRef, row["adapter"]) if row["adapter"] else None,
-        checkpoint=from_json(BlobRef, row["checkpoint"]) if row["checkpoint"] else None,
-        submitted_at=row["submitted_at"],
-        accepted_at=row["accepted_at"],
+        id=row.id,
+        tenant=row.tenant,
+        spec=TaskSpec.model_validate(row.spec),
+        family=row.family,
+        state=TaskState(row.state),
+        reason=row.reason,
+        version=row.version,
+        admitted=row.admitted,
+        voided=row.voided,
+        failures_in_a_row=row.failures_in_a_row,
+        virtual_time=row.virtual_time,
+        start=from_json(AdapterRef, row.start) if row.start else None,
+        adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
+        checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
+        submitted_at=row.submitted_at,
+        accepted_at=row.accepted_at,
     )
 
 
@@ -143,7 +146,7 @@ async def started_from(connection: AsyncConnection, task: str) -> set[str]:
 
 
 async def find_task(connection: AsyncConnection, task: str) -> Task | None:
-    row = (await connection.execute(select(tasks).where(tasks.c.id == task))).mappings().first()
+    row = (await connection.execute(select(tasks).where(tasks.c.id == task))).first()
     return _task(row) if row else None
 
 
@@ -157,23 +160,23 @@ async def all_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 
-_LOCK = select(tasks).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update()
+_LOCK = Statement(select(tasks).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update())
 
 
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
     """The tasks, locked until the transaction ends, and with them their groups."""
-    return [_task(row) for row in (await connection.execute(_LOCK, {"ids": sorted(ids)})).mappings()]
+    return [_task(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
 
 
 async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
     statement = select(tasks).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update()
-    return [_task(row) for row in (await connection.execute(statement)).mappings()]
+    return [_task(row) for row in (await connection.execute(statement)).all()]
 
 
 async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> list[Task]:
     """Submitted tasks whose environment's family is not known yet, locked."""
     statement = select(tasks).where(tasks.c.state == TaskState.SUBMITTED, tasks.c.family.is_(None)).order_by(tasks.c.id).with_for_update()
-    return [_task(row) for row in (await connection.execute(statement)).mappings()]
+    return [_task(row) for row in (await connection.execute(statement)).all()]
 
 
 async def set_family(connection: AsyncConnection, task: str, family: str) -> None:
@@ -204,12 +207,12 @@ async def move_task(
     return (await connection.execute(statement)).first() is not None
 
 
-_ADVANCE = (
+_ADVANCE = Statement(
     update(tasks)
     .where(
         tasks.c.id == given("of_task"),
         tasks.c.version == given("from_version"),
-        tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED)),
+        in_state(tasks.c.state, TaskState.RUNNING, TaskState.PAUSED),
     )
     .values(version=tasks.c.version + 1, adapter=given("made_adapter"), checkpoint=given("made_checkpoint"), updated_at=func.now())
     .returning(tasks)
@@ -219,8 +222,8 @@ _ADVANCE = (
 async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> Task | None:
     """Compare-and-set from `version` to the next; the task as that leaves it, locked, or None when it is elsewhere or has ended."""
     made = {"made_adapter": as_json(adapter), "made_checkpoint": as_json(checkpoint)}
-    row = (await connection.execute(_ADVANCE, {"of_task": task, "from_version": version, **made})).mappings().first()
-    return _task(row) if row else None
+    advanced = await _ADVANCE.run(connection, {"of_task": task, "from_version": version, **made})
+    return _task(advanced[0]) if advanced else None
 
 
 async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures: int) -> None:
@@ -235,7 +238,7 @@ async def forget_failures(connection: AsyncConnection, ids: Collection[str]) -> 
 
 
 _success = Rows("success", task=Text, tokens=Double)
-_NOTE_SUCCESS = (
+_NOTE_SUCCESS = Statement(
     update(tasks)
     .where(tasks.c.id == _success.c.task)
     .values(
@@ -249,18 +252,24 @@ _NOTE_SUCCESS = (
 
 async def note_success(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
     """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
-    await connection.execute(_NOTE_SUCCESS, _success.of(list(group_tokens.items())))
+    await _NOTE_SUCCESS.run(connection, _success.of(list(group_tokens.items())))
 
 
-_WHO_WAITS = select(
-    select(tasks.c.id).where(MAY_ADMIT).exists(),
-    select(evaluation_groups.c.number).where(in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED)).exists(),
+_WHO_WAITS = Statement(
+    select(
+        select(tasks.c.id).where(MAY_ADMIT).exists(),
+        select(evaluation_groups.c.number).where(in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED)).exists(),
+    ).where(func.pg_try_advisory_xact_lock(given("lock", Integer)))
 )
 
 
-async def who_waits(connection: AsyncConnection) -> Waiting:
-    """Whether there is anything to admit, of any pool: mostly there is not, and nothing else needs to be asked."""
-    return Waiting(*(await connection.execute(_WHO_WAITS)).one())
+async def who_waits(connection: AsyncConnection, *, lock: int) -> Waiting | None:
+    """Whether there is anything to admit, of any pool: mostly there is not, and nothing else needs to be asked.
+
+    Takes the advisory `lock` until the transaction ends; None where another has it.
+    """
+    found = await _WHO_WAITS.run(connection, {"lock": lock})
+    return Waiting(*found[0]) if found else None
 
 
 _may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"))
@@ -278,7 +287,9 @@ _waiting = (
     .limit(given("most", Integer))
     .lateral("waiting")
 )
-_NEXT_IN_LINE = select(*_claim(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
+_NEXT_IN_LINE = Statement(
+    select(*_claim(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
+)
 
 
 async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
@@ -287,13 +298,13 @@ async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, m
     Only tasks whose pace allows more, of these pools; in the order of `fairness.next_task`, from indexes, so that it takes about
     as long for ten tasks as for thousands.
     """
-    return _claims((await connection.execute(_NEXT_IN_LINE, {"pools": sorted(pools), "most": most})).mappings())
+    return _claims(await _NEXT_IN_LINE.run(connection, {"pools": sorted(pools), "most": most}))
 
 
 _planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
 _planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned).scalar_subquery()
 _planned_size = select(evaluation_groups.c.size).where(*_planned).limit(1).scalar_subquery()
-_EVALUATIONS_IN_LINE = (
+_EVALUATIONS_IN_LINE = Statement(
     select(*_claim(tasks.c, tenants.c, _planned_groups), _planned_size.label("size"))  # pyright: ignore[reportArgumentType]
     .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
     .where(
@@ -309,10 +320,10 @@ _EVALUATIONS_IN_LINE = (
 
 async def evaluations_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
     """The same for groups of evaluations: of running tasks whose evaluations have groups that wait to be opened."""
-    found_rows = (await connection.execute(_EVALUATIONS_IN_LINE, {"pools": sorted(pools), "most": most})).mappings().all()
+    found_rows = await _EVALUATIONS_IN_LINE.run(connection, {"pools": sorted(pools), "most": most})
     found = _claims(found_rows)
     for row, task in zip(found_rows, found.tasks, strict=True):
-        task.evaluate(row["size"])
+        task.evaluate(row.size)
     return found
 
 
@@ -323,64 +334,61 @@ async def claims_of(connection: AsyncConnection, allowances: dict[str, int], poo
         .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
         .where(tasks.c.id.in_([task for task, allowance in allowances.items() if allowance > 0]), tasks.c.pool.in_(sorted(pools)))
     )
-    found = _claims((await connection.execute(statement)).mappings())
+    found = _claims((await connection.execute(statement)).all())
     for task in found.tasks:
         task.allowance = allowances[task.task]
     return found
 
 
-def _claims(found_rows: Iterable[RowMapping]) -> Claims:
+def _claims(found_rows: Iterable[Any]) -> Claims:
     found = Claims([], {})
     for row in found_rows:
-        found.tenants.setdefault(row["tenant"], TenantShare(row["tenant"], row["weight"], row["tenant_time"]))
+        found.tenants.setdefault(row.tenant, TenantShare(row.tenant, row.weight, row.tenant_time))
         found.tasks.append(
             TaskShare(
-                task=row["id"],
-                tenant=row["tenant"],
-                pool=row["pool"],
-                priority=row["priority"],
-                virtual_time=row["virtual_time"],
-                allowance=row["allowance"],
-                group_size=row["group_size"],
-                group_tokens=float(row["expected"]),
-                reserved_tokens=float(row["reserved"]),
+                task=row.id,
+                tenant=row.tenant,
+                pool=row.pool,
+                priority=row.priority,
+                virtual_time=row.virtual_time,
+                allowance=row.allowance,
+                group_size=row.group_size,
+                group_tokens=float(row.expected),
+                reserved_tokens=float(row.reserved),
             )
         )
     return found
 
 
-_admitted = Rows("added", task=Text, groups=Integer)
-_COUNT_ADMITTED = update(tasks).where(tasks.c.id == _admitted.c.task).values(admitted=tasks.c.admitted + _admitted.c.groups)
-
-
-async def count_admitted(connection: AsyncConnection, admitted: Mapping[str, int]) -> None:
-    """Raise each task's count of admitted groups."""
-    if admitted:
-        await connection.execute(_COUNT_ADMITTED, _admitted.of(list(admitted.items())))
-
-
+_charged_task = Rows("charged_task", id=Text, tokens=Double, admitted=Integer)
+_CHARGE_TASKS = Statement(
+    update(tasks)
+    .where(tasks.c.id == _charged_task.c.id)
+    .values(virtual_time=tasks.c.virtual_time + _charged_task.c.tokens, admitted=tasks.c.admitted + _charged_task.c.admitted)
+)
 _charged = Rows("charged", id=Text, tokens=Double)
-_CHARGE_TASKS = update(tasks).where(tasks.c.id == _charged.c.id).values(virtual_time=tasks.c.virtual_time + _charged.c.tokens)
-# As an update locks them: rows of the ledger that name a tenant, written by others, must not stand in the way.
-_LOCK_TENANTS = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update(key_share=True)
-_CHARGE_TENANTS = (
-    update(tenants).where(tenants.c.id == _charged.c.id).values(virtual_time=tenants.c.virtual_time + _charged.c.tokens / tenants.c.weight)
+# In order, before the update takes them in any; and as an update locks them: rows of the ledger that name a tenant, written by
+# others, must not stand in the way.
+_locked = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update(key_share=True).cte("locked")
+_CHARGE_TENANTS = Statement(
+    update(tenants)
+    .where(tenants.c.id == _locked.c.id, tenants.c.id == _charged.c.id)
+    .values(virtual_time=tenants.c.virtual_time + _charged.c.tokens / tenants.c.weight)
 )
 
 
 async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
     """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants."""
-    by_task: defaultdict[str, float] = defaultdict(float)
-    by_tenant: defaultdict[str, float] = defaultdict(float)
-    for one in charges:
-        by_task[one.task] += one.tokens
-        by_tenant[one.tenant] += one.tokens
     if not charges:
         return
-    await connection.execute(_CHARGE_TASKS, _charged.of(list(by_task.items())))
-    if len(by_tenant) > 1:  # in order, before the update takes them in any
-        await connection.execute(_LOCK_TENANTS, {"ids": sorted(by_tenant)})
-    await connection.execute(_CHARGE_TENANTS, _charged.of(list(by_tenant.items())))
+    by_task: defaultdict[str, list[Charge]] = defaultdict(list)
+    by_tenant: defaultdict[str, float] = defaultdict(float)
+    for one in charges:
+        by_task[one.task].append(one)
+        by_tenant[one.tenant] += one.tokens
+    rows = [(task, sum(one.tokens for one in found), sum(one.admitted for one in found)) for task, found in by_task.items()]
+    await _CHARGE_TASKS.run(connection, _charged_task.of(rows))
+    await _CHARGE_TENANTS.run(connection, {"ids": list(by_tenant), **_charged.of(list(by_tenant.items()))})
 
 
 async def active_virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[list[float], list[float]]:

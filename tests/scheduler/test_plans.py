@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
 from scheduler_svc import cleaning, settlement
-from scheduler_svc.database import Database
+from scheduler_svc.database import ADMISSION_LOCK, Database
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import evaluations, groups, ledger, steps, tasks
+from scheduler_svc.queries.in_flight import work_in_flight
 from scheduler_svc.queries.progress import LATEST_GROUPS, progress_of
 from tests.scheduler.stages import spec, updated
 
@@ -67,19 +68,18 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
     assert isinstance(message, WeightUpdated)
     task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)
     assert task is not None
-    assert await cleaning.grown_old(connection, task)
+    assert await cleaning.grown_old(connection, [task])
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        tasks.who_waits,
+        lambda connection: tasks.who_waits(connection, lock=ADMISSION_LOCK),
         lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
-        groups.work_in_flight,
-        evaluations.work_in_flight,
+        work_in_flight,
         lambda connection: groups.overdue_groups(connection, time.time() - 1000),
         lambda connection: evaluations.overdue_groups(connection, time.time()),
-        lambda connection: groups.unbatched_groups(connection, "t0", PAST),
+        lambda connection: groups.unbatched_groups(connection, {"t0": PAST, "t1": PAST}),
         lambda connection: steps.first_needed_sequences(connection, ["t0", "t1"]),
         lambda connection: steps.sent_before(connection, 0.0),
         lambda connection: groups.ready_groups(connection),
