@@ -90,7 +90,7 @@ async def _go_on(connection: AsyncConnection, task: Task, stored: set[str], done
         why = f"the checkpoint of version {task.version} is not in the blob store of NATS; restore a later one and resume, or cancel"
         done.paused[task.id] = why
         if await tasks.move_task(connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
-            await announce(connection, task.tenant, task.id, "paused", {"reason": why})
+            announce(connection, task.tenant, task.id, "paused", {"reason": why})
 
 
 async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:

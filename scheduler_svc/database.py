@@ -70,9 +70,10 @@ class Database:
         """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim."""
         try:
             async with self.patience(), self._engine.begin() as connection:
+                outbox.begin(connection)
                 yield connection
-                notice_cancellation()
                 await outbox.write(connection)
+                notice_cancellation()
         except TimeoutError:
             raise Away(f"PostgreSQL did not answer within {self._patience_s:g} s") from None
         except UNREACHABLE as error:
@@ -111,7 +112,10 @@ class Database:
             yield
 
 
-def _away(error: Exception) -> Away:
+def _away(error: BaseException) -> Away:
+    """With what failed first: that the rest could not be taken back only follows from it."""
+    while isinstance(error.__context__, UNREACHABLE):
+        error = error.__context__
     return Away(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
 
 

@@ -34,7 +34,7 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
         return 0
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
         return sent
-    if not any(waiting):
+    if not any(waiting) and policy is not Policy.SYNCHRONOUS:  # there, what was stale may just have made room
         return 0
     in_flight = await work_in_flight(connection)
     with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
@@ -109,11 +109,11 @@ async def _send_step(connection: AsyncConnection, task: Task, live: Sequence[Liv
     if numbers is None:
         return False
     members = await steps.batch_groups(connection, task.id, task.version, numbers)
-    await send_to_trainer(connection, task, members)
+    send_to_trainer(connection, task, members)
     return True
 
 
-async def send_to_trainer(connection: AsyncConnection, task: Task, members: list[BatchGroup]) -> None:
+def send_to_trainer(connection: AsyncConnection, task: Task, members: list[BatchGroup]) -> None:
     """Post the step that is taken from the task's version."""
     message = TrainBatch(
         tenant=task.tenant,

@@ -36,7 +36,7 @@ async def end_task(
     unfinished = await evaluations.live_group_keys(connection, task.id)
     await charge_evaluation(connection, {task.id: task}, await evaluations.give_up_groups(connection, unfinished, f"task {to}"))
     await evaluations.void_running(connection, task.id)
-    await announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
+    announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
     await publish_status(connection, task.id)
     return True
 

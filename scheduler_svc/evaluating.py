@@ -81,7 +81,7 @@ async def _finish(connection: AsyncConnection, task: Task, version: int) -> None
     planned_at, finished_at = await evaluations.finish(connection, task.id, version, result.reward, dict(told))
     failure = await evaluations.first_failure(connection, task.id, version) if result.failed_share else ""
     data: dict[str, JsonValue] = {"version": version, **told, "took_s": (finished_at - planned_at).total_seconds()}
-    await announce(connection, task.tenant, task.id, "evaluation", data | ({"failure": failure} if failure else {}))
+    announce(connection, task.tenant, task.id, "evaluation", data | ({"failure": failure} if failure else {}))
     target = task.spec.stop.reward
     if target is not None and result.reward is not None and result.reward >= target:
         reason = f"stop.reward: version {version} was evaluated at {result.reward:.4g}, the target is {target:g}"

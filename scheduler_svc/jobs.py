@@ -84,22 +84,22 @@ async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) ->
 
 async def _reject(connection: AsyncConnection, job: SubmitTask, reasons: list[str]) -> None:
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=reasons)
-    await announce(connection, job.tenant, job.task, "rejected", {"reasons": list(reasons)})
+    announce(connection, job.tenant, job.task, "rejected", {"reasons": list(reasons)})
 
 
 async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: Policy) -> None:
     found = next(iter(await tasks.lock_tasks(connection, [job.task])), None)
     if found is None or found.tenant != job.tenant:
         log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
-        await announce(connection, job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
+        announce(connection, job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
     elif verb == "cancel":
         await end_task(connection, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")
     elif verb == "pause":
         if await tasks.move_task(connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
-            await announce(connection, job.tenant, job.task, "paused")
+            announce(connection, job.tenant, job.task, "paused")
             await publish_status(connection, job.task)
     elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
-        await announce(connection, job.tenant, job.task, "resumed")
+        announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
         await batch(connection, await tasks.lock_tasks(connection, [job.task]), policy)
 

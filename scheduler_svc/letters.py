@@ -140,7 +140,7 @@ async def resend(connection: AsyncConnection, wish: Wish) -> None:
         objection = f"group {key[1]} is complete, or was given up and another took its place: nobody waits for it"
     if objection is not None:
         log.warning("letter_not_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, reason=objection)
-        await announce(connection, wish.tenant, wish.task or "none", "rejected", {"letter": wish.number, "reasons": [objection]})
+        announce(connection, wish.tenant, wish.task or "none", "rejected", {"letter": wish.number, "reasons": [objection]})
         return
     assert wish.letter is not None and wish.body is not None
     if not await outbox.mark_resent(connection, wish.number, wish.by):
@@ -149,7 +149,7 @@ async def resend(connection: AsyncConnection, wish: Wish) -> None:
     message_id = f"resent:{wish.number}:{wish.by}"
     outbox.post_as_it_was(connection, wish.letter.subject, wish.body, message_id, headers)
     log.info("letter_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, subject=wish.letter.subject)
-    await announce(connection, wish.tenant, wish.task or "none", "resent", {"letter": wish.number, "subject": wish.letter.subject})
+    announce(connection, wish.tenant, wish.task or "none", "resent", {"letter": wish.number, "subject": wish.letter.subject})
 
 
 def _objection(wish: Wish, task: Task | None) -> str | None:

@@ -32,7 +32,7 @@ async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = 
             for task in await tasks.lock_tasks(connection, {step.task}):
                 if task.is_live and task.version == step.version and await steps.is_sent(connection, step):
                     log.warning("step_sent_again", task=task.id, version=task.version)
-                    await dispatch.send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
+                    dispatch.send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
     return bool(lost)
 
 

@@ -13,7 +13,7 @@ from scheduler_svc.queries.progress import Progress, progress_of
 from scheduler_svc.queries.tasks import Task, find_task
 
 
-async def announce(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, JsonValue] | None = None) -> None:
+def announce(connection: AsyncConnection, tenant: str, task: str, event: str, data: dict[str, JsonValue] | None = None) -> None:
     """Record an event and publish it, in order."""
     message = Event.model_validate({"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data or {}})
     outbox.record_and_post(connection, message, streams.events(tenant, task))

@@ -52,7 +52,7 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
     )
     await tasks.move_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluating.plan(connection, task)
-    await announce(connection, task.tenant, task.id, "accepted")
+    announce(connection, task.tenant, task.id, "accepted")
     await publish_status(connection, task.id)
 
 
@@ -158,7 +158,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(progress.voided, task)})
     step = await steps.finish_step(connection, updated)
     progress = progress.after(step)
-    await announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
+    announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
     await evaluating.plan(connection, task)
     exhausted = await exhausted_budget(connection, task)
     if exhausted is not None:

@@ -59,7 +59,12 @@ class _Unwritten:
 
 
 _unwritten: WeakKeyDictionary[AsyncConnection, _Unwritten] = WeakKeyDictionary()
-"""By transaction: each has a connection object of its own."""
+"""By transaction under way: each has a connection object of its own."""
+
+
+def begin(connection: AsyncConnection) -> None:
+    """From now on something may be posted in this transaction, which ends with `write`."""
+    _unwritten[connection] = _Unwritten()
 
 
 def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
@@ -71,7 +76,7 @@ def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
 
 def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
     """The same for a message that is encoded."""
-    _unwritten.setdefault(connection, _Unwritten()).letters.append((subject, message_id, json.dumps(headers), body))
+    _unwritten[connection].letters.append((subject, message_id, json.dumps(headers), body))
 
 
 def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
@@ -91,12 +96,10 @@ _WRITE, _WRITE_AND_RECORD = Statement(_write), Statement(_write.add_cte(_recorde
 
 async def write(connection: AsyncConnection) -> None:
     """What was posted in this transaction becomes rows: one statement, at its end."""
-    unwritten = _unwritten.pop(connection, None)
-    if unwritten is None or not unwritten.letters:
-        return
+    unwritten = _unwritten.pop(connection)
     if unwritten.events:
         await _WRITE_AND_RECORD.run(connection, _letter.of(unwritten.letters) | _event.of(unwritten.events))
-    else:
+    elif unwritten.letters:
         await _WRITE.run(connection, _letter.of(unwritten.letters))
 
 
@@ -127,10 +130,7 @@ async def relayed(connection: AsyncConnection) -> Relayed:
 async def set_relayed(connection: AsyncConnection, position: int) -> None:
     """Nothing up to `position` is to be published any more, and no new row has a number below it."""
     await connection.execute(update(relay).values(position=position))
-    numbers = (
-        "SELECT setval('outbox_id_seq', :position), setval('events_id_seq', greatest(:position, (SELECT last_value FROM events_id_seq)))"
-    )
-    await connection.execute(text(numbers), {"position": position})
+    await connection.execute(text("SELECT setval('outbox_id_seq', :position)"), {"position": position})
 
 
 async def drop_work(connection: AsyncConnection) -> None:

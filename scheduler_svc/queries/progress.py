@@ -84,6 +84,6 @@ _PROGRESS = Statement(
 
 
 async def progress_of(connection: AsyncConnection, task: str) -> Progress:
-    """As the transaction leaves it."""
+    """As the transaction has it so far."""
     reward, staleness, tokens, letters, failures, ended, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
     return Progress(reward, staleness, tokens, letters, Failures(failures, ended), voided or {})

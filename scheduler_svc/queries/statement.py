@@ -37,13 +37,19 @@ class Statement:
             raise ValueError(f"spell the list out, as `in_state` does: {self._sql}")
 
     async def run(self, connection: AsyncConnection, parameters: Mapping[str, object] | None = None) -> list[Any]:
-        """Its rows, as named tuples; none where it returns none. Raises: psycopg's errors."""
+        """Its rows, as named tuples; none where it returns none; within a transaction. Raises: psycopg's errors."""
         given = {**self._fixed, **(parameters or {})}
         for name, process in self._processors.items():
             given[name] = process(given[name])
         cursor = _driver(connection).cursor(row_factory=namedtuple_row)
-        await cursor.execute(self._sql, given)  # pyright: ignore[reportArgumentType]  # a literal, in effect
-        return await cursor.fetchall() if cursor.description else []
+        try:
+            await cursor.execute(self._sql, given)  # pyright: ignore[reportArgumentType]  # a literal, in effect
+            return await cursor.fetchall() if cursor.description else []
+        except Exception:
+            raise
+        except BaseException as interruption:  # nobody knows how far it came; and taking it back would hide what interrupted it
+            await connection.invalidate(interruption)
+            raise
 
 
 def _processor(parameter: BindParameter[Any]) -> Callable[[Any], Any] | None:
@@ -52,5 +58,5 @@ def _processor(parameter: BindParameter[Any]) -> Callable[[Any], Any] | None:
 
 
 def _driver(connection: AsyncConnection) -> PsycopgConnection[Any]:
-    assert connection.sync_connection is not None
+    assert connection.sync_connection is not None and connection.in_transaction()
     return connection.sync_connection.connection.driver_connection  # pyright: ignore

@@ -78,7 +78,7 @@ class Charge:
     tenant: str
     tokens: float
     admitted: int = 0
-    """Groups that they pay for the admission of."""
+    """Groups whose admission this is."""
 
 
 def _claim(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
@@ -378,7 +378,8 @@ _CHARGE_TENANTS = Statement(
 
 
 async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
-    """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants."""
+    """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants; and to the tasks'
+    counts of admitted groups what is admitted with it."""
     if not charges:
         return
     by_task: defaultdict[str, list[Charge]] = defaultdict(list)
@@ -386,7 +387,7 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
     for one in charges:
         by_task[one.task].append(one)
         by_tenant[one.tenant] += one.tokens
-    rows = [(task, sum(one.tokens for one in found), sum(one.admitted for one in found)) for task, found in by_task.items()]
+    rows = [(task, sum((one.tokens for one in found), 0.0), sum(one.admitted for one in found)) for task, found in by_task.items()]
     await _CHARGE_TASKS.run(connection, _charged_task.of(rows))
     await _CHARGE_TENANTS.run(connection, {"ids": list(by_tenant), **_charged.of(list(by_tenant.items()))})
 

@@ -1,10 +1,13 @@
 """Statements that go straight to psycopg share the connection's transaction and its fate; what is posted leaves with them."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import Integer, func, insert, literal, select, text
 
 from common.errors import Away
 from common.messages import Event
+from marlaas import servers
 from scheduler_svc.database import Database
 from scheduler_svc.notices import announce
 from scheduler_svc.queries import outbox
@@ -13,6 +16,7 @@ from scheduler_svc.queries.parameters import given
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import TaskState
 from scheduler_svc.tables import tasks, tenants
+from tests.chaos.proxy import Wire
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))
 NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).label("longer")).order_by(tenants.c.id))
@@ -40,13 +44,41 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
     database = await Database.connect(database_url)
     try:
         for _ in range(3):
-            with pytest.raises(Away):
+            with pytest.raises(Away, match="terminating connection"):
                 async with database.transaction() as connection:
                     await END.run(connection)
             async with database.transaction() as connection:
                 assert await NAMES.run(connection) == []
     finally:
         await database.close()
+
+
+async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(database_url: str) -> None:
+    port = int(database_url.rpartition(":")[2].partition("/")[0])
+    async with Wire("silent", port).listening() as wire:
+        database = await Database.connect(servers.database_url(wire.port, database_url.rpartition("/")[2]), patience_s=0.5)
+        wire.silence()
+        with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
+            async with database.transaction() as connection:
+                await NAMES.run(connection)
+        wire.speak()
+        async with database.transaction() as connection:
+            assert await NAMES.run(connection) == []
+        wire.silence()
+        runner = asyncio.create_task(_asks(database))
+        await asyncio.sleep(0.1)
+        runner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runner
+        wire.speak()
+        async with database.transaction() as connection:
+            assert await NAMES.run(connection) == []
+        await database.close()
+
+
+async def _asks(database: Database) -> None:
+    async with database.transaction() as connection:
+        await NAMES.run(connection)
 
 
 def test_list_of_a_length_that_is_not_known_is_refused_when_it_is_written() -> None:
@@ -68,7 +100,7 @@ async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(data
                 await connection.execute(text("SELECT 1"))
         async with database.transaction() as connection:
             outbox.post(connection, [Letter("first", event, "1"), Letter("second", event, "2", {"more": "ä"}, as_json=True)])
-            await announce(connection, "acme", "a", "paused", {"reason": "why"})
+            announce(connection, "acme", "a", "paused", {"reason": "why"})
             outbox.post_as_it_was(connection, "last", b"\x00\xff", "4", {})
             assert await outbox.oldest_parcels(connection, 10) == []  # written at its end
         async with database.transaction() as connection:
