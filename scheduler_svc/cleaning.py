@@ -176,11 +176,13 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
 
 async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
     """Blobs that the newest steps of these tasks have made unneeded, each once; a task is there once for each step."""
-    looks = [(task.id, await _kept(connection, task)) for task in advanced]
-    blobs = await steps.blobs_of_versions(connection, {(task, version) for task, kept in looks for version in kept.grown_old()})
+    looks: list[tuple[str, Kept, set[int]]] = []
+    for task in advanced:
+        kept = await _kept(connection, task)
+        looks.append((task.id, kept, set(kept.grown_old())))
+    blobs = await steps.blobs_of_versions(connection, {(task, version) for task, _, passed in looks for version in passed})
     aged: dict[str, list[StepBlob]] = defaultdict(list)
-    for task, kept in looks:
-        passed = set(kept.grown_old())
+    for task, kept, passed in looks:
         aged[task] += [blob for blob in blobs.get(task, []) if blob.version in passed and not _is_kept(blob, kept)]
     names: dict[str, None] = {}
     for task, old in aged.items():

@@ -369,7 +369,8 @@ _CHARGE_TASKS = Statement(
 _charged = Rows("charged", id=Text, tokens=Double)
 # In order, before the update takes them in any; and as an update locks them: rows of the ledger that name a tenant, written by
 # others, must not stand in the way.
-_locked = select(tenants.c.id).where(tenants.c.id == any_of("ids")).order_by(tenants.c.id).with_for_update(key_share=True).cte("locked")
+_charged_tenants = select(tenants.c.id).where(tenants.c.id == any_of("charged_id")).order_by(tenants.c.id)
+_locked = _charged_tenants.with_for_update(key_share=True).cte("locked")
 _CHARGE_TENANTS = Statement(
     update(tenants)
     .where(tenants.c.id == _locked.c.id, tenants.c.id == _charged.c.id)
@@ -389,7 +390,7 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
         by_tenant[one.tenant] += one.tokens
     rows = [(task, sum((one.tokens for one in found), 0.0), sum(one.admitted for one in found)) for task, found in by_task.items()]
     await _CHARGE_TASKS.run(connection, _charged_task.of(rows))
-    await _CHARGE_TENANTS.run(connection, {"ids": list(by_tenant), **_charged.of(list(by_tenant.items()))})
+    await _CHARGE_TENANTS.run(connection, _charged.of(list(by_tenant.items())))
 
 
 async def active_virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[list[float], list[float]]:

@@ -8,12 +8,11 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.errors import Away
-from marlaas import servers
 from scheduler_svc.calm import JUMP_S, Calm
 from scheduler_svc.database import Database
 from scheduler_svc.queries import groups
-from tests.chaos.proxy import Wire
 from tests.scheduler.stages import Stages, running_world, spec
+from tests.scheduler.wire import database_behind_wire
 
 HOUR_S = 3600.0
 TIMEOUT_S = 60.0
@@ -100,9 +99,7 @@ async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
 
 
 async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(database_url: str) -> None:
-    port = int(database_url.rpartition(":")[2].partition("/")[0])
-    async with Wire("silent", port).listening() as wire:
-        database = await Database.connect(servers.database_url(wire.port, database_url.rpartition("/")[2]), patience_s=0.5)
+    async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         started = time.monotonic()
         with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
@@ -112,4 +109,3 @@ async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(dat
         wire.speak()
         async with database.transaction() as connection:
             assert (await connection.execute(text("SELECT 1"))).scalar_one() == 1
-        await database.close()

@@ -7,7 +7,6 @@ from sqlalchemy import Integer, func, insert, literal, select, text
 
 from common.errors import Away
 from common.messages import Event
-from marlaas import servers
 from scheduler_svc.database import Database
 from scheduler_svc.notices import announce
 from scheduler_svc.queries import outbox
@@ -16,7 +15,7 @@ from scheduler_svc.queries.parameters import given
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import TaskState
 from scheduler_svc.tables import tasks, tenants
-from tests.chaos.proxy import Wire
+from tests.scheduler.wire import database_behind_wire
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))
 NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).label("longer")).order_by(tenants.c.id))
@@ -54,9 +53,7 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
 
 
 async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(database_url: str) -> None:
-    port = int(database_url.rpartition(":")[2].partition("/")[0])
-    async with Wire("silent", port).listening() as wire:
-        database = await Database.connect(servers.database_url(wire.port, database_url.rpartition("/")[2]), patience_s=0.5)
+    async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
             async with database.transaction() as connection:
@@ -73,7 +70,6 @@ async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(d
         wire.speak()
         async with database.transaction() as connection:
             assert await NAMES.run(connection) == []
-        await database.close()
 
 
 async def _asks(database: Database) -> None:
