@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import structlog
 
@@ -41,17 +41,25 @@ class HostedEnvironment:
 
     def names(self) -> list[str]:
         """As a task may write them; its bare name until it has told its arguments."""
-        return [f"{self.name}:{argument}" for argument in self._processes[0].arguments] or [self.name]
+        arguments = () if self._told is None else self._told.arguments
+        return [f"{self.name}:{argument}" for argument in arguments] or [self.name]
+
+    @property
+    def _told(self) -> HostProcess | None:
+        """A process that was ready once, and so has told what all of them are."""
+        return next((process for process in self._processes if process.cpu_bound is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
-        """Of its reward; nothing while it is away. Raises: WrongOptions when it does not take the argument in `name`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.start()
-        except (Away, TimeoutError):
+        """Of its reward; nothing until a process was ready once. Raises: WrongOptions when it does not take the argument in `name`."""
+        if self._told is None:
+            with suppress(Away, TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.start()
+        told = self._told
+        if told is None:
             return ()
-        check_argument(name, self._processes[0].arguments)
-        return self._processes[0].components
+        check_argument(name, told.arguments)
+        return told.components
 
     async def run(self, job: Job) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
@@ -68,7 +76,9 @@ class HostedEnvironment:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
         try:
-            return position, await min(self._processes, key=lambda process: process.busy).ask(job, position)
+            # One that is there before one that must be started first.
+            process = min(self._processes, key=lambda process: (process.busy, not process.is_ready))
+            return position, await process.ask(job, position)
         finally:
             queue.done(job.task)
             _hand_out(queue)
@@ -77,9 +87,10 @@ class HostedEnvironment:
         """Kept when a process has said whether its environment computes; calls before that will fail together."""
         if self._turns is not None:
             return self._turns
-        known = [process.cpu_bound for process in self._processes if process.cpu_bound is not None]
-        queue: FairQueue[asyncio.Future[None]] = FairQueue((1 if any(known) else CALLS_AT_ONCE) * len(self._processes))
-        if known:
+        told = self._told
+        one = 1 if told is not None and told.cpu_bound else CALLS_AT_ONCE
+        queue: FairQueue[asyncio.Future[None]] = FairQueue(one * len(self._processes))
+        if told is not None:
             self._turns = queue
         return queue
 

@@ -43,6 +43,7 @@ class HostProcess:
         self._starting: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._last_id = 0
+        self._killed: Process | None = None
         self._stopping = False
         self._pause_s = 0.0
         self._not_before = 0.0
@@ -51,14 +52,16 @@ class HostProcess:
         self.components: tuple[str, ...] = ()
         self.arguments: tuple[str, ...] = ()
         self._operator_options: tuple[str, ...] = ()
+        self.busy = 0
+        """Calls it was asked for, those that wait for its start among them."""
 
     @property
-    def busy(self) -> int:
-        return len(self._waiting)
+    def is_ready(self) -> bool:
+        return self._process is not None and self._process is not self._killed
 
     async def start(self) -> None:
         """Returns when the process is ready. Raises: Away."""
-        if self._process is not None:
+        if self.is_ready:
             return
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._start())
@@ -71,26 +74,35 @@ class HostProcess:
         await self._end()
 
     async def ask(self, job: Job, position: int) -> Outcome:
-        """The outcome of one call, within the job's timeout."""
+        """The outcome of one call. Its timeout begins when the process is ready: a start is no fault of the call."""
+        row = job.calls[position].row
+        self.busy += 1
+        try:
+            async with asyncio.timeout(job.ends_at - time.monotonic()):
+                await self.start()
+            return await self._answer(job, position)
+        except TimeoutError:
+            return failed(f"environment '{job.name}' did not start before the deadline (row {row})", is_infrastructure=True, is_late=True)
+        except Away as error:
+            return failed(f"environment '{job.name}' is away (row {row}): {error}", is_infrastructure=True)
+        finally:
+            self.busy -= 1
+
+    async def _answer(self, job: Job, position: int) -> Outcome:
+        refused = [option for option in self._operator_options if option in job.options]
+        if refused:
+            return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
+        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
+            self._send({"id": number, "name": job.name, "options": job.options | self._hosted.options, "call": wire.coded(call)})
             async with asyncio.timeout(job.timeout_s):
-                await self.start()
-                refused = [option for option in self._operator_options if option in job.options]
-                if refused:
-                    return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
-                answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                self._waiting[number] = answered
-                options = job.options | self._hosted.options
-                self._send({"id": number, "name": job.name, "options": options, "call": wire.coded(call)})
                 return await answered
         except TimeoutError:
             self._give_up(number)
             reason = f"environment '{job.name}' did not answer within {job.timeout_s:g} s (row {call.row})"
             return failed(reason, is_infrastructure=True, is_late=True)
-        except Away as error:
-            return failed(f"environment '{job.name}' is away (row {call.row}): {error}", is_infrastructure=True)
         except asyncio.CancelledError:
             self._give_up(number)
             raise
@@ -112,6 +124,7 @@ class HostProcess:
     def _kill(self, process: Process | None) -> None:
         if process is not None and process.returncode is None:
             process.kill()
+            self._killed = process
 
     async def _exit_status(self, process: Process) -> int:
         """The exit status of a process that closed its output, and so is about to end.
@@ -130,6 +143,8 @@ class HostProcess:
             self._process.stdin.write(wire.packed(frame))
 
     async def _start(self) -> None:
+        if self._reading is not None:
+            await asyncio.wait([self._reading])  # a process that was killed still has to tell those that wait for it
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         self._not_before = time.monotonic() + self._pause_s
@@ -178,12 +193,12 @@ class HostProcess:
             reason = f"its process says what is no answer: {error}"
             self._kill(process)
         status = await self._exit_status(process)
-        self._gone(reason or f"its process ended (exit status {status})")
+        self._gone(process, reason or f"its process ended (exit status {status})")
 
-    def _gone(self, reason: str) -> None:
+    def _gone(self, process: Process, reason: str) -> None:
         self._process = None
         if not self._stopping:
-            log.warning("host_lost", environment=self._name, reason=reason, calls=len(self._waiting))
+            log.warning("host_lost", environment=self._name, process=process.pid, reason=reason, calls=len(self._waiting))
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             if not answered.done():

@@ -29,6 +29,8 @@ import asyncio, os, sys, time
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening
 import tabulate
 
+time.sleep(float(os.environ.get("GUEST_IMPORTS_FOR_S", 0)))
+
 class Guest(Environment[dict]):
     components = ("length",)
 
@@ -203,6 +205,31 @@ async def test_computing_environment_takes_one_call_a_process_and_is_replaced_wh
         assert all(isinstance(outcome, Scored) for outcome in fine)
         (after,) = await play(player, [step("word")])
         assert isinstance(after, Scored)
+
+
+async def test_starting_again_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
+    slow = Hosted(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "2.5"})
+    async with hosting(workers, 2.0, guest=slow) as player:
+        hung, after = await play(player, [step("block 60"), step("word")])
+        assert "did not answer within 2 s" in reason(hung)
+        assert isinstance(after, Scored)
+
+
+async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(workers: Workers, python: str) -> None:
+    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest", processes=2)) as player:
+        first, second = await play(player, [step("sleep 0.1"), step("sleep 0.1")])
+        assert isinstance(first, Scored) and isinstance(second, Scored) and first.reward != second.reward
+        await play(player, [step("die")])
+        (after,) = await play(player, [step("word")])
+        assert isinstance(after, Scored) and after.reward in (first.reward, second.reward)
+
+
+async def test_calls_that_wait_for_a_start_count_as_running_there(workers: Workers, python: str) -> None:
+    async with hosting(workers, guest=Hosted(python=python, environment="guest:ComputingGuest", processes=3)) as player:
+        for _ in range(3):
+            await play(player, [step("die")])
+        first, second = await play(player, [step("word"), step("word")])  # as many at once as one task may have
+        assert isinstance(first, Scored) and isinstance(second, Scored) and first.reward != second.reward
 
 
 @pytest.mark.parametrize(
