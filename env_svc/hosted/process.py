@@ -92,6 +92,8 @@ class HostProcess:
         refused = [option for option in self._operator_options if option in job.options]
         if refused:
             return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
+        if not self.is_ready:
+            raise Away("its process ended as soon as it was ready")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
