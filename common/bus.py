@@ -528,6 +528,7 @@ class Bus:
             except Away as error:
                 waits += 1
                 log.warning("server_away", reason=str(error), waits=waits)
+                notice_cancellation()
                 await asyncio.sleep(_backoff_s(waits))
 
     async def _bury(self, pull: "_Pull", message: Msg, delivery: Delivery, reason: str) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from common.bus import Bus
 from marlaas import servers
@@ -23,6 +24,9 @@ LONGEST = (
     "tests/scheduler/test_doctor",
 )
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
+
+settings.register_profile("busy machine", deadline=None)  # how long an example takes says only what else runs here
+settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

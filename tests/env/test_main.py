@@ -185,7 +185,7 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
         async def over() -> bool:
             return await bus.last(streams.SCORED, streams.scored("t", "0-0")) is not None
 
-        await eventually(over, 30)
+        await eventually(over)
     message = await bus.last(streams.SCORED, streams.scored("t", "0-0"))
     assert message is not None
     (member,) = message.read(TrajectoriesScored).members

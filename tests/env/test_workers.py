@@ -63,11 +63,11 @@ async def test_slow_calls_of_one_message_come_back_one_by_one(workers: Workers) 
 
 
 async def test_hanging_call_is_ended_and_only_its_own_member_fails(workers: Workers) -> None:
-    first, hung, last = await run(workers, steps("reward 1", "spin", "reward 3"), timeout_s=1.0)
+    first, hung, last = await run(workers, steps("reward 1", "spin", "reward 3"), timeout_s=3.0)
     assert (first, last) == (Scored(1.0, {"length": 1.0}), Scored(3.0, {"length": 1.0}))
     assert isinstance(hung, Failed)
     assert hung.is_infrastructure
-    assert "did not answer within 1 s (row 0); its worker process was replaced" in hung.reason
+    assert "did not answer within 3 s (row 0); its worker process was replaced" in hung.reason
 
 
 async def test_crash_fails_its_own_member_and_the_worker_is_replaced(workers: Workers) -> None:
@@ -83,7 +83,7 @@ async def test_worker_killed_while_idle_is_replaced_without_a_failure(workers: W
     (scored,) = await run(workers, steps("pid"))
     assert isinstance(scored, Scored)
     os.kill(int(scored.reward), signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while Path(f"/proc/{int(scored.reward)}").exists():
             await asyncio.sleep(0.02)
     after = await run(workers, steps("pid", "reward 2"))
@@ -136,7 +136,7 @@ async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, 
 
 async def test_cancelled_job_frees_its_worker(workers: Workers, tmp_path: Path) -> None:
     jobs = [asyncio.ensure_future(run(workers, steps(f"await-file {tmp_path / 'never'}"), task=task, timeout_s=60)) for task in "aabb"]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while workers.busy < 2:
             await asyncio.sleep(0.01)
     for job in jobs:

@@ -91,7 +91,7 @@ async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, schedu
         await client.pause(task)
         await client.resume(task)
         await client.cancel(task, "enough")
-        assert await asyncio.wait_for(seen, 10) == ["accepted", "paused", "resumed", "cancelled"]
+        assert await asyncio.wait_for(seen, 60) == ["accepted", "paused", "resumed", "cancelled"]
         ended = await client.wait(task)
         assert (ended.state, ended.reason) == ("cancelled", "enough")
         with pytest.raises(ClientError, match="is cancelled already; there is nothing to pause"):

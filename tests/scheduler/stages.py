@@ -130,7 +130,7 @@ class World:
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
         """The data of the task's first event of that name; waits for it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for delivery in self.bus.follow(streams.EVENTS, streams.events(tenant, task)):
                 from common.messages import Event
 

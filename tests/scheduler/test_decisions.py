@@ -278,7 +278,7 @@ class PaceAndBatching(RuleBasedStateMachine):
         )
 
 
-PaceAndBatching.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+PaceAndBatching.TestCase.settings = settings(max_examples=200, stateful_step_count=60)
 TestPaceAndBatching = PaceAndBatching.TestCase
 
 

@@ -256,6 +256,6 @@ def test_whatever_delivery_does_nothing_is_lost_repeated_or_stuck(database_url: 
     run_state_machine_as_test(
         lambda: Interleavings(database_url),
         settings=settings(
-            max_examples=5, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+            max_examples=5, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
         ),
     )
