@@ -6,6 +6,7 @@ even while it computes. What the environment prints goes to standard error.
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -67,6 +68,8 @@ async def serve(name: str, output: int) -> None:
     def read() -> None:
         while (frame := wire.read_frame(sys.stdin.buffer.read)) is not None:
             loop.call_soon_threadsafe(host.take, frame)
+        if os.getpgrp() == os.getpid():  # as the service starts it; what the environment has started ends with it
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)  # whatever the event loop is busy with: nobody reads the answers any more
 
     host.say(

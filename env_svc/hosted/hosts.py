@@ -27,7 +27,8 @@ class HostedEnvironment:
     def __init__(self, name: str, hosted: Hosted) -> None:
         self.name = name
         self._processes = [HostProcess(name, hosted) for _ in range(hosted.processes)]
-        self._turns: FairQueue[asyncio.Future[None]] | None = None
+        self._turns: _Turns | None = None
+        """None until a process has told whether the environment computes."""
 
     async def start(self) -> None:
         """Raises: Away when no process is ready."""
@@ -68,44 +69,62 @@ class HostedEnvironment:
                 yield batch
 
     async def _run_one(self, job: Job, position: int) -> tuple[int, Outcome]:
-        queue = self._queue()
         try:
             async with asyncio.timeout(job.ends_at - time.monotonic()):
-                await self._acquire(queue, job.task)
+                if self._told is None:  # whether it computes, and so how many calls it takes at once
+                    await self.start()
+                turns = self._take_turns()
+                await turns.acquire(job.task)
         except TimeoutError:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
+        except Away as error:
+            return position, failed(f"environment '{job.name}' is away (row {job.calls[position].row}): {error}", is_infrastructure=True)
         try:
             # One that is there before one that must be started first.
-            process = min(self._processes, key=lambda process: (process.busy, not process.is_ready))
+            process = min(self._processes, key=lambda one: (one.busy >= turns.at_once, not one.is_ready, one.busy))
             return position, await process.ask(job, position)
         finally:
-            queue.done(job.task)
-            _hand_out(queue)
+            turns.release(job.task)
 
-    def _queue(self) -> FairQueue[asyncio.Future[None]]:
-        """Kept when a process has said whether its environment computes; calls before that will fail together."""
-        if self._turns is not None:
-            return self._turns
-        told = self._told
-        one = 1 if told is not None and told.cpu_bound else CALLS_AT_ONCE
-        queue: FairQueue[asyncio.Future[None]] = FairQueue(one * len(self._processes))
-        if told is not None:
-            self._turns = queue
-        return queue
+    def _take_turns(self) -> "_Turns":
+        if self._turns is None:
+            assert self._told is not None
+            self._turns = _Turns(1 if self._told.cpu_bound else CALLS_AT_ONCE, len(self._processes))
+        return self._turns
 
-    async def _acquire(self, queue: FairQueue[asyncio.Future[None]], task: str) -> None:
+
+class _Turns:
+    """Which task's call goes next: as many run as the processes take, `at_once` each."""
+
+    def __init__(self, at_once: int, processes: int) -> None:
+        self.at_once = at_once
+        self._places = at_once * processes
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(self._places)
+
+    async def acquire(self, task: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.put(task, turn)
-        _hand_out(queue)
+        self._queue.put(task, turn)
+        self._hand_out()
         try:
             await turn
         except asyncio.CancelledError:
-            queue.discard(task, turn)
+            self._queue.discard(task, turn)
             if turn.done() and not turn.cancelled():
-                queue.done(task)
-                _hand_out(queue)
+                self.release(task)
             raise
+
+    def release(self, task: str) -> None:
+        self._queue.done(task)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._queue.running < self._places and (item := self._queue.take()) is not None:
+            task, turn = item
+            if turn.cancelled():
+                self._queue.done(task)
+                continue
+            turn.set_result(None)
 
 
 class Hosts:
@@ -135,15 +154,6 @@ class Hosts:
 
     async def stop(self) -> None:
         await asyncio.gather(*(one.stop() for one in self._environments.values()))
-
-
-def _hand_out(queue: FairQueue[asyncio.Future[None]]) -> None:
-    while (item := queue.take()) is not None:
-        task, turn = item
-        if turn.cancelled():
-            queue.done(task)
-            continue
-        turn.set_result(None)
 
 
 NO_HOSTS = Hosts({})

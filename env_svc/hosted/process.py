@@ -1,4 +1,4 @@
-"""One host process: started when it is needed, asked over its pipes, started again after it died.
+"""One host process with its children: asked over its pipes, started when it is needed, and again when it died.
 
 Whatever it does, nothing is waited for without end and a call ends as an outcome: an answer, or the failure that its
 process was away.
@@ -6,8 +6,10 @@ process was away.
 
 import asyncio
 import os
+import signal
 import time
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 
 import structlog
 
@@ -57,20 +59,25 @@ class HostProcess:
 
     @property
     def is_ready(self) -> bool:
-        return self._process is not None and self._process is not self._killed
+        return self._process is not None and self._process is not self._killed and self._process.returncode is None
 
     async def start(self) -> None:
         """Returns when the process is ready. Raises: Away."""
-        if self.is_ready:
-            return
+        if not self.is_ready:
+            await asyncio.shield(self._begin())
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._stopping:
+            raise Away("the service ends")
         if self._starting is None or self._starting.done():
-            self._starting = asyncio.ensure_future(self._start())
-        await asyncio.shield(self._starting)
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(lambda starting: starting.cancelled() or starting.exception())  # also where nobody waits
+        return self._starting
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._starting is not None:
             self._starting.cancel()
-        self._stopping = True
         await self._end()
 
     async def ask(self, job: Job, position: int) -> Outcome:
@@ -124,14 +131,16 @@ class HostProcess:
             self._kill(process)
 
     def _kill(self, process: Process | None) -> None:
-        if process is not None and process.returncode is None:
-            process.kill()
+        """With what it has started, which may hold its output open."""
+        if process is not None:
             self._killed = process
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     async def _exit_status(self, process: Process) -> int:
         """The exit status of a process that closed its output, and so is about to end.
 
-        It is killed only where it does not end: Popen's `kill` may reap the process, and asyncio then says 255 for its status.
+        It is killed only where it does not end.
         """
         try:
             async with asyncio.timeout(CANCEL_GRACE_S):
@@ -145,15 +154,16 @@ class HostProcess:
             self._process.stdin.write(wire.packed(frame))
 
     async def _start(self) -> None:
-        if self._reading is not None:
-            await asyncio.wait([self._reading])  # a process that was killed still has to tell those that wait for it
+        if self._reading is not None and not self._reading.done():  # the one before was killed, or left children behind
+            self._kill(self._process)
+            await asyncio.wait([self._reading])
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         self._not_before = time.monotonic() + self._pause_s
         variables = {name: os.environ[name] for name in INHERITED if name in os.environ} | self._hosted.variables
         argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
         try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables)
+            process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables, process_group=0)
         except OSError as error:
             raise Away(f"{self._hosted.python} cannot be run: {error.strerror}") from None
         try:
@@ -162,20 +172,20 @@ class HostProcess:
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
                 raise Away(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
+            self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
+            self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         except EOFError:
             status = await self._exit_status(process)
             raise Away(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
         except TimeoutError:
             self._kill(process)
             raise Away("its process is not ready in time; the log of env_svc says why") from None
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             self._kill(process)
             raise Away(f"its process says what is no answer: {error}") from None
         except BaseException:
             self._kill(process)
             raise
-        self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
-        self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         self._process = process
         self._reading = asyncio.ensure_future(self._read(process, process.stdout))
         log.info("host_started", environment=self._name, process=process.pid)
@@ -185,9 +195,10 @@ class HostProcess:
         try:
             while True:
                 frame = await wire.receive_frame(output)
-                answered = self._waiting.pop(frame["id"], None)
+                number, outcome = frame["id"], wire.decoded(frame["outcome"])
+                answered = self._waiting.pop(number, None)
                 if answered is not None and not answered.done():
-                    answered.set_result(wire.decoded(frame["outcome"]))
+                    answered.set_result(outcome)
                 self._pause_s = 0.0
         except EOFError:
             pass
@@ -201,6 +212,7 @@ class HostProcess:
         self._process = None
         if not self._stopping:
             log.warning("host_lost", environment=self._name, process=process.pid, reason=reason, calls=len(self._waiting))
+            self._begin()
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             if not answered.done():
@@ -216,6 +228,6 @@ class HostProcess:
             async with asyncio.timeout(CANCEL_GRACE_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            self._kill(process)
         await asyncio.gather(reading, return_exceptions=True)
         log.info("host_stopped", environment=self._name)

@@ -50,6 +50,9 @@ class Guest(Environment[dict]):
             await asyncio.sleep(float(argument))
         if word == "block":
             time.sleep(float(argument))
+        if word == "fork" and os.fork() == 0:  # and so with the host's output open
+            time.sleep(float(argument))
+            os._exit(0)
         if word == "raise":
             raise RuntimeError(argument)
         if word == "unavailable":
@@ -222,6 +225,35 @@ async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(wo
         await play(player, [step("die")])
         (after,) = await play(player, [step("word")])
         assert isinstance(after, Scored) and after.reward in (first.reward, second.reward)
+
+
+@pytest.mark.parametrize("end", ["die", "block 60"])
+async def test_what_a_process_has_started_ends_with_it(workers: Workers, python: str, end: str) -> None:
+    async with hosting(workers, 3.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
+        (forked,) = await play(player, [step("fork 600")])
+        assert isinstance(forked, Scored)
+        await play(player, [step(end)])
+        (after,) = await play(player, [step("word")])
+        assert isinstance(after, Scored) and after.reward != forked.reward
+
+
+async def test_one_process_that_computes_takes_one_call_whoever_asks(workers: Workers, python: str) -> None:
+    async with hosting(workers, 3.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
+        (hung,), (fine,) = await asyncio.gather(play(player, [step("block 60")], task="one"), play(player, [step("word")], task="other"))
+        assert "did not answer within 3 s" in reason(hung)
+        assert isinstance(fine, Scored)
+
+
+async def test_process_that_died_is_started_again_before_it_is_needed(workers: Workers, python: str) -> None:
+    hosts = Hosts({"guest": Hosted(python=python, environment="guest:Guest", processes=2)})
+    try:
+        await hosts.start()
+        guest = hosts.find("guest")
+        assert guest is not None
+        await play(Player(workers, 20.0, hosts), [step("die")])
+        await eventually(lambda: all(process.is_ready for process in guest._processes))
+    finally:
+        await hosts.stop()
 
 
 async def test_calls_that_wait_for_a_start_count_as_running_there(workers: Workers, python: str) -> None:
