@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from common.errors import Fatal
 from env_svc.sandboxes.printed import Printed
 from env_svc.tools.tool import ToolUnavailable
 
@@ -31,6 +32,10 @@ class Bounds:
     """Printed; a run that prints more is ended."""
     processes: int = 8
     """Processes and threads at once. In bubblewrap each of them has `memory_bytes`."""
+
+
+TRIAL = Bounds(time_s=30.0)
+"""At the start, when a machine is busy with starting everything."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +81,10 @@ class Sandbox(ABC):
     @abstractmethod
     async def close(self) -> None:
         """End what runs and remove what is left of it."""
+
+    async def _try_out(self, name: str) -> None:
+        """Run what is sure to work. Raises: Fatal, SandboxUnavailable."""
+        ran = await self.run("print(6 * 7)", TRIAL)
+        if ran != Ran("42\n"):
+            reason = ran.error or (f"a run of nothing was stopped: {ran.stopped}" if ran.stopped else f"it printed {ran.output!r}")
+            raise Fatal(f"the sandbox '{name}' does not work on this machine: {reason}")

@@ -27,7 +27,7 @@ async def code(request: pytest.FixtureRequest) -> AsyncIterator[Code]:
     await sandbox.start()
     use(sandbox)
     try:
-        yield Code(time_s=2.0)
+        yield Code(time_s=5.0)
     finally:
         use(None)
         await sandbox.close()

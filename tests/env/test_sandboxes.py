@@ -22,7 +22,7 @@ from env_svc.settings import EnvSettings
 from tests.conftest import eventually
 from tests.env.sandboxing import DOCKER_URL, KINDS, sandbox_of
 
-BOUNDS = Bounds(time_s=2.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
+BOUNDS = Bounds(time_s=5.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
 SECRET = "the-secret-of-the-host"
 
 
