@@ -55,9 +55,12 @@ class Blobs:
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
         """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
 
-        Raises: Away when the store is away or full.
+        Raises: Away when the store is away or full, or this machine's disk does not give the folder.
         """
-        packed = await asyncio.to_thread(_packed, folder)
+        try:
+            packed = await asyncio.to_thread(_packed, folder)
+        except OSError as error:
+            raise Away(f"could not read {folder}: {error}") from None
         digest = hashlib.sha256(packed).hexdigest()
         ref = BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
         try:
@@ -75,7 +78,8 @@ class Blobs:
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
 
-        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Away when the store is.
+        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Away when the store is, or this
+        machine's disk does not take the folder.
         """
         if await asyncio.to_thread(into.is_dir):
             return into
@@ -87,7 +91,10 @@ class Blobs:
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not fetch blob {ref.name}: {error}") from None
-        await asyncio.to_thread(_unpack, ref, packed, into)
+        try:
+            await asyncio.to_thread(_unpack, ref, packed, into)
+        except OSError as error:
+            raise Away(f"could not write blob {ref.name} to {into}: {error}") from None
         return into
 
     async def _content(self, ref: BlobRef) -> bytes:

@@ -21,13 +21,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Generic, TypeVar, cast
+from urllib.parse import urlsplit
 
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import BadHeaderError, BadSubjectError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
@@ -48,11 +50,14 @@ from common.streams import (
     Consumer,
     Stream,
     failed,
+    token,
 )
 
 M = TypeVar("M", bound=Message)
 
 TRACE_HEADER = "traceparent"
+SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
+"""Of a server's address; those of one cluster are of one kind."""
 OLDEST_SERVER = (2, 10)
 """Older servers ignore several consumer filters without a word."""
 CONNECT_TIMEOUT_S = 5.0
@@ -70,6 +75,8 @@ ACKNOWLEDGE_WITHIN_S = 0.02
 LAST_WORD_S = 2.0
 """For the server to send what it sent before it heard that no more is wanted."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+HEADER_BYTES = 512
+"""More than those take that are added to every message."""
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 """A dead letter with a larger body would itself be too large; it is kept without."""
 PING_EVERY_S = 5.0
@@ -171,6 +178,7 @@ class Bus:
         self._absent: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
         self._last_error: Exception | None = None
+        self._is_closing = False
         self._ahead_s = time.time() - time.monotonic()
         """NATS's clock minus this process's monotonic one; this host's own clock until NATS's was read."""
 
@@ -181,8 +189,10 @@ class Bus:
         """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
 
         `url`: one, or those of a cluster's nodes, separated by commas. Whichever answers is taken, and another when that one dies.
-        Raises: Fatal when it is too old, or refuses the credentials otherwise.
+        Raises: Fatal when `url` is no address, or the server is too old, or refuses the credentials otherwise.
         """
+        if objection := objection_to_address(url):
+            raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
         client = Client()
         bus = cls(client)
         attempt = 0
@@ -201,6 +211,7 @@ class Bus:
                     error_cb=bus._on_error,
                     disconnected_cb=bus._on_disconnected,
                     reconnected_cb=bus._on_reconnected,
+                    closed_cb=bus._on_closed,
                 )
                 client.options |= {"max_reconnect_attempts": -1, "allow_reconnect": True}
                 bus._absent = 0
@@ -226,6 +237,7 @@ class Bus:
         return bus
 
     async def close(self) -> None:
+        self._is_closing = True
         with suppress(NatsError, asyncio.TimeoutError):
             await self._client.flush(timeout=2)
         await self._client.close()
@@ -253,13 +265,14 @@ class Bus:
             self._ahead_s = datetime.fromisoformat(answer["ts"]).timestamp() - (asked + answered) / 2
 
     async def broken(self) -> None:
-        """Never returns; raises Fatal when the server forbids something that this process needs."""
+        """Never returns; raises Fatal when the server forbids something that this process needs, or sends it away for good."""
         await asyncio.shield(self._broken)
 
     async def _on_error(self, error: Exception) -> None:
+        self._last_error = error  # `connect` tells, and `broken` where it was the last
         if self._absent is None:
-            self._last_error = error  # `connect` tells
-        elif "permissions violation" in str(error).lower() and not self._broken.done():
+            return
+        if "permissions violation" in str(error).lower() and not self._broken.done():
             self._broken.set_exception(Fatal(f"NATS forbids this: {error}"))
         elif self._absent:
             self._client.options["reconnect_time_wait"] = min(_backoff_s(self._absent), RECONNECT_MOST_S)
@@ -272,6 +285,11 @@ class Bus:
         if not self._client.is_closed:
             self._absent = 1
             log.warning("nats_disconnected")
+
+    async def _on_closed(self) -> None:
+        """nats-py makes no other connection after some errors, as when the server was given other passwords."""
+        if self._absent is not None and not self._is_closing and not self._broken.done():
+            self._broken.set_exception(Fatal(f"NATS has closed the connection: {self._last_error or 'it did not say why'}"))
 
     async def _on_reconnected(self) -> None:
         log.info("nats_reconnected")
@@ -359,13 +377,12 @@ class Bus:
         Raises: Away when the server did not confirm within PUBLISH_PATIENCE_S; Reject when it is too large.
         """
         body = out.message.encode()
-        if len(body) > MAX_PAYLOAD_BYTES:
-            raise Reject(f"{out.message.kind} for {out.subject} has {len(body)} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: _trace.get() or _new_trace(), **out.headers}
         return await self.publish_raw(out.subject, body, out.message_id, headers)
 
     async def publish_raw(self, subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
         """As `publish`, for a body that is already encoded."""
+        refuse_oversize(subject, body, headers)
         started = time.monotonic()
         attempt = 0
         for pull in self._pulls:
@@ -375,6 +392,8 @@ class Bus:
                 ack = await self._js.publish(subject, body, timeout=PUBLISH_TIMEOUT_S, headers={**headers, "Nats-Msg-Id": message_id})
                 metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
                 return ack.seq
+            except (BadSubjectError, BadHeaderError) as error:
+                raise Reject(f"{subject} cannot be published: {error}") from None
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
                 if time.monotonic() - started > PUBLISH_PATIENCE_S:
@@ -535,7 +554,7 @@ class Bus:
         """Keep a message that cannot be handled, with the reason, where people and the scheduler see it."""
         consumer = pull.consumer
         log.error("dead_letter", subject=delivery.subject, reason=reason)
-        task = delivery.subject.split(".")[consumer.task_token] if consumer.task_token >= 0 else "none"
+        task = token(delivery.subject, consumer.task_token)
         letter = DeadLetter(
             stage=consumer.stage,
             subject=delivery.subject,
@@ -545,8 +564,12 @@ class Bus:
             body=delivery.body if len(delivery.body) <= MAX_BURIED_BYTES else b"",
             sequence=delivery.sequence,
         )
+        told = Outgoing(failed(consumer.stage, task or "none"), letter, f"failed:{consumer.name}:{delivery.sequence}")
         try:
-            await self.publish(Outgoing(failed(consumer.stage, task), letter, f"failed:{consumer.name}:{delivery.sequence}"))
+            try:
+                await self.publish(told)
+            except Reject:  # its headers are what is too large, or what no client can write
+                await self.publish(replace(told, message=letter.model_copy(update={"headers": {}, "body": b""})))
         except Retry as error:  # NATS is away: the message comes again, and ends here again
             log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
             await pull.again(message, delay_s=error.delay_s)
@@ -888,6 +911,13 @@ def spaced(spacing_s: float, took_s: float) -> float:
     return max(spacing_s, AT_REST * took_s) if spacing_s else 0.0
 
 
+def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    """Raises: Reject when the bus would not take such a message."""
+    size = len(body) + HEADER_BYTES + sum(len(name) + len(value) + 4 for name, value in headers.items())
+    if size > MAX_PAYLOAD_BYTES:
+        raise Reject(f"{headers.get(KIND_HEADER, 'a message')} for {subject} has {size} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
+
+
 def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
     return api.StreamConfig(
         name=stream.name,
@@ -921,12 +951,11 @@ def _delivery(message: Msg) -> Delivery:
 
 
 def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
-    parts = delivery.subject.split(".")
     bound = {"stage": consumer.stage, "trace": delivery.headers.get(TRACE_HEADER, "")[3:35]}
-    if consumer.task_token >= 0 and len(parts) > consumer.task_token:
-        bound["task"] = parts[consumer.task_token]
-        if len(parts) > consumer.task_token + 1:
-            bound["trajectory"] = parts[consumer.task_token + 1]
+    if task := token(delivery.subject, consumer.task_token):
+        bound["task"] = task
+        if trajectory := token(delivery.subject, consumer.task_token + 1):
+            bound["trajectory"] = trajectory
     return bound
 
 
@@ -937,6 +966,24 @@ def _new_trace() -> str:
 
 def _backoff_s(attempt: int) -> float:
     return min(10.0, 0.2 * 2 ** min(attempt, 6)) * random.uniform(0.7, 1.3)
+
+
+def objection_to_address(url: str) -> str | None:
+    """Why `url` names no NATS servers; None when it does. nats-py's own objection would look like a server that is away."""
+    schemes = {_scheme(node) for node in _nodes(url)}
+    if schemes and any(schemes <= kind for kind in SCHEMES):
+        return None
+    shown = _without_password(url)
+    return f"'{shown}' is no address of NATS; one looks like nats://host:4222, or nats://user:password@host:4222"
+
+
+def _scheme(node: str) -> str | None:
+    """Of one server's address, where scheme and port may be left out; None when it is none."""
+    try:
+        parts = urlsplit(node if "://" in node else f"nats://{node}")
+        return parts.scheme if parts.hostname and parts.port != 0 else None
+    except ValueError:  # a port that is no number, or above 65535
+        return None
 
 
 def _nodes(url: str) -> list[str]:

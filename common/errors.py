@@ -3,7 +3,7 @@
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
     ├── Retry       the world was not ready          → deliver again after `delay_s`
-    │   └── Away    a server does not answer         → wait here until it does; no attempt is counted
+    │   └── Away    a server or a disk is not there  → wait here until it is; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
@@ -28,7 +28,7 @@ class Retry(MarlaasError):
 
 
 class Away(Retry):
-    """NATS or PostgreSQL does not answer, or its disk is full. No message is to blame, and any replica would meet the same."""
+    """NATS or PostgreSQL does not answer, or its disk is full, or this machine's is. No message is to blame, and none is lost."""
 
 
 class Fatal(MarlaasError):

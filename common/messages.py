@@ -1,7 +1,7 @@
 """Every message that travels between services: one pydantic model per kind, MessagePack on the wire.
 
 Arrays are raw little-endian bytes (int32 token ids, float32 logprobs, uint8 mask: 9 bytes a token), so that coding a
-trajectory costs microseconds. A new optional field is compatible; anything else is a new kind.
+trajectory costs microseconds. A new optional field is compatible, in a section of a task too; anything else is a new kind.
 
 A message about one group carries the group's `GroupContext` whole, so that any replica can go on with it and nothing
 has to be looked up. A body that carries members carries a list of them: members that are ready at the same moment share
@@ -19,8 +19,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 from common.errors import Reject
 from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, TaskSpec
 
-Sentence = Annotated[str, AfterValidator(lambda text: text.replace("\0", "\N{REPLACEMENT CHARACTER}"))]
+LONGEST_SENTENCE = 4000
+"""Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
+Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
 """Text that may quote anything, kept by PostgreSQL, which stores every character but one."""
+
+
+def shortened(text: str) -> str:
+    """Without what is beyond LONGEST_SENTENCE."""
+    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
 
 
 class Value(BaseModel):
@@ -43,12 +50,13 @@ class Message(Value):
     def decode(cls, body: bytes) -> Self:
         """The message in `body`, MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
 
+        Unknown fields are dropped in a task's sections too, which are strict only where a user writes them (`parse_spec`).
         Raises: Reject, naming the field that is wrong.
         """
         try:
             if body[:1] == b"{":
-                return cls.model_validate_json(body)
-            return cls.model_validate(msgpack.unpackb(body))
+                return cls.model_validate_json(body, extra="ignore")
+            return cls.model_validate(msgpack.unpackb(body), extra="ignore")
         except ValidationError as error:
             first = error.errors()[0]
             raise Reject(f"not a {cls.kind} message: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -219,7 +227,7 @@ class ResendLetter(Message):
     kind: ClassVar[str] = "resend-letter.1"
     tenant: Name
     """Whose task it is about; for a job that failed, who sent it."""
-    letter: int = Field(ge=1)
+    letter: int = Field(ge=1, lt=2**63)
     """Its sequence in the stream FAILED."""
 
 

@@ -46,12 +46,16 @@ _ADAPTER = TypeAdapter(dict[Name, Pool])
 def read_pools(path: Path) -> Pools:
     """The pools that `path` describes, with model folders made absolute.
 
-    Raises: Fatal, naming the file and the wrong field, or the folder that does not exist.
+    Raises: Fatal, naming the file and the wrong field, or the file or folder that cannot be read.
     """
     try:
-        pools = _ADAPTER.validate_python(tomllib.loads(path.read_text()))
+        pools = _ADAPTER.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise Fatal(f"pools file {path} does not exist; set MARLAAS_POOLS_FILE") from None
+    except OSError as error:
+        raise Fatal(f"cannot read pools file {path}: {error.strerror}; set MARLAAS_POOLS_FILE") from None
+    except UnicodeDecodeError as error:
+        raise Fatal(f"pools file {path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise Fatal(f"pools file {path}: {error}") from None
     except ValidationError as error:

@@ -3,7 +3,9 @@
 Every field that a task file may hold is declared and documented here, and nowhere else. Unknown keys are errors.
 """
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -16,12 +18,24 @@ TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
 ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Weight = Annotated[float, Field(allow_inf_nan=False)]
+LARGEST_WEIGHT = 1e6
+LARGEST_DECAY = 10.0
+"""More throws the parameters out of range within a step or two."""
+MOST_BYTES = 1024 * 1024
+"""Of a task as JSON: parts of it travel with every message that is about it."""
+MOST_ATTEMPTS = 131_072
+"""In one step: each is named in one message to the trainer."""
+MOST_COMPLAINTS = 20
+"""That are told at once."""
+LARGEST_INTEGER = 2**63 - 1
+"""That every message can carry."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 class Section(BaseModel):
-    """A table of the task file: frozen, and strict about names."""
+    """A table of the task file: frozen, and strict about names, but not inside a message (`Message.decode`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -50,10 +64,10 @@ class Environment(Section):
     """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Passed to the environment as they are; it says which it knows."""
-    weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    weights: dict[str, Weight] = {}
     """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
     and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
-    rank_weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    rank_weights: dict[str, Weight] = {}
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
     (the least) to 1 (the most), ties in the middle. `reward` ranks by the reward itself. Added where advantages are made."""
     tools: tuple[NamedTool, ...] = ()
@@ -351,10 +365,52 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
     Raises: Reject, naming every wrong field with what was expected.
     """
+    if complaints := [*_not_storable(raw)]:
+        raise Reject("; ".join(complaints))
+    if (size := len(json.dumps(raw))) > MOST_BYTES:
+        raise Reject(f"task: it has {size} bytes as JSON, {MOST_BYTES} at most are taken; data belongs into files of the environment")
     try:
-        return TaskSpec.model_validate(raw)
+        spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
-        raise Reject("; ".join(_complaint(detail) for detail in error.errors())) from None
+        found = error.errors()
+        more = [f"and {len(found) - MOST_COMPLAINTS} more"] if len(found) > MOST_COMPLAINTS else []
+        raise Reject("; ".join([*(_complaint(detail) for detail in found[:MOST_COMPLAINTS]), *more])) from None
+    if complaints := [*_too_much(spec)]:
+        raise Reject("; ".join(complaints))
+    return spec
+
+
+def _too_much(spec: TaskSpec) -> Iterator[str]:
+    """What is said at the door only: a task that was taken when there was no such bound can still be read."""
+    algorithm = spec.algorithm
+    if (attempts := algorithm.group_size * algorithm.groups_per_step) > MOST_ATTEMPTS:
+        of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
+        yield f"algorithm: {of} are {attempts} attempts; a step takes {MOST_ATTEMPTS} at most"
+    if (decay := spec.optimizer.weight_decay) > LARGEST_DECAY:
+        yield f"optimizer.weight_decay: {decay:g} is more than {LARGEST_DECAY:g}; each update takes it times the learning rate off"
+    for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):
+        for name, weight in weights.items():
+            if abs(weight) > LARGEST_WEIGHT:
+                yield f"environment.{table}.{name}: {weight:g} is beyond ±{LARGEST_WEIGHT:g}"
+
+
+def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
+    """What neither messages nor PostgreSQL can hold, wherever it stands: also where an environment's options take anything."""
+    match value:
+        case str() if "\0" in value:
+            yield f"{place or 'task'}: a text with a null character"
+        case int() | float() if not abs(value) <= LARGEST_INTEGER:
+            yield f"{place}: {str(value)[:40]} is no number that can be kept; use a finite one below 2^63"
+        case dict():
+            for name, part in value.items():
+                if "\0" in name:
+                    yield f"{place or 'task'}: a name with a null character"
+                yield from _not_storable(part, f"{place}.{name}" if place else name)
+        case list():
+            for position, part in enumerate(value):
+                yield from _not_storable(part, f"{place}.{position}")
+        case _:
+            pass
 
 
 def _complaint(detail: object) -> str:

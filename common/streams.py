@@ -151,11 +151,15 @@ IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
 """Streams whose every message is about one task, and of no use once that has ended."""
 
 
+def token(subject: str, place: int) -> str | None:
+    """A part of a subject; None where it has fewer: anybody may publish what a filter that ends in `>` takes."""
+    parts = subject.split(".")
+    return parts[place] if 0 <= place < len(parts) else None
+
+
 def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours."""
-    parts = subject.split(".")
-    place = 2 if parts[1] in ("checked", "scored") else 3
-    return parts[place] if len(parts) > place else ""
+    return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
 
 
 # ----------------------------------------------------------------------------------------------------------- consumers

@@ -58,6 +58,16 @@ async def test_damaged_copy_is_refused_and_leaves_nothing(bus: Bus, folder: Path
     assert not list(tmp_path.glob("fetched*"))
 
 
+async def test_disk_that_does_not_take_a_blob_is_named_and_waited_for(bus: Bus, folder: Path, tmp_path: Path) -> None:
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("task/v1/adapter", folder)
+    (tmp_path / "place").touch()
+    with pytest.raises(Away, match=f"could not write blob .* to {tmp_path}/place/fetched: .*Not a directory"):
+        await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")
+    (tmp_path / "place").unlink()
+    assert (await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")).is_dir()
+
+
 async def test_missing_blob_is_named(bus: Bus, folder: Path, tmp_path: Path) -> None:
     blobs = Blobs(bus)
     ref = await blobs.put_folder("task/v1/adapter", folder)

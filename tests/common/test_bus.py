@@ -381,6 +381,21 @@ async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str,
             await behind.close()
 
 
+@pytest.mark.parametrize("url", ["nats://user:secret@host:abc", "http://host:4222", "nats://", ","])
+async def test_what_is_no_address_is_said_at_once(url: str) -> None:
+    with pytest.raises(Fatal, match=r"is no address of NATS; one looks like .*; correct MARLAAS_NATS_URL") as caught:
+        await Bus.connect(url, "lost", until_accepted=True)
+    assert "secret" not in str(caught.value)
+
+
+async def test_connection_that_is_closed_for_good_ends_the_service(nats_url: str) -> None:
+    """nats-py does so after errors that it takes for final; whoever runs the service starts it anew."""
+    bus = await Bus.connect(nats_url, "closed")
+    await bus._client.close()
+    with pytest.raises(Fatal, match="NATS has closed the connection"):
+        await asyncio.wait_for(bus.broken(), timeout=20)
+
+
 CLOCKS = """
 import asyncio, sys, time
 from common.bus import Bus

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -102,11 +103,43 @@ def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
     assert sample.encode() == golden
 
 
+FREE = {"options", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy"}
+"""Fields whose keys are anybody's; `SubmitTask.spec` is another."""
+
+
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_newer_senders_may_add_fields(kind: str) -> None:
+    """At the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
-    raw = msgpack.unpackb(sample.encode()) | {"field_of_the_future": 1}
-    assert type(sample).decode(msgpack.packb(raw) or b"") == sample
+    newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), FREE | ({"spec"} if kind == "submit-task.1" else set()))
+    assert type(sample).decode(msgpack.packb(newer) or b"") == sample
+    newer = with_fields_of_the_future(sample.model_dump(mode="json"), FREE | ({"spec"} if kind == "submit-task.1" else set()))
+    assert type(sample).decode(json.dumps(newer).encode()) == sample
+
+
+def with_fields_of_the_future(raw: Any, free: set[str]) -> Any:
+    """The same with one more field in each map but those that are free."""
+    match raw:
+        case dict():
+            found = {key: value if key in free else with_fields_of_the_future(value, free) for key, value in raw.items()}
+            return found | {"field_of_the_future": 1}
+        case list():
+            return [with_fields_of_the_future(value, free) for value in raw]
+        case _:
+            return raw
+
+
+def test_a_wrong_value_in_a_section_is_still_refused() -> None:
+    raw = msgpack.unpackb(BY_KIND["train-batch.1"].encode())
+    raw["spec"]["lora"]["rank"] = 0
+    with pytest.raises(Reject, match=r"spec\.lora\.rank"):
+        messages.TrainBatch.decode(msgpack.packb(raw) or b"")
+
+
+def test_a_task_that_a_user_writes_may_not_have_unknown_fields() -> None:
+    job = messages.SubmitTask(task="a", tenant="t", spec=as_json(SPEC) | {"lora": {"rnk": 4}})
+    with pytest.raises(Reject, match=r"lora\.rnk: no such field; did you mean 'rank'\?"):
+        parse_spec(messages.SubmitTask.decode(job.encode()).spec)
 
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))

@@ -30,6 +30,16 @@ def raw(**changes: Any) -> dict[str, Any]:
         ({"lora": {"targets": []}}, "lora.targets: Tuple should have at least 1 item"),
         ({"sampling": {"top_p": 0.9}}, "sampling.top_p: no such field"),
         ({"environment": {"name": "a b"}}, "environment.name: String should match pattern"),
+        ({"correction": {"max_sampler_mismatch": float("inf")}}, "correction.max_sampler_mismatch: inf is no number that can be kept"),
+        ({"stop": {"seconds": float("nan")}}, "stop.seconds: nan is no number that can be kept"),
+        ({"environment": {"name": "x", "options": {"a": [1, 10**20]}}}, "environment.options.a.1: 100000000000000000000 is no number"),
+        ({"environment": {"name": "x", "options": {"a": "b\0"}}}, "environment.options.a: a text with a null character"),
+        ({"environment": {"name": "x", "options": {"a": "b" * 2**20}}}, "bytes as JSON, 1048576 at most are taken"),
+        ({"optimizer": {"weight_decay": 11.0}}, "optimizer.weight_decay: 11 is more than 10"),
+        ({"environment": {"name": "x", "weights": {"reward": 1e9}}}, "environment.weights.reward: 1e+09 is beyond ±1e+06"),
+        ({"algorithm": {"group_size": 256, "groups_per_step": 1024}}, "are 262144 attempts; a step takes 131072 at most"),
+        ({f"x{number}": 1 for number in range(1000)}, "x19: no such field; known here: name, tenant"),
+        ({f"x{number}": 1 for number in range(1000)}, "; and 980 more"),
     ],
 )
 def test_wrong_field_is_named_with_what_was_expected(changes: dict[str, Any], complaint: str) -> None:
@@ -99,6 +109,14 @@ def test_wrong_pools_file_stops_the_process_with_one_line(tmp_path: Path, text: 
         read_pools(pools_file(tmp_path, text))
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_pools_file_that_cannot_be_read_stops_the_process_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match=r"cannot read pools file .*: Is a directory; set MARLAAS_POOLS_FILE"):
+        read_pools(tmp_path)
+    (tmp_path / "pools.toml").write_bytes("[tïny]".encode("latin-1"))
+    with pytest.raises(Fatal, match=r"pools\.toml is not UTF-8 \(invalid continuation byte at byte 2\); save it as UTF-8"):
+        read_pools(tmp_path / "pools.toml")
 
 
 def test_missing_pools_file_names_the_setting(tmp_path: Path) -> None:
