@@ -84,8 +84,8 @@ class Cleaner:
             self._advanced.clear()
             try:
                 await self.after_steps(advanced)
-            except MarlaasError as error:  # the task's next step or the sweep finds it
-                log.warning("cleaning_postponed", error=str(error))
+            except Exception as error:  # the task's next step or the sweep finds it
+                postponed("cleaning_postponed", error)
             await asyncio.sleep(SPACING_S)
 
     async def _sweep_now_and_then(self) -> None:
@@ -94,8 +94,8 @@ class Cleaner:
             await asyncio.sleep(self._sweep_s)
             try:
                 await self.sweep()
-            except MarlaasError as error:
-                log.warning("cleaning_postponed", error=str(error))
+            except Exception as error:
+                postponed("cleaning_postponed", error)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
         """Delete the scored messages and the blobs that steps have made old; a task is there once for each step.
@@ -205,6 +205,17 @@ def _is_kept(blob: StepBlob, kept: Kept) -> bool:
             return kept.has_checkpoint(blob.version)
         case "batch":
             return kept.has_batch(blob.version)
+
+
+def postponed(event: str, error: Exception) -> None:
+    """Say that a round of work that comes again was not done: of one task's rows that are not as they should be the others know nothing.
+
+    With a traceback where it is nothing that was expected.
+    """
+    if isinstance(error, MarlaasError):
+        log.warning(event, error=str(error))
+    else:
+        log.exception(event, error=f"{type(error).__name__}: {error}")
 
 
 async def _quietly(cleaning: Awaitable[None]) -> None:

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +15,7 @@ from scheduler_svc.admission import Admission, Capacity, allowance, groups_to_ad
 from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
+from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import publish_status
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
 from scheduler_svc.queries import groups, outbox, steps, tasks
@@ -27,26 +29,50 @@ AT_ONCE = 16
 """Groups that are admitted from one look at who is next; a burst takes several looks."""
 
 
-async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy, now_s: float) -> int:
-    """Open as many groups as may go now, which is `now_s` on NATS's clock; returns how many messages there are to publish."""
+class Admitted(NamedTuple):
+    """What a look at who is next has led to."""
+
+    letters: int
+    """To publish."""
+    wants_more: bool
+    """There may be more to admit, which takes another look, in a transaction of its own: locks are taken in one order only once."""
+
+
+async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy, now_s: float) -> Admitted:
+    """Open the next AT_ONCE groups, as far as they may go now, which is `now_s` on NATS's clock."""
     waiting = await tasks.who_waits(connection, lock=ADMISSION_LOCK)
-    if waiting is None:  # another replica is admitting, and will see what this one saw
-        return 0
+    if waiting is None:  # another replica is admitting, or its next tick does
+        return Admitted(0, wants_more=False)
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
-        return sent
+        return Admitted(sent, wants_more=False)
     if not any(waiting) and policy is not Policy.SYNCHRONOUS:  # there, what was stale may just have made room
-        return 0
+        return Admitted(0, wants_more=False)
     in_flight = await work_in_flight(connection)
     with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
-    opened = 0
     while with_room:
         claims = await _claims(connection, policy, set(with_room), waiting)
         pools = set(with_room)
         admissions = groups_to_admit(claims.tasks, claims.tenants, with_room, in_flight, most=AT_ONCE)
-        opened += await _open_groups(connection, admissions, now_s)
-        if len(admissions) < AT_ONCE and pools == set(with_room):
+        some_are_full = pools != set(with_room)  # and their tasks may have stood before those of others
+        if admissions:
+            opened = await _open_groups(connection, admissions, now_s)
+            return Admitted(opened, wants_more=some_are_full or len(admissions) == AT_ONCE)
+        if not some_are_full:
             break  # no allowance is left
-    return opened
+    return Admitted(0, wants_more=False)
+
+
+async def take_place(connection: AsyncConnection, task: Task) -> None:
+    """Raise the virtual times of a task that comes to run, and of its tenant where that was idle, to those of who runs."""
+    others, siblings = await tasks.virtual_times(connection, task.id, task.tenant)
+    await tasks.start_shares(
+        connection,
+        task.id,
+        task.tenant,
+        task_time=starting_virtual_time(task.virtual_time, siblings.active, siblings.past),
+        # A tenant that is active already keeps its place: a second task buys no second start.
+        tenant_time=starting_virtual_time(0.0, others.active, others.past) if not siblings.active else 0.0,
+    )
 
 
 async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str], waiting: Waiting) -> Claims:
@@ -128,10 +154,11 @@ def send_to_trainer(connection: AsyncConnection, task: Task, members: list[Batch
     outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 
 
-async def resolve_environments(connection: AsyncConnection, families: set[str]) -> None:
-    """Send waiting tasks' environments to be checked, now that env replicas say what they serve."""
-    for task in await tasks.tasks_waiting_for_an_environment(connection):
-        await check_environment(connection, task.id, task.tenant, task.spec.environment.name, families)
+async def resolve_environment(connection: AsyncConnection, task_id: str, families: set[str]) -> None:
+    """Send a waiting task's environment to be checked, now that env replicas say what they serve."""
+    for task in await tasks.lock_tasks(connection, [task_id]):
+        if task.state == TaskState.SUBMITTED and task.family is None:
+            await check_environment(connection, task.id, task.tenant, task.spec.environment.name, families)
 
 
 async def check_environment(connection: AsyncConnection, task: str, tenant: str, name: str, families: set[str]) -> None:

@@ -46,7 +46,7 @@ async def void_live_groups(connection: AsyncConnection, task: Task, detail: str)
     live = await groups.live_group_keys(connection, task.id)
     if live:
         ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
-        await tasks.count_voided(connection, task.id, len(live), failures=0)
+        await tasks.count_voided(connection, task.id, len(live))
         await settle_accounts(connection, {task.id: task}, ended)
     return len(live)
 
@@ -58,10 +58,11 @@ async def void_and_refund(
     reason: VoidReason,
     details: dict[GroupKey, str],
     excused: Collection[str] = (),
+    not_in_a_row: Collection[str] = (),
 ) -> None:
     """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again.
 
-    `excused`: tasks that this is not the fault of.
+    `excused`: tasks that this is not the fault of. `not_in_a_row`: tasks of which other groups succeeded at the same time.
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):
@@ -70,11 +71,12 @@ async def void_and_refund(
     for task_id, count in Counter(task for task, _ in keys).items():
         task = by_id[task_id]
         failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused
-        await tasks.count_voided(connection, task_id, count, failures=count if failed else 0)
+        in_a_row = 0 if task_id in not_in_a_row else task.failures_in_a_row + count
+        await tasks.count_voided(connection, task_id, count, failures_in_a_row=in_a_row if failed else None)
         if not failed:
             continue
         progress = await progress_of(connection, task_id)
-        verdict = _verdict(task, count, progress.failures)
+        verdict = _verdict(task, in_a_row, progress.failures)
         if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
             await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
@@ -82,9 +84,8 @@ async def void_and_refund(
             await publish_status(connection, task_id, progress)
 
 
-def _verdict(task: Task, failures: int, found: Failures) -> str | None:
-    """Why the task cannot go on after so many more failures, which leave `found` among its latest groups; None when it can."""
-    in_a_row = task.failures_in_a_row + failures
+def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
+    """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
     limit = task.spec.limits.max_failed_share

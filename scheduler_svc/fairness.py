@@ -3,10 +3,10 @@
 Each tenant and each task has a virtual time: tokens charged, divided by the tenant's weight. The smallest goes next
 (Virtual Token Counter, arXiv 2401.00588). Work is charged an estimate when admitted and corrected when it ends, so
 what counts is what was consumed. A newcomer starts at the smallest virtual time of those already active: it neither
-waits for the past of others nor lives on credit of its own.
+waits for the past of others nor lives on credit of its own. The same holds for whoever comes back after a pause.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -65,6 +65,6 @@ def next_task(tasks: Iterable[TaskShare], tenants: dict[str, TenantShare]) -> Ta
     )
 
 
-def starting_virtual_time(own: float, active: Iterable[float]) -> float:
-    """Where a tenant or task that becomes active begins."""
-    return max(own, min(active, default=0.0))
+def starting_virtual_time(own: float, active: Collection[float], past: float = 0.0) -> float:
+    """Where a tenant or task that becomes active begins; where nobody is, at `past`, the largest that anyone reached."""
+    return max(own, min(active) if active else past)

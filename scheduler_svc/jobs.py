@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import ControlTask, SubmitTask
+from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import Pools, objections
 from common.spec import TaskSpec, parse_spec
-from scheduler_svc.dispatch import batch, check_environment, family_of
+from scheduler_svc.dispatch import batch, check_environment, family_of, take_place
 from scheduler_svc.endings import end_task
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
@@ -37,9 +38,9 @@ class Offer:
         return found
 
 
-async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer, policy: Policy) -> None:
-    """Handle one message of `jobs.<verb>.<tenant>`. Raises: Reject when it is not one."""
-    _, verb, tenant = delivery.subject.split(".", 2)
+async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer, policy: Policy) -> str | None:
+    """Handle one message of `jobs.<verb>.<tenant>`; returns the task that is over with it. Raises: Reject when it is not one."""
+    verb, tenant = streams.token(delivery.subject, 1), streams.token(delivery.subject, 2) or ""
     if verb == "submit":
         job = delivery.read(SubmitTask)
         _same_tenant(tenant, job.tenant)
@@ -47,23 +48,25 @@ async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer
     elif verb in ("cancel", "pause", "resume"):
         control = delivery.read(ControlTask)
         _same_tenant(tenant, control.tenant)
-        await _control(connection, verb, control, policy)
+        if await _control(connection, verb, control, policy) and verb == "cancel":
+            return control.task
     else:
         raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause, resume and resend")
+    return None
 
 
 async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) -> None:
     try:
         spec = parse_spec(job.spec)
-        reasons = offer.objections(spec)
-        if spec.tenant != job.tenant:
-            reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
     except Reject as error:
         return await _reject(connection, job, [str(error)])
+    present = await tasks.find_task(connection, job.task)
+    reasons = offer.objections(spec) if present is None else []  # what was taken once is not judged by what is offered now
+    if spec.tenant != job.tenant:
+        reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
     if reasons:
         return await _reject(connection, job, reasons)
     family = family_of(spec.environment.name, offer.families)
-    present = await tasks.find_task(connection, job.task)
     if present is None:
         try:
             start = await starting_adapter(connection, job.task, spec)
@@ -84,24 +87,28 @@ async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) ->
 
 async def _reject(connection: AsyncConnection, job: SubmitTask, reasons: list[str]) -> None:
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=reasons)
-    announce(connection, job.tenant, job.task, "rejected", {"reasons": list(reasons)})
+    announce(connection, job.tenant, job.task, "rejected", {"reasons": [shortened(reason) for reason in reasons]})
 
 
-async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: Policy) -> None:
+async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: Policy) -> bool:
+    """False when the tenant has no such task."""
     found = next(iter(await tasks.lock_tasks(connection, [job.task])), None)
     if found is None or found.tenant != job.tenant:
         log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
         announce(connection, job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
-    elif verb == "cancel":
+        return False
+    if verb == "cancel":
         await end_task(connection, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")
     elif verb == "pause":
         if await tasks.move_task(connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
             announce(connection, job.tenant, job.task, "paused")
             await publish_status(connection, job.task)
     elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
+        await take_place(connection, found)
         announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
         await batch(connection, await tasks.lock_tasks(connection, [job.task]), policy)
+    return True
 
 
 def _same_tenant(subject: str, body: str) -> None:

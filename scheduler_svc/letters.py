@@ -169,7 +169,7 @@ def _group_of_wish(wish: Wish, task: Task) -> GroupKey | None:
 
 def recorded_task(subject: str) -> str | None:
     """Of `failed.<stage>.<task>`."""
-    task = subject.split(".")[2]
+    task = streams.token(subject, 2)
     return None if task == "none" else task
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import crashpoints
 from common.bus import Bus
 from common.cancellation import notice_cancellation
-from common.errors import Fatal, Retry
+from common.errors import Fatal, Reject, Retry
 from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
 from scheduler_svc.history import Marker
@@ -71,7 +71,10 @@ class Relay:
 
     async def _publish(self, parcel: Parcel) -> None:
         message_id = parcel.message_id or f"outbox:{parcel.id}"
-        await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+        try:
+            await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+        except Reject as error:  # what no retry would change stops nothing behind it
+            log.error("letter_refused", subject=parcel.subject, message=message_id, reason=str(error))
 
     async def _wait(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -17,11 +17,11 @@ from common.pools import Pools
 from scheduler_svc import dispatch, evaluating, jobs, letters, settlement
 from scheduler_svc.calm import Calm
 from scheduler_svc.capacity import Replicas
-from scheduler_svc.cleaning import Cleaner
+from scheduler_svc.cleaning import Cleaner, postponed
 from scheduler_svc.database import Database
 from scheduler_svc.jobs import Offer
 from scheduler_svc.lost_steps import send_lost_steps_again
-from scheduler_svc.queries import evaluations, outbox, tasks
+from scheduler_svc.queries import evaluations, groups, outbox, tasks
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
@@ -32,6 +32,8 @@ SPACING_S = 0.03
 BEGIN_AT_ONCE = 4
 """Tasks that one transaction takes in or starts: of many that are submitted together, the first begin while the others are read."""
 SETTLE_AT_ONCE = 256
+POSTPONED_S = 5.0
+"""After an error that the database's absence does not explain, and that may come again."""
 
 log = structlog.get_logger()
 
@@ -80,9 +82,8 @@ class Scheduler:
                 if delivery.sequence in wishes:
                     await letters.resend(connection, wishes[delivery.sequence])
                     continue
-                await jobs.take_job(connection, delivery, offer, self._policy)
-                if ".cancel." in delivery.subject:
-                    ended.append(delivery.read(jobs.ControlTask).task)
+                if over := await jobs.take_job(connection, delivery, offer, self._policy):
+                    ended.append(over)
         for task in ended:
             await self._cleaner.purge(task)
 
@@ -131,15 +132,17 @@ class Scheduler:
             began = time.monotonic()
             self._admission_wanted.clear()
             try:
-                async with self._database.transaction() as connection:
-                    capacities = self._replicas.capacities(self._settings.oversubscription)
-                    dispatched = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
+                wants_more = True
+                while wants_more:
+                    async with self._database.transaction() as connection:
+                        capacities = self._replicas.capacities(self._settings.oversubscription)
+                        letters, wants_more = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
+                    if letters:
+                        self._relay.wake()
                 not_before = began + spaced(SPACING_S, time.monotonic() - began)
-                if dispatched:
-                    self._relay.wake()
-            except Retry as error:
-                log.warning("admission_postponed", error=str(error))
-                await asyncio.sleep(0.2)
+            except Exception as error:
+                postponed("admission_postponed", error)
+                await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)
                 self._admission_wanted.set()
 
     async def _tick(self) -> None:
@@ -148,8 +151,8 @@ class Scheduler:
             await asyncio.sleep(self._settings.tick_s)
             try:
                 await self.look_at_clocks()
-            except MarlaasError as error:
-                log.warning("tick_postponed", error=str(error))
+            except Exception as error:
+                postponed("tick_postponed", error)
                 self._calm.disturb()
 
     async def _look_for_lost_steps(self) -> None:
@@ -159,18 +162,34 @@ class Scheduler:
             try:
                 if await send_lost_steps_again(self._database, self._bus):
                     self._relay.wake()
-            except MarlaasError as error:
-                log.warning("tick_postponed", error=str(error))
+            except Exception as error:
+                postponed("tick_postponed", error)
 
     async def look_at_clocks(self) -> None:
-        """Void overdue groups, give waiting tasks their environment, and record who is alive."""
-        calm_s = self._calm.look()
+        """Record who is alive, void overdue groups, and give waiting tasks their environment."""
+        calm_s, now_s, families = self._calm.look(), self._bus.now_s(), self._replicas.families
         async with self._changing() as connection:
-            await settlement.void_overdue(connection, self._policy, self._bus.now_s(), calm_s=calm_s)
-            if self._replicas.families:
-                await dispatch.resolve_environments(connection, self._replicas.families)
             await outbox.record_replicas(connection, self._replicas.reports)
-        async with self._changing() as connection:
-            late = await evaluations.overdue_groups(connection, self._bus.now_s())
-            by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in late})}
-            await evaluating.give_up(connection, by_id, late, "was not finished before limits.episode_timeout_s")
+            overdue = {task for task, _ in await groups.overdue_groups(connection, now_s)}
+            late = await evaluations.overdue_groups(connection, now_s)
+            waiting = await tasks.tasks_waiting_for_an_environment(connection) if families else set[str]()
+
+        async def give_up(connection: AsyncConnection, task_id: str) -> None:
+            by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
+            keys = [key for key in late if key[0] == task_id]
+            await evaluating.give_up(connection, by_id, keys, "was not finished before limits.episode_timeout_s")
+
+        await self._each(overdue, lambda connection, task: settlement.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
+        await self._each({task for task, _ in late}, give_up)
+        await self._each(waiting, lambda connection, task: dispatch.resolve_environment(connection, task, families))
+
+    async def _each(self, found: Collection[str], change: Callable[[AsyncConnection, str], Awaitable[None]]) -> None:
+        """Change each task in a transaction of its own: one with which something is wrong keeps nothing from the others."""
+        for task in sorted(found):
+            try:
+                async with self._changing() as connection:
+                    await change(connection, task)
+            except MarlaasError:
+                raise
+            except Exception:
+                log.exception("task_not_changed", task=task)

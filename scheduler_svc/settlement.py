@@ -1,7 +1,6 @@
 """What came back: environments checked, trajectories scored, weights updated."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import structlog
 from pydantic import JsonValue, ValidationError
@@ -12,10 +11,9 @@ from common.errors import Reject
 from common.messages import EnvironmentChecked, Settlement, StoredStep, WeightUpdated, as_json
 from common.streams import SETTLEMENT_HEADER
 from scheduler_svc import evaluating
-from scheduler_svc.dispatch import batch
+from scheduler_svc.dispatch import batch, take_place
 from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.evaluation import is_group
-from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, ledger, steps, tasks
@@ -41,15 +39,7 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
             connection, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]}
         )
         return
-    others, siblings = await tasks.active_virtual_times(connection, task.id, task.tenant)
-    await tasks.start_shares(
-        connection,
-        task.id,
-        task.tenant,
-        task_time=starting_virtual_time(task.virtual_time, siblings),
-        # A tenant that is active already keeps its place: a second task buys no second start.
-        tenant_time=starting_virtual_time(0.0, others) if not siblings else 0.0,
-    )
+    await take_place(connection, task)
     await tasks.move_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluating.plan(connection, task)
     announce(connection, task.tenant, task.id, "accepted")
@@ -72,9 +62,10 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     await groups.settle_members(connection, outcomes)
     decided = await groups.groups_to_end(connection, {(outcome.task, outcome.group) for outcome in outcomes})
     failed = {found.group.key: found.failure for found in decided if found.failure is not None}
-    if failed:
-        await void_and_refund(connection, by_id, list(failed), VoidReason.FAILED, failed)
     complete = [found for found in decided if found.failure is None]
+    if failed:
+        succeeded = {found.group.task for found in complete}  # in the same list, so perhaps between what failed
+        await void_and_refund(connection, by_id, list(failed), VoidReason.FAILED, failed, not_in_a_row=succeeded)
     equal = await refillable_groups(connection, by_id, [found for found in complete if found.equal])
     if equal:
         await void_and_refund(connection, by_id, equal, VoidReason.ZERO_VARIANCE, {})
@@ -101,20 +92,18 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
     return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
-async def void_overdue(connection: AsyncConnection, policy: Policy, now_s: float, *, calm_s: float) -> None:
-    """Void open groups past their deadline, whatever became of whoever worked on them.
+async def void_overdue(connection: AsyncConnection, task_id: str, policy: Policy, now_s: float, *, calm_s: float) -> None:
+    """Void open groups of a task past their deadline, whatever became of whoever worked on them.
 
-    It is `now_s` on NATS's clock. Tasks are excused whose groups had longer than the `calm_s` that nothing was disturbed (`calm.py`).
+    It is `now_s` on NATS's clock. The task is excused where its groups had longer than the `calm_s` that nothing was disturbed
+    (`calm.py`).
     """
-    overdue = await groups.overdue_groups(connection, now_s)
-    if not overdue:
-        return
-    by_id = {task.id: task for task in await tasks.lock_tasks(connection, {task for task, _ in overdue})}
-    overdue = [key for key in overdue if key in set(await groups.overdue_groups(connection, now_s))]
+    by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
+    overdue = await groups.overdue_groups(connection, now_s, task_id)
     details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
     excused = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
     await void_and_refund(connection, by_id, overdue, VoidReason.DEADLINE, details, excused)
-    await batch(connection, await tasks.lock_tasks(connection, set(by_id)), policy)
+    await batch(connection, await tasks.lock_tasks(connection, [task_id]), policy)
 
 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], equal: Sequence[DecidedGroup]) -> list[GroupKey]:
@@ -187,7 +176,7 @@ async def exhausted_budget(connection: AsyncConnection, task: Task) -> str | Non
     if stop.tokens is not None and (spent := await ledger.booked_tokens(connection, task.id)) >= stop.tokens:
         return f"stop.tokens: {spent} tokens are spent, the budget is {stop.tokens}"
     if stop.seconds is not None and task.accepted_at is not None:
-        seconds = (datetime.now(UTC) - task.accepted_at).total_seconds()
+        seconds = (await tasks.now(connection) - task.accepted_at).total_seconds()
         if seconds >= stop.seconds:
             return f"stop.seconds: {seconds:.0f} s since the task was accepted, the budget is {stop.seconds:g} s"
     return None

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Double, and_, func, null, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Double, and_, func, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, SettledMember, as_json, from_json
 from scheduler_svc.evaluation import Attempt
-from scheduler_svc.queries.parameters import GroupKey, given, in_state
+from scheduler_svc.queries.parameters import GroupKey, given, in_state, keyed, keys
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import EvaluationGroupState, EvaluationState
 from scheduler_svc.tables import evaluation_groups, evaluation_members, evaluations
@@ -111,15 +111,14 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
     """Note what became of members of open groups, which are locked by this. The first that arrives about a member counts."""
-    keys = sorted({(outcome.task, outcome.group) for outcome in outcomes})
-    among = tuple_(evaluation_groups.c.task, evaluation_groups.c.number).in_(keys)
+    among = keys({(outcome.task, outcome.group) for outcome in outcomes})
     statement = (
         select(evaluation_groups.c.task, evaluation_groups.c.number)
-        .where(among, evaluation_groups.c.state == EvaluationGroupState.OPEN)
+        .where(keyed(evaluation_groups.c.task, evaluation_groups.c.number), evaluation_groups.c.state == EvaluationGroupState.OPEN)
         .order_by(evaluation_groups.c.task, evaluation_groups.c.number)
         .with_for_update()
     )
-    live = {(row.task, row.number) for row in (await connection.execute(statement)).all()}
+    live = {(row.task, row.number) for row in (await connection.execute(statement, among)).all()}
     rows = [
         {
             "task": outcome.task,
@@ -139,35 +138,35 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome
         await connection.execute(insert(evaluation_members).on_conflict_do_nothing(), rows)
 
 
-async def end_complete_groups(connection: AsyncConnection, keys: Collection[GroupKey]) -> list[EndedGroup]:
-    """Open groups among `keys` of which every member has come to an end are over."""
+async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EndedGroup]:
+    """Open groups among `found` of which every member has come to an end are over."""
     arrived = (
         select(func.count())
         .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
         .scalar_subquery()
     )
-    return await _end(connection, keys, arrived >= evaluation_groups.c.size, "")
+    return await _end(connection, found, arrived >= evaluation_groups.c.size, "")
 
 
-async def give_up_groups(connection: AsyncConnection, keys: Collection[GroupKey], detail: str) -> list[EndedGroup]:
-    """Groups among `keys` that are not over end as they are."""
-    return await _end(connection, keys, true(), detail)
+async def give_up_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EndedGroup]:
+    """Groups among `found` that are not over end as they are."""
+    return await _end(connection, found, true(), detail)
 
 
-async def _end(connection: AsyncConnection, keys: Collection[GroupKey], condition: ColumnElement[bool], detail: str) -> list[EndedGroup]:
-    if not keys:
+async def _end(connection: AsyncConnection, found: Collection[GroupKey], condition: ColumnElement[bool], detail: str) -> list[EndedGroup]:
+    if not found:
         return []
     statement = (
         update(evaluation_groups)
         .where(
-            tuple_(evaluation_groups.c.task, evaluation_groups.c.number).in_(sorted(keys)),
+            keyed(evaluation_groups.c.task, evaluation_groups.c.number),
             evaluation_groups.c.state != EvaluationGroupState.ENDED,
             condition,
         )
         .values(state=EvaluationGroupState.ENDED, detail=detail)
         .returning(evaluation_groups.c.task, evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.charged_tokens)
     )
-    rows = (await connection.execute(statement)).all()
+    rows = (await connection.execute(statement, keys(found))).all()
     if not rows:
         return []
     spent = (
@@ -176,10 +175,11 @@ async def _end(connection: AsyncConnection, keys: Collection[GroupKey], conditio
             evaluation_members.c.number,
             func.sum(evaluation_members.c.prompt_tokens + evaluation_members.c.sampled_tokens),
         )
-        .where(tuple_(evaluation_members.c.task, evaluation_members.c.number).in_([(row.task, row.number) for row in rows]))
+        .where(keyed(evaluation_members.c.task, evaluation_members.c.number))
         .group_by(evaluation_members.c.task, evaluation_members.c.number)
     )
-    tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent)).all()}
+    ended = keys([(row.task, row.number) for row in rows])
+    tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent, ended)).all()}
     return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
 
 
@@ -204,8 +204,8 @@ async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[Grou
 # ------------------------------------------------------------------------------------------------------------- results
 
 
-async def complete(connection: AsyncConnection, keys: Collection[EvaluationKey]) -> list[EvaluationKey]:
-    """Running evaluations among `keys` of which every group is over, in order."""
+async def complete(connection: AsyncConnection, found: Collection[EvaluationKey]) -> list[EvaluationKey]:
+    """Running evaluations among `found` of which every group is over, in order."""
     left = select(evaluation_groups.c.number).where(
         evaluation_groups.c.task == evaluations.c.task,
         evaluation_groups.c.version == evaluations.c.version,
@@ -214,13 +214,13 @@ async def complete(connection: AsyncConnection, keys: Collection[EvaluationKey])
     statement = (
         select(evaluations.c.task, evaluations.c.version)
         .where(
-            tuple_(evaluations.c.task, evaluations.c.version).in_(sorted(keys)),
+            keyed(evaluations.c.task, evaluations.c.version),
             evaluations.c.state == EvaluationState.RUNNING,
             ~left.exists(),
         )
         .order_by(evaluations.c.task, evaluations.c.version)
     )
-    return [(row.task, row.version) for row in (await connection.execute(statement)).all()]
+    return [(row.task, row.version) for row in (await connection.execute(statement, keys(found))).all()]
 
 
 async def attempts_of(connection: AsyncConnection, task: str, version: int) -> list[list[Attempt]]:

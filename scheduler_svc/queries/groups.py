@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, tuple_, update
+from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -218,24 +218,25 @@ async def refills_by_version(connection: AsyncConnection, versions: Collection[t
     return {(row.task, row.version): row.refills for row in found}
 
 
-async def void_groups(connection: AsyncConnection, keys: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
-    """Live groups among `keys`, and their unfinished members, become void."""
+async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
+    """Live groups among `found`, and their unfinished members, become void."""
     statement = (
         update(groups)
-        .where(tuple_(groups.c.task, groups.c.number).in_(sorted(keys)), groups.c.state.in_(LIVE_GROUPS))
+        .where(keyed(groups.c.task, groups.c.number), groups.c.state.in_(LIVE_GROUPS))
         .values(state=GroupState.VOID, void_reason=reason, detail=detail, ended_at=func.now())
         .returning(groups.c.task, groups.c.number, groups.c.charged_tokens, groups.c.ready_at)
     )
-    voided = (await connection.execute(statement)).all()
+    voided = (await connection.execute(statement, keys(found))).all()
     if not voided:
         return []
     await connection.execute(
         update(trajectories)
         .where(
-            tuple_(trajectories.c.task, trajectories.c.group).in_([(row.task, row.number) for row in voided]),
+            keyed(trajectories.c.task, trajectories.c.group),
             trajectories.c.state.in_((TrajectoryState.OPEN, TrajectoryState.SCORED)),
         )
-        .values(state=TrajectoryState.VOID, void_reason=reason, detail=detail)
+        .values(state=TrajectoryState.VOID, void_reason=reason, detail=detail),
+        keys([(row.task, row.number) for row in voided]),
     )
     return await _ended(connection, [(row.task, row.number, row.charged_tokens) for row in voided if row.ready_at is None])
 
@@ -251,10 +252,11 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
             func.sum(trajectories.c.prompt_tokens),
             func.sum(trajectories.c.sampled_tokens),
         )
-        .where(tuple_(trajectories.c.task, trajectories.c.group).in_([(task, number) for task, number, _ in rows]))
+        .where(keyed(trajectories.c.task, trajectories.c.group))
         .group_by(trajectories.c.task, trajectories.c.group)
     )
-    spent = {(task, number): (prompt, sampled) for task, number, prompt, sampled in (await connection.execute(statement)).all()}
+    ended = keys([(task, number) for task, number, _ in rows])
+    spent = {(task, number): (prompt, sampled) for task, number, prompt, sampled in (await connection.execute(statement, ended)).all()}
     return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
 
 
@@ -295,7 +297,7 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
 
 _timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
 _now, _back = func.to_timestamp(given("now_s", Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
-_OVERDUE = Statement(
+_overdue = (
     select(groups.c.task, groups.c.number)
     .join(tasks, tasks.c.id == groups.c.task)
     .where(
@@ -304,15 +306,20 @@ _OVERDUE = Statement(
         not_(groups.c.admitted_at.between(func.now() - _timeout, func.now() + _back)),
     )
 )
+_OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.task == given("of_task")))
 
 
-async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
-    """Open groups whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
+async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
+    """Open groups, of one task or of all, whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
 
     Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
     the time is over as well, so that the other decides.
     """
-    return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
+    if of_task is None:
+        found = await _OVERDUE.run(connection, {"now_s": now_s})
+    else:
+        found = await _OVERDUE_OF.run(connection, {"now_s": now_s, "of_task": of_task})
+    return [(row.task, row.number) for row in found]
 
 
 async def last_sequence(connection: AsyncConnection) -> int:

@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, LargeBinary, Text, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.bus import refuse_oversize
 from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
 from common.streams import KIND_HEADER
 from scheduler_svc.queries.parameters import Rows, any_of, given
@@ -68,7 +69,7 @@ def begin(connection: AsyncConnection) -> None:
 
 
 def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
-    """Publish these once the transaction is committed, in the order of these calls."""
+    """Publish these once the transaction is committed, in the order of these calls. Raises: Reject when one is too large for it."""
     for letter in letters:
         body = letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode()
         post_as_it_was(connection, letter.subject, body, letter.message_id, {KIND_HEADER: letter.message.kind, **letter.headers})
@@ -76,6 +77,7 @@ def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
 
 def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
     """The same for a message that is encoded."""
+    refuse_oversize(subject, body, headers)  # here, where it fails what asks for it; in the outbox it would stop everything behind it
     _unwritten[connection].letters.append((subject, message_id, json.dumps(headers), body))
 
 

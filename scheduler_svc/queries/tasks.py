@@ -173,10 +173,10 @@ async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
     return [_task(row) for row in (await connection.execute(statement)).all()]
 
 
-async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> list[Task]:
-    """Submitted tasks whose environment's family is not known yet, locked."""
-    statement = select(tasks).where(tasks.c.state == TaskState.SUBMITTED, tasks.c.family.is_(None)).order_by(tasks.c.id).with_for_update()
-    return [_task(row) for row in (await connection.execute(statement)).all()]
+async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> set[str]:
+    """Submitted tasks whose environment's family is not known yet."""
+    statement = select(tasks.c.id).where(tasks.c.state == TaskState.SUBMITTED, tasks.c.family.is_(None))
+    return set((await connection.execute(statement)).scalars())
 
 
 async def set_family(connection: AsyncConnection, task: str, family: str) -> None:
@@ -226,10 +226,17 @@ async def advance_version(connection: AsyncConnection, task: str, version: int, 
     return _task(advanced[0]) if advanced else None
 
 
-async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures: int) -> None:
-    """Refund `groups` of the task's pace, `failures` of them failed."""
-    in_a_row = tasks.c.failures_in_a_row + failures
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(voided=tasks.c.voided + groups, failures_in_a_row=in_a_row))
+async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures_in_a_row: int | None = None) -> None:
+    """Refund `groups` of the pace of a locked task; None: its failures in a row stay as they are."""
+    values: dict[str, object] = {"voided": tasks.c.voided + groups}
+    if failures_in_a_row is not None:
+        values["failures_in_a_row"] = failures_in_a_row
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
+
+
+async def now(connection: AsyncConnection) -> datetime:
+    """PostgreSQL's time, by which tasks are accepted."""
+    return (await connection.execute(select(func.now()))).scalar_one()
 
 
 async def forget_failures(connection: AsyncConnection, ids: Collection[str]) -> None:
@@ -393,14 +400,30 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
     await _CHARGE_TENANTS.run(connection, _charged.of(list(by_tenant.items())))
 
 
-async def active_virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[list[float], list[float]]:
-    """Virtual times of other tenants with running tasks, and of the tenant's other running tasks."""
+@dataclass(frozen=True)
+class VirtualTimes:
+    """Of the others among whom a tenant or a task takes its place."""
+
+    active: list[float]
+    """Of those that run."""
+    past: float
+    """The largest of all."""
+
+
+async def virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[VirtualTimes, VirtualTimes]:
+    """Of other tenants, and of the tenant's other tasks that are not over."""
     running = tasks.c.state == TaskState.RUNNING
-    others = select(tenants.c.virtual_time).where(
-        tenants.c.id != tenant, select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, running).exists()
+    runs = select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, running).exists()
+    others = select(tenants.c.virtual_time, runs.label("runs")).where(tenants.c.id != tenant)
+    siblings = select(tasks.c.virtual_time, running.label("runs")).where(
+        tasks.c.tenant == tenant, tasks.c.id != task, tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED))
     )
-    siblings = select(tasks.c.virtual_time).where(tasks.c.tenant == tenant, tasks.c.id != task, running)
-    return list((await connection.execute(others)).scalars()), list((await connection.execute(siblings)).scalars())
+    tenant_rows, task_rows = (await connection.execute(others)).all(), (await connection.execute(siblings)).all()
+    return _virtual_times(tenant_rows), _virtual_times(task_rows)
+
+
+def _virtual_times(rows: Sequence[Any]) -> VirtualTimes:
+    return VirtualTimes([row.virtual_time for row in rows if row.runs], max((row.virtual_time for row in rows), default=0.0))
 
 
 async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, task_time: float, tenant_time: float) -> None:

@@ -95,6 +95,8 @@ def test_newcomer_has_no_credit_from_the_past_of_others() -> None:
     assert starting_virtual_time(0.0, [900.0, 400.0]) == 400.0
     assert starting_virtual_time(700.0, [900.0, 400.0]) == 700.0
     assert starting_virtual_time(0.0, []) == 0.0
+    assert starting_virtual_time(0.0, [], 900.0) == 900.0  # nobody is active; whoever was comes back without a debt
+    assert starting_virtual_time(0.0, [400.0], 900.0) == 400.0
 
 
 def test_nobody_is_next_when_no_pace_is_left() -> None:

@@ -189,9 +189,12 @@ class Interleavings(RuleBasedStateMachine):
             " WHERE state = 'open' AND number <= :number"
         )
         self.change(lambda connection: connection.execute(past, {"number": number}))
-        self.change(lambda connection: settlement.void_overdue(connection, self.policy, time.time(), calm_s=math.inf), crash=crash)
-        if crash:  # the doctor minds groups that stay overdue
-            self.change(lambda connection: settlement.void_overdue(connection, self.policy, time.time(), calm_s=math.inf))
+        for lost in (crash, False) if crash else (False,):  # the doctor minds groups that stay overdue
+            for task in TASKS:
+                self.change(lambda connection, task=task: self._void_overdue(connection, task), crash=lost)
+
+    async def _void_overdue(self, connection: AsyncConnection, task: str) -> None:
+        await settlement.void_overdue(connection, task, self.policy, time.time(), calm_s=math.inf)
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
     def control(self, verb: str, which: int, crash: bool) -> None:
