@@ -1,4 +1,5 @@
-"""Environments that are built already, by name and options: one object serves every episode and task that names them."""
+"""Environments of a worker process that are built already, by name and options: one object serves every episode and task
+that names them."""
 
 import json
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from env_svc.tools.tool import Tool
 
 __all__ = [
+    "MAX_NUMBER",
     "MAX_STATE_BYTES",
     "ChatMessage",
     "Continue",
@@ -42,6 +43,8 @@ __all__ = [
     "WrongOptions",
 ]
 
+MAX_NUMBER = 1e12
+"""Of rewards and their components: sums and squares over all attempts of a step stay far from what a float can hold."""
 MAX_STATE_BYTES = 256 * 1024
 """It travels with every turn of every member."""
 
@@ -114,6 +117,7 @@ class Finish:
     """The episode is over."""
 
     reward: float
+    """Finite, as components are, and MAX_NUMBER at most either way."""
     components: dict[str, float] = field(default_factory=dict[str, float])
     """Parts or measurements worth a curve of their own. They change the reward where a task gives them weights."""
 

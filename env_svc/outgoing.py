@@ -4,19 +4,14 @@ Ids name the members and their turn, so that a message that is handled twice giv
 groups members otherwise, a member's turn may be asked for twice; the first score counts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from common import streams
 from common.bus import Outgoing
 from common.messages import GroupContext, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest
+from common.parts import in_parts
 from env_svc.play import Asked, Failed, Opened, Scored
-
-MOST_BYTES = 4 * 1024 * 1024
-"""Of the parts of one message whose size has no bound of its own; the bus takes twice as much in all."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,14 +69,14 @@ def _trajectory(ended: Ended) -> ScoredTrajectory:
 
 
 def _sample(group: GroupContext, requests: Sequence[TurnRequest]) -> Iterator[Outgoing]:
-    for part in _split(requests, _request_bytes):
+    for part in in_parts(requests, _request_bytes):
         subject = streams.sample(group.pool, group.task, group.trajectory(part[0].member))
         name = ",".join(f"{request.member}.{request.turn}" for request in part)
         yield Outgoing(subject, SampleTurns(group=group, members=part), f"sample:{group.task}:{group.group}:{name}")
 
 
 def _scored(group: GroupContext, members: Sequence[ScoredTrajectory]) -> Iterator[Outgoing]:
-    for part in _split(members, lambda member: len(member.transcript) * 9):
+    for part in in_parts(members, lambda member: len(member.transcript) * 9):
         message = TrajectoriesScored(group=group, members=part)
         subject = streams.scored(group.task, group.trajectory(part[0].member))
         name = ",".join(f"{member.member}.{member.turns}" for member in part)
@@ -91,20 +86,5 @@ def _scored(group: GroupContext, members: Sequence[ScoredTrajectory]) -> Iterato
 
 
 def _request_bytes(request: TurnRequest) -> int:
-    text = sum(len(message.content) for message in request.messages)
+    text = sum(len(message.content) for message in request.messages) + len(str(request.tools))
     return len(request.transcript) * 9 + len(request.state) + 2 * text
-
-
-def _split(items: Sequence[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """`items` in as few lists of at most MOST_BYTES as keeps their order."""
-    part: list[T] = []
-    total = 0
-    for item in items:
-        size = size_bytes(item)
-        if part and total + size > MOST_BYTES:
-            yield part
-            part, total = [], 0
-        part.append(item)
-        total += size
-    if part:
-        yield part

@@ -5,8 +5,7 @@ process boundary is small and plain, and an exception of a strange class never d
 """
 
 import asyncio
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, cast
@@ -15,7 +14,17 @@ import msgpack
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
-from env_svc.contract import MAX_STATE_BYTES, Continue, EnvironmentUnavailable, Finish, Opening, Reply, Turn
+from env_svc.contract import (
+    MAX_NUMBER,
+    MAX_STATE_BYTES,
+    Continue,
+    EnvironmentUnavailable,
+    Finish,
+    Opening,
+    Reply,
+    Turn,
+    WrongOptions,
+)
 from env_svc.registry import AnyEnvironment
 
 MAX_FAILURE_CHARS = 500
@@ -93,6 +102,26 @@ Outcome = Opened | Asked | Scored | Failed
 
 class _BrokenContract(Exception):
     """The environment returned what the contract does not allow."""
+
+
+class NotBuilt(Exception):
+    """There is no environment to call. `failure`: what becomes of its calls."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+def built(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
+    """What `build` gives. Raises: NotBuilt, and nothing else."""
+    try:
+        return build()
+    except WrongOptions as error:
+        raise NotBuilt(failed(str(error))) from error
+    except EnvironmentUnavailable as error:
+        raise NotBuilt(failed(f"environment '{name}' is unavailable: {error}", is_infrastructure=True)) from error
+    except (Exception, SystemExit) as error:  # the boundary to other people's code, as in `perform`
+        raise NotBuilt(failed(f"environment '{name}' cannot be built: {type(error).__name__}: {error}")) from error
 
 
 async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome:
@@ -176,6 +205,11 @@ def _packed(state: object) -> bytes:
 def _number(what: str, value: object) -> float:
     if not isinstance(value, Real):
         raise _BrokenContract(f"{what} is {value!r:.60}, expected a number")
-    if not math.isfinite(value):
-        raise _BrokenContract(f"{what} is {float(value)}, expected a finite number")
+    if not is_bounded(cast("float", value)):  # comparable with one, and may be too large to become one
+        raise _BrokenContract(f"{what} is {value!s:.60}, expected a finite number of at most {MAX_NUMBER:g} either way")
     return float(value)
+
+
+def is_bounded(value: float) -> bool:
+    """Whether a reward or a component may be so large; False for what is not finite too."""
+    return -MAX_NUMBER <= value <= MAX_NUMBER

@@ -1,19 +1,24 @@
 """Plays calls where their environment wants to be played: on the event loop, in the worker processes, or in one of its own."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
+
+from pydantic import JsonValue
 
 from common import spec
-from env_svc.built import Built
 from env_svc.contract import WrongOptions
 from env_svc.hosted.hosts import NO_HOSTS, Hosts
 from env_svc.measures import CALL_S, RUNNING
-from env_svc.play import Call, Open, Outcome, failed, perform
+from env_svc.once import Once
+from env_svc.play import Call, NotBuilt, Open, Outcome, built, failed, perform
 from env_svc.ready import as_ready
 from env_svc.recent import Recent
-from env_svc.registry import AnyEnvironment, family_of, find
+from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.rewards import check_weights, weighted
 from env_svc.tools.tool import Tool
 from env_svc.workers import Job, Workers
@@ -21,6 +26,9 @@ from env_svc.workers import Job, Workers
 Ready = list[tuple[int, Outcome]]
 """(position among the calls, outcome), of calls that were ready at the same moment."""
 MOST_FOUND = 1024
+MOST_BUILT = 256
+BUILDERS = 16
+"""Environments built at once. Threads of their own: a constructor that hangs keeps none from what else leaves the event loop."""
 NO_LIMITS = spec.Limits()
 
 
@@ -31,40 +39,48 @@ class Player:
         self._workers = workers
         self._hosts = hosts
         self._call_timeout_s = call_timeout_s
-        self._built = Built()
+        self._built: Once[tuple[str, str], AnyEnvironment] = Once(MOST_BUILT)
+        self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
         self._found: Recent[str, type[AnyEnvironment]] = Recent(MOST_FOUND)
 
-    async def tools_of(self, environment: spec.Environment) -> Sequence[str | Tool]:
-        """The tools that the environment itself wants for every episode. Raises: WrongOptions."""
+    async def tools_of(self, environment: spec.Environment, longest_s: float) -> Sequence[str | Tool]:
+        """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""
         if self._hosts.find(environment.name) is not None:
             return ()
         found = await self._find(environment.name)
-        return found.tools if found.cpu_bound else self._built.get(environment.name, environment.options).tools
+        if found.cpu_bound:
+            return found.tools
+        return (await self._environment(environment.name, environment.options, self.patience_s(longest_s))).tools
+
+    def patience_s(self, longest_s: float) -> float:
+        """Within this time a call has what it needs, or fails."""
+        return max(0.1, min(self._call_timeout_s, longest_s))
 
     async def play(
         self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
     ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
-        timeout_s = max(0.1, min(self._call_timeout_s, longest_s, limits.max_turn_s or longest_s))
+        timeout_s = self.patience_s(min(longest_s, limits.max_turn_s or longest_s))
         job = Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s)
         try:
             batches = await self._batches(job, environment)
-        except WrongOptions as error:
-            yield [(position, failed(str(error))) for position in range(len(calls))]
+        except (WrongOptions, NotBuilt) as error:
+            outcome = error.failure if isinstance(error, NotBuilt) else failed(str(error))
+            yield [(position, outcome) for position in range(len(calls))]
             return
         kind, family = "open" if isinstance(calls[0], Open) else "step", self._family(environment.name)
         with RUNNING.labels(kind, family).track_inprogress():
             async with aclosing(batches):
                 with CALL_S.labels(kind, family).time():
                     async for batch in batches:
-                        yield [(position, weighted(outcome, environment.weights)) for position, outcome in batch]
+                        yield [(position, weighted(outcome, environment.weights, environment.name)) for position, outcome in batch]
 
     def _family(self, name: str) -> str:
         hosted = self._hosts.find(name)
         return family_of(name) if hosted is None else hosted.name
 
     async def _batches(self, job: Job, environment: spec.Environment) -> AsyncGenerator[Ready, None]:
-        """The job's outcomes, from where the environment runs. Raises: WrongOptions."""
+        """The job's outcomes, from where the environment runs. Raises: WrongOptions, NotBuilt."""
         weights = [*environment.weights, *environment.rank_weights]
         hosted = self._hosts.find(job.name)
         if hosted is not None:
@@ -74,8 +90,22 @@ class Player:
         check_weights(job.name, found.components, weights)
         if found.cpu_bound:
             return self._workers.run(job)
-        built = self._built.get(job.name, job.options)
-        return as_ready(_on_loop(position, built, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
+        ready = await self._environment(job.name, job.options, job.timeout_s)
+        return as_ready(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
+
+    async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
+        """In a thread the first time, because a constructor may fetch and read much. Raises: NotBuilt."""
+
+        async def make() -> AnyEnvironment:
+            making = partial(built, name, partial(build, name, options))
+            return await asyncio.get_running_loop().run_in_executor(self._builders, making)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._built.get((name, json.dumps(options, sort_keys=True)), make)
+        except TimeoutError:
+            reason = f"environment '{name}' was not built within {timeout_s:g} s; its building goes on"
+            raise NotBuilt(failed(reason, is_infrastructure=True)) from None
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
         """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: WrongOptions."""

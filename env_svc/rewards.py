@@ -8,27 +8,30 @@ A component that an attempt does not have counts 0: an episode that ran out of t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from env_svc.contract import WrongOptions
+from env_svc.contract import MAX_NUMBER, WrongOptions
 from env_svc.options import near
-from env_svc.play import Failed, Outcome, Scored, failed
+from env_svc.play import Failed, Outcome, Scored, failed, is_bounded
 
 OWN = "reward"
 ALWAYS = (OWN, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
 """What every episode may have, those with tools the last two."""
 
 
-def weighted(outcome: Outcome, weights: Mapping[str, float]) -> Outcome:
+def weighted(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
     """`outcome` with the reward that the task wants, the environment's own among its components.
 
-    Anything but a score, and a task without weights, as it is.
+    Anything but a score, and a task without weights, as it is. A failure, which names the environment, when the sum or a part
+    of it is larger than a reward may be.
     """
     if not weights or not isinstance(outcome, Scored):
         return outcome
     parts = {OWN: outcome.reward} | outcome.components
-    reward = math.fsum(weight * parts.get(name, 0.0) for name, weight in weights.items())
-    if not math.isfinite(reward):
-        return _too_large(weights)
-    return Scored(reward, parts)
+    terms = {f"{weight:g} × '{part}'": weight * parts.get(part, 0.0) for part, weight in weights.items()}
+    wrong = next((term for term, value in terms.items() if not is_bounded(value)), None)
+    if wrong is not None:
+        return _too_large(name, wrong, terms[wrong])
+    reward = math.fsum(terms.values())
+    return Scored(reward, parts) if is_bounded(reward) else _too_large(name, f"the weighted sum of {', '.join(weights)}", reward)
 
 
 def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
@@ -38,5 +41,5 @@ def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> No
         raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{near(wrong[0], [*known, *ALWAYS])}")
 
 
-def _too_large(weights: Mapping[str, float]) -> Failed:
-    return failed(f"the weighted sum of {', '.join(weights)} is not a finite number")
+def _too_large(name: str, what: str, value: float) -> Failed:
+    return failed(f"environment '{name}': {what} is {value:g}, expected a finite number of at most {MAX_NUMBER:g} either way")

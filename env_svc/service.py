@@ -27,6 +27,8 @@ from env_svc.player import Ready
 from env_svc.tools.layer import NO_LIMITS, ToolPlayer
 
 CHECK_TIMEOUT_S = 120.0
+CHECK_AGAIN_S = 10.0
+"""Longer than a failure to build is remembered (`once.py`)."""
 
 log = structlog.get_logger()
 
@@ -59,7 +61,7 @@ class EnvService:
                 return
             failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
             if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
-                raise Retry(failure.reason)
+                raise Retry(failure.reason, delay_s=CHECK_AGAIN_S)
             objection = None if failure is None else place + failure.reason
         answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection)
         yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")

@@ -14,8 +14,7 @@ from functools import cache
 from pydantic import JsonValue
 
 from env_svc.built import Built
-from env_svc.contract import WrongOptions
-from env_svc.play import Call, Outcome, failed, perform
+from env_svc.play import Call, NotBuilt, Outcome, built, perform
 from env_svc.registry import list_environments
 
 WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -36,9 +35,9 @@ def prepare(families: Sequence[str], memory_bytes: int) -> None:
 def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> list[Outcome]:
     """Outcomes of the first calls, one at least, as many as fit into SLICE_S."""
     try:
-        environment = _built().get(name, options)
-    except WrongOptions as error:
-        return [failed(str(error)) for _ in calls]
+        environment = built(name, lambda: _built().get(name, options))
+    except NotBuilt as error:
+        return [error.failure for _ in calls]
     started = time.monotonic()
     outcomes: list[Outcome] = []
     for call in calls:

@@ -9,6 +9,7 @@ import operator
 import random
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TypedDict
 
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
@@ -51,11 +52,15 @@ class Calculator(Environment[State]):
         well_formed = usage.calls / (usage.calls + usage.errors) if usage and usage.calls else 0.0
         return Finish(float(_last_number(reply.text) == state["answer"]), {"well_formed": well_formed})
 
+    async def gold(self, state: State) -> str | None:
+        return str(state["answer"])
+
     def _number(self, rng: random.Random) -> int:
         digits = rng.choice(self._digits)
         return rng.randrange(10 ** (digits - 1), 10**digits)
 
 
-def _last_number(text: str) -> float | None:
+def _last_number(text: str) -> Decimal | None:
+    """Exactly as it is written: products have up to 18 digits, of which a float keeps 15."""
     found = NUMBER.findall(text)
-    return float(found[-1].replace(",", "").replace("−", "-")) if found else None
+    return Decimal(found[-1].replace(",", "").replace("−", "-")) if found else None

@@ -3,7 +3,8 @@
 Some of reasoning-gym's scorers call Python's `eval` or sympy's `parse_expr` (which is `eval` too) on the reply. A policy
 that is rewarded for what evaluation does would learn to use it, and anyone who trains one could run code on this
 machine. So such a scorer sees a reply only if evaluating it can do no more than build a value; others it sees as
-UNREADABLE, which it scores as it scores any text that does not parse.
+UNREADABLE, which it scores as it scores any text that does not parse. What may pass is listed, never what may not: code
+needs no parentheses (an assignment to an attribute can call a function), and a name alone reads the right answer.
 """
 
 import ast
@@ -11,7 +12,10 @@ import ast
 UNREADABLE = "("
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-"""Data sets whose scorer evaluates a reply as Python."""
+"""Data sets whose scorer evaluates a reply as Python, unless it equals the right answer."""
+OWN_CHARACTERS = frozenset("0123456789ABCDEQ_ \n")
+"""With which the answers of these data sets are written: rows of digits, chess boards, words of A to E. No name that a
+scorer could look up is made of them, and no operator."""
 PARSED = frozenset({"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"})
 """Data sets whose scorer gives a reply to sympy."""
 
@@ -38,8 +42,8 @@ def readable(dataset: str, reply: str) -> str:
 
 
 def _is_inert(reply: str) -> bool:
-    """Nothing is called when it is evaluated: it holds no call, or it is a literal."""
-    if "(" not in reply and "*" not in reply:
+    """It is a literal, or text that can only be compared."""
+    if OWN_CHARACTERS.issuperset(reply):
         return True
     try:
         ast.literal_eval(reply.strip())

@@ -13,7 +13,7 @@ from typing import Any
 
 from env_svc.contract import WrongOptions
 from env_svc.hosted import wire
-from env_svc.play import failed, perform
+from env_svc.play import NotBuilt, built, failed, perform
 from env_svc.recent import Recent
 from env_svc.registry import AnyEnvironment, construct, find
 
@@ -46,10 +46,11 @@ class Host:
 
     async def _answer(self, number: int, frame: wire.Frame) -> None:
         try:
-            environment = self._built.get(f"{frame['name']}:{frame['options']}", lambda: self._build(frame["name"], frame["options"]))
-            outcome = await perform(environment, frame["name"], wire.decoded(frame["call"]))
-        except WrongOptions as error:
-            outcome = failed(str(error))
+            name, options = frame["name"], frame["options"]
+            environment = built(name, lambda: self._built.get(f"{name}:{options}", lambda: self._build(name, options)))
+            outcome = await perform(environment, name, wire.decoded(frame["call"]))
+        except NotBuilt as error:
+            outcome = error.failure
         except asyncio.CancelledError:
             outcome = failed("cancelled")
         finally:

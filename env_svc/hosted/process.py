@@ -21,6 +21,8 @@ from env_svc.workers import Job
 START_TIMEOUT_S = 60.0
 CANCEL_GRACE_S = 5.0
 """For a call that is not wanted any more to end; a process that does not heed is ended."""
+LOOKED_AT_EVERY_S = 0.5
+"""Whether a process is still there."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 """Between attempts to start a process that dies at once."""
@@ -137,6 +139,17 @@ class HostProcess:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
+    async def _end_with(self, process: Process) -> None:
+        """Ends what `process` has started, and the reading of its output, once it has ended itself.
+
+        Both are open as long as anything that it started holds them: `wait` and `_read` would not return.
+        """
+        while process.returncode is None:  # noqa: ASYNC110  asyncio offers no event for it
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+        self._kill(process)
+        await asyncio.sleep(CANCEL_GRACE_S)
+        process._transport.close()  # pyright: ignore  # one that has left its group was not killed; no public way closes the pipe
+
     async def _exit_status(self, process: Process) -> int:
         """The exit status of a process that closed its output, and so is about to end.
 
@@ -192,6 +205,7 @@ class HostProcess:
 
     async def _read(self, process: Process, output: asyncio.StreamReader) -> None:
         reason = ""
+        burying = asyncio.create_task(self._end_with(process))
         try:
             while True:
                 frame = await wire.receive_frame(output)
@@ -205,6 +219,8 @@ class HostProcess:
         except (ValueError, KeyError, TypeError) as error:
             reason = f"its process says what is no answer: {error}"
             self._kill(process)
+        finally:
+            burying.cancel()
         status = await self._exit_status(process)
         self._gone(process, reason or f"its process ended (exit status {status})")
 

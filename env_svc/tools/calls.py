@@ -41,7 +41,7 @@ def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malfor
     """The calls in `text`, in their order. `tools`: every tool of the episode, by name."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
     spoken = without_thoughts(text)
-    return [_call(found, tools, tags) for found in _pattern(tuple(tags)).finditer(spoken)]
+    return [_sayable(_call(found, tools, tags)) for found in _pattern(tuple(tags)).finditer(spoken)]
 
 
 def text_parameter(schema: Schema) -> str | None:
@@ -85,6 +85,17 @@ def _call(found: "re.Match[str]", tools: Mapping[str, Schema], tags: Mapping[str
     if function := FUNCTION.fullmatch(body):
         return _from_function(function[1], function[2], tools)
     return _from_json(body)
+
+
+def _sayable(call: ToolCall | Malformed) -> ToolCall | Malformed:
+    """JSON can escape half a surrogate pair, which nobody can send on: a shared connection to a server would end with it."""
+    if isinstance(call, Malformed):
+        return call
+    try:
+        json.dumps([call.name, call.arguments], ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return Malformed(f"the tool call {_quoted(call.name)} holds text that is not Unicode (half a surrogate pair): {HOW}")
+    return call
 
 
 def _from_json(body: str) -> ToolCall | Malformed:

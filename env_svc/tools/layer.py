@@ -15,12 +15,12 @@ from common import spec
 from common.messages import ChatMessage
 from env_svc.contract import ToolCall, WrongOptions
 from env_svc.measures import TOOL_CALLS
-from env_svc.play import Asked, Call, Failed, Last, Opened, Outcome, Step, failed
+from env_svc.play import Asked, Call, Failed, Last, NotBuilt, Opened, Outcome, Step, failed
 from env_svc.player import NO_LIMITS, Player, Ready
 from env_svc.ready import as_ready, merged
 from env_svc.tools.calls import Malformed, find_calls
 from env_svc.tools.notes import Notes
-from env_svc.tools.tool import CallError, ToolUnavailable
+from env_svc.tools.tool import CallError, Tool, ToolUnavailable
 from env_svc.tools.toolbox import Kit, Toolbox, schemas
 
 
@@ -66,11 +66,12 @@ class ToolPlayer:
     ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
         try:
-            kit = await self._toolbox.kit([*environment.tools, *await self._player.tools_of(environment)])
+            own = await self._player.tools_of(environment, longest_s)
+            kit = await self._kit([*environment.tools, *own], longest_s)
             episodes = _Episodes(task, environment, longest_s, limits, kit)
             forwarded, asking = await self._sorted(episodes, calls)
-        except (WrongOptions, ToolUnavailable) as error:
-            outcome = failed(str(error), is_infrastructure=isinstance(error, ToolUnavailable))
+        except (WrongOptions, ToolUnavailable, NotBuilt) as error:
+            outcome = error.failure if isinstance(error, NotBuilt) else _unequipped(error)
             yield [(position, outcome) for position in range(len(calls))]
             return
         sources: list[AsyncGenerator[Ready, None]] = []
@@ -91,7 +92,7 @@ class ToolPlayer:
             if not isinstance(call, Step) or notes is None:
                 forwarded[position] = call, None
                 continue
-            kit = {**episodes.kit, **await self._toolbox.kit(notes.names)}
+            kit = {**episodes.kit, **await self._kit(notes.names, episodes.longest_s)}
             found = find_calls(call.reply.text, {**schemas(kit), **notes.own})
             if call.reply.truncated:  # what it began, nobody ended
                 found = [one for one in found if isinstance(one, ToolCall)]
@@ -127,14 +128,23 @@ class ToolPlayer:
 
     async def _equipped(self, episodes: _Episodes, opened: Opened) -> Outcome:
         try:
-            kit = {**episodes.kit, **await self._toolbox.kit(opened.tool_names)}
+            kit = {**episodes.kit, **await self._kit(opened.tool_names, episodes.longest_s)}
         except (WrongOptions, ToolUnavailable) as error:
-            return failed(str(error), is_infrastructure=isinstance(error, ToolUnavailable))
+            return _unequipped(error)
         if not kit and not opened.tools:
             return opened
         notes = Notes.of(opened.tool_names, opened.tools)
         listed = [kept.tool.schema for kept in kit.values()] if episodes.environment.list_tools else []
         return replace(opened, tools=[*listed, *opened.tools], state=notes.put(opened.state))
+
+    async def _kit(self, wanted: Sequence[str | spec.Tool | Tool], longest_s: float) -> Kit:
+        """Raises: WrongOptions, ToolUnavailable, also where a source of tools takes longer than a call may."""
+        timeout_s = self._player.patience_s(longest_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._toolbox.kit(wanted)
+        except TimeoutError:
+            raise ToolUnavailable(f"the tools were not ready within {timeout_s:g} s") from None
 
     # ----------------------------------------------------------------------------------------------------------- calls
 
@@ -166,6 +176,11 @@ class ToolPlayer:
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
         return outcomes[0][1]
+
+
+def _unequipped(error: WrongOptions | ToolUnavailable) -> Failed:
+    """The failure of an episode that has not the tools that it needs."""
+    return failed(str(error), is_infrastructure=isinstance(error, ToolUnavailable))
 
 
 async def _call(kit: Kit, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:

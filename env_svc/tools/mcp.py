@@ -63,7 +63,7 @@ class Mcp(ToolSource):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         except Exception as error:
-            raise self._connection.lost(error) from error
+            raise self._connection.lost(client, error) from error
         for name in self._chosen or ():
             if name not in listed:
                 raise WrongOptions(f"tool server '{self._server}' has no tool '{name}'{near(name, list(listed))}")
@@ -95,7 +95,7 @@ class _RemoteTool(Tool):
             await self._connection.check(client)
             raise CallError(str(error)) from None
         except Exception as error:
-            raise self._connection.lost(error) from error
+            raise self._connection.lost(client, error) from error
         text = "\n".join(block.text if block.type == "text" else f"({block.type})" for block in result.content)
         if result.is_error:
             raise CallError(text)
@@ -107,25 +107,20 @@ class _Connection:
 
     def __init__(self, name: str, server: ToolServer) -> None:
         self._name, self._server = name, server
-        self._lock = asyncio.Lock()
         self._client: Any = None  # of the package, whose import is left to those who need it
+        self._connecting: asyncio.Task[Any] | None = None
         self._holder: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
 
     async def client(self) -> Any:
         """Raises: ToolUnavailable."""
-        async with self._lock:
-            if self._client is None:
-                await self._end()
-                ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                self._leave = asyncio.Event()
-                self._holder = asyncio.create_task(self._hold(ready, self._leave))
-                try:
-                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                        self._client = await ready
-                except TimeoutError:
-                    raise self.lost(TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s")) from None
+        if self._client is not None:
             return self._client
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(_seen)
+        # A caller that has less time than the server needs to start leaves it to start, for the next one.
+        return await asyncio.shield(self._connecting)
 
     async def check(self, client: Any) -> None:
         """Returns when the server answers. Raises: ToolUnavailable."""
@@ -133,24 +128,45 @@ class _Connection:
             async with asyncio.timeout(PING_TIMEOUT_S):
                 await client.list_tools()
         except Exception as error:
-            raise self.lost(error) from error
+            raise self.lost(client, error) from error
 
-    def lost(self, error: BaseException) -> ToolUnavailable:
-        """The server does not answer: the next call connects again."""
-        self._client = None
-        self._leave.set()
-        return ToolUnavailable(f"server '{self._name}': {type(error).__name__}: {error!s:.200}")
+    def lost(self, client: Any, error: BaseException) -> ToolUnavailable:
+        """The server does not answer `client`: unless another has taken its place already, the next call connects again."""
+        if client is self._client:
+            self._client = None
+            self._leave.set()
+        return self._unavailable(error)
 
     async def close(self) -> None:
-        async with self._lock:
-            self._client = None
-            await self._end()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        self._client = None
+        await self._end()
+
+    async def _connect(self) -> Any:
+        await self._end()
+        ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        self._holder = asyncio.create_task(self._hold(ready, self._leave))
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                self._client = await ready
+        except BaseException as error:
+            self._holder.cancel()  # it may be connecting still, and hears nothing else then
+            if isinstance(error, TimeoutError):
+                raise self._unavailable(TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s")) from None
+            raise
+        return self._client
 
     async def _end(self) -> None:
         self._leave.set()
         if self._holder is not None:
             await asyncio.gather(self._holder, return_exceptions=True)
             self._holder = None
+
+    def _unavailable(self, error: BaseException) -> ToolUnavailable:
+        return ToolUnavailable(f"server '{self._name}': {type(error).__name__}: {error!s:.200}")
 
     async def _hold(self, ready: "asyncio.Future[Any]", leave: asyncio.Event) -> None:
         from mcp import Client, StdioServerParameters
@@ -165,7 +181,13 @@ class _Connection:
                 await leave.wait()
         except Exception as error:
             if not ready.done():
-                ready.set_exception(ToolUnavailable(f"server '{self._name}': {type(error).__name__}: {error!s:.200}"))
+                ready.set_exception(self._unavailable(error))
+
+
+def _seen(connecting: "asyncio.Task[Any]") -> None:
+    """A failure that nobody waits for any more is no bug."""
+    if not connecting.cancelled():
+        connecting.exception()
 
 
 def _server(name: str) -> ToolServer:

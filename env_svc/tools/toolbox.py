@@ -6,8 +6,8 @@ A kit is what one environment's episodes have: tools by name, each with a check 
 import asyncio
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jsonschema import Draft202012Validator
@@ -16,11 +16,14 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from common import spec
+from env_svc.once import Once
 from env_svc.tools import registry
 from env_svc.tools.calls import Schema
-from env_svc.tools.tool import Arguments, Tool, ToolSource, WrongOptions
+from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
 MOST_BUILT = 256
+BUILDERS = 16
+"""Tools whose constructors run at once, in threads of their own."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
@@ -44,13 +47,21 @@ Kit = Mapping[str, Kept]
 """By the name that the policy calls."""
 
 
+@dataclass(frozen=True)
+class _Built:
+    """What a name and its options gave."""
+
+    source: registry.AnyTool
+    tools: Sequence[Kept]
+
+
 class Toolbox:
-    """Builds tools once and keeps those that were used most recently."""
+    """Builds tools once and keeps those that were used most recently. Who waits for one does not wait for another."""
 
     def __init__(self) -> None:
-        self._built: OrderedDict[tuple[str, str], Sequence[Kept]] = OrderedDict()
-        self._sources: dict[tuple[str, str], registry.AnyTool] = {}
-        self._lock = asyncio.Lock()
+        self._built: Once[tuple[str, str], _Built] = Once(MOST_BUILT, let_go=self._close_later)
+        self._builders = ThreadPoolExecutor(BUILDERS, "build-tool")
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def kit(self, wanted: Sequence[str | spec.Tool | Tool]) -> Kit:
         """The tools that are named, by their own names.
@@ -67,33 +78,37 @@ class Toolbox:
         return kit
 
     async def close(self) -> None:
-        sources, self._sources = self._sources, {}
-        self._built.clear()
-        await asyncio.gather(*(source.close() for source in sources.values()))
+        built = await self._built.close()
+        await asyncio.gather(*(one.source.close() for one in built), *self._closing)
 
     async def _named(self, wanted: str | spec.Tool) -> Sequence[Kept]:
         name, options = (wanted, {}) if isinstance(wanted, str) else (wanted.name, wanted.options)
-        key = (name, json.dumps(options, sort_keys=True))
-        if key not in self._built:
-            async with self._lock:
-                if key not in self._built:
-                    self._built[key] = await self._build(key, name, options)
-        self._built.move_to_end(key)
-        found = self._built[key]
-        if len(self._built) > MOST_BUILT:
-            await self._forget_oldest()
-        return found
+        return (await self._built.get((name, json.dumps(options, sort_keys=True)), lambda: self._build(name, options))).tools
 
-    async def _build(self, key: tuple[str, str], name: str, options: dict[str, JsonValue]) -> Sequence[Kept]:
+    async def _build(self, name: str, options: dict[str, JsonValue]) -> _Built:
         # In a thread: what is named for the first time is imported here, and may read an index.
-        source = await asyncio.to_thread(registry.build, name, options)
-        kept = [keep(tool) for tool in (await source.tools() if isinstance(source, ToolSource) else [source])]
-        self._sources[key] = source
-        return kept
+        source = await asyncio.get_running_loop().run_in_executor(self._builders, _constructed, name, options)
+        try:
+            tools = [keep(tool) for tool in (await source.tools() if isinstance(source, ToolSource) else [source])]
+        except BaseException:
+            await source.close()
+            raise
+        return _Built(source, tools)
 
-    async def _forget_oldest(self) -> None:
-        key, _ = self._built.popitem(last=False)
-        await self._sources.pop(key).close()
+    def _close_later(self, built: _Built) -> None:
+        closing = asyncio.create_task(built.source.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+def _constructed(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
+    """Raises: WrongOptions, ToolUnavailable."""
+    try:
+        return registry.build(name, options)
+    except (WrongOptions, ToolUnavailable):
+        raise
+    except (Exception, SystemExit) as error:  # the boundary to other people's code: SystemExit would end the replica
+        raise WrongOptions(f"tool '{name}' cannot be built: {type(error).__name__}: {error}") from error
 
 
 def keep(tool: Tool) -> Kept:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from mcp.server import MCPServer
 
@@ -34,4 +35,8 @@ def die() -> str:
 
 
 if __name__ == "__main__":
+    if "STARTED" in os.environ:
+        with Path(os.environ["STARTED"]).open("a") as started:
+            started.write("started\n")
+        time.sleep(float(os.environ["STARTS_IN_S"]))
     server.run("stdio")

@@ -50,6 +50,23 @@ async def test_reply_without_the_answer_is_wrong(text: str) -> None:
     assert (await finish(Calculator(), 0, text)).reward == 0.0
 
 
+@pytest.mark.parametrize("form", ["{}", "{:,}", "{}.0"])
+async def test_answer_beyond_what_a_float_holds_is_compared_exactly(form: str) -> None:
+    environment = Calculator(min_digits=9, max_digits=9, signs="*")
+    for row in range(50):
+        right = await answer_of(environment, row)
+        assert right > 2**53
+        assert (await finish(environment, row, form.format(right))).reward == 1.0
+        assert (await finish(environment, row, form.format(right + 1))).reward == 0.0
+
+
+async def test_gold_answer_earns_the_reward() -> None:
+    environment = Calculator(min_digits=1, max_digits=9)
+    for row in range(50):
+        gold = await environment.gold((await environment.open(row, seed=0)).state)
+        assert (await finish(environment, row, gold or "")).reward == 1.0
+
+
 async def test_separators_and_signs_are_read() -> None:
     environment = Calculator(min_digits=3, max_digits=3, signs="-*")
     rows = [await answer_of(environment, row) for row in range(20)]

@@ -20,6 +20,7 @@ TOOLS = {"calculator": TEXT, "search": TWO, "pair": PAIR}
         ('<tool_call>{"name": "calculator", "arguments": {"expression": "12*7"}}</tool_call>', [("calculator", {"expression": "12*7"})]),
         ('<tool_call>\n{"name": "search", "arguments": "{\\"query\\": \\"a\\"}"}\n</tool_call>', [("search", {"query": "a"})]),
         ('<tool_call>{"name": "anything"}</tool_call>', [("anything", {})]),
+        ('<tool_call>{"name": "search", "arguments": {"query": "\\ud83d\\ude00"}}</tool_call>', [("search", {"query": "\U0001f600"})]),
         ("Let me see. <calculator>12*7</calculator> and", [("calculator", {"expression": "12*7"})]),
         ("<calculator> (1 < 2)\n </calculator>", [("calculator", {"expression": "(1 < 2)"})]),
         ("<search>dams</search>", [("search", {"query": "dams"})]),
@@ -56,6 +57,12 @@ def test_calls_are_found(text: str, calls: list[tuple[str, dict[str, object]]]) 
         ('<tool_call>{"name": "calculator", "arguments": [1]}</tool_call>', "are not an object"),
         ('<tool_call>{"name": "calculator", "arguments": "12*7"}</tool_call>', "are not an object"),
         (f"<tool_call>{'[' * 50_000}</tool_call>", "is not JSON"),
+        (
+            '<tool_call>{"name": "calculator", "arguments": {"expression": "\\ud83d"}}</tool_call>',
+            "'calculator' holds text that is not Unicode",
+        ),
+        ('<tool_call>{"name": "calculator", "arguments": "{\\"\\\\udc00\\": 1}"}</tool_call>', "holds text that is not Unicode"),
+        ('<tool_call>{"name": "a\\ud83d", "arguments": {}}</tool_call>', r"the tool call 'a\ud83d' holds text that is not Unicode"),
     ],
 )
 def test_malformed_call_is_found_with_a_complaint(text: str, complaint: str) -> None:

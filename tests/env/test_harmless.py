@@ -5,14 +5,29 @@ import pytest
 from env_svc.builtin.harmless import UNREADABLE, readable
 
 
-@pytest.mark.parametrize("reply", ["ABCDA", "['A', 'B']", "1 0\n0 1", "[[1, 0], [0, 1]]", "('A', 'B')", "the answer is 3"])
-def test_literals_and_plain_text_reach_a_scorer_that_evaluates(reply: str) -> None:
+@pytest.mark.parametrize("reply", ["ABCDA", "['A', 'B']", "1 0\n0 1", "[[1, 0], [0, 1]]", "('A', 'B')", "_ Q\nQ _"])
+def test_literals_and_text_like_an_answer_reach_a_scorer_that_evaluates(reply: str) -> None:
     assert readable("string_insertion", reply) == reply
 
 
 @pytest.mark.parametrize(
     "reply",
-    ["exit()", "__import__('os').system('id')", "[open('/etc/passwd').read()]", "9**9**9", "[0]*10**10", "f'{exit()}'", "(lambda: 1)()"],
+    [
+        "exit()",
+        "__import__('os').system('id')",
+        "[open('/etc/passwd').read()]",
+        "9**9**9",
+        "[0]*10**10",
+        "f'{exit()}'",
+        "(lambda: 1)()",
+        "[0 for c in [self.__class__] for c.__class_getitem__ in [exit] for x in [c[0]]]",
+        "oracle_answer",
+        "entry['answer']",
+        "entry",
+        "the answer is 3",
+        "A if 1 else B",
+        "1 << 9999999999",
+    ],
 )
 def test_code_does_not_reach_a_scorer_that_evaluates(reply: str) -> None:
     assert readable("n_queens", reply) == UNREADABLE

@@ -36,6 +36,10 @@ class Guest(Environment[dict]):
 
     def __init__(self, greeting: str = "Hello", *, secret: str = "") -> None:
         self.greeting, self.secret = greeting, secret
+        if greeting == "away":
+            raise EnvironmentUnavailable("the hub is away")
+        if greeting == "broken":
+            raise RuntimeError("oops")
 
     async def open(self, index, seed):
         print("what an environment prints goes to the log")
@@ -50,7 +54,9 @@ class Guest(Environment[dict]):
             await asyncio.sleep(float(argument))
         if word == "block":
             time.sleep(float(argument))
-        if word == "fork" and os.fork() == 0:  # and so with the host's output open
+        if word in ("fork", "leave") and os.fork() == 0:  # and so with the host's output open
+            if word == "leave":
+                os.setsid()
             time.sleep(float(argument))
             os._exit(0)
         if word == "raise":
@@ -165,6 +171,14 @@ async def test_failures_there_are_failures_here(workers: Workers, python: str) -
         assert isinstance(fine, Scored)
 
 
+async def test_constructor_that_fails_there_is_a_failure_here(workers: Workers, python: str) -> None:
+    async with hosting(workers, timeout_s=5.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
+        (away,) = await play(player, [Open(0, 0)], greeting="away")
+        assert "environment 'guest' is unavailable: the hub is away" in reason(away)
+        (broken,) = await play(player, [Open(0, 0)], greeting="broken")
+        assert "environment 'guest' cannot be built: RuntimeError: oops" in reason(broken, is_infrastructure=False)
+
+
 async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: Workers, python: str) -> None:
     async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
         waiting = asyncio.ensure_future(play(player, [step("sleep 30")]))
@@ -225,6 +239,18 @@ async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(wo
         await play(player, [step("die")])
         (after,) = await play(player, [step("word")])
         assert isinstance(after, Scored) and after.reward in (first.reward, second.reward)
+
+
+@pytest.mark.parametrize("start", ["fork 600", "leave 40"])
+async def test_end_of_a_process_is_noticed_though_what_it_started_holds_its_output(workers: Workers, python: str, start: str) -> None:
+    async with hosting(workers, 30.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
+        waiting = asyncio.ensure_future(play(player, [step("sleep 60")]))
+        (started,) = await play(player, [step(start)])
+        assert isinstance(started, Scored)
+        os.kill(int(started.reward), signal.SIGKILL)
+        assert "its process ended (exit status -9)" in reason((await waiting)[0])  # before its time was over
+        (after,) = await play(player, [step("word")])
+        assert isinstance(after, Scored) and after.reward != started.reward
 
 
 @pytest.mark.parametrize("end", ["die", "block 60"])

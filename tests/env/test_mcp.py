@@ -1,5 +1,6 @@
 """Tools of an MCP server that runs as a process."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,16 +13,20 @@ from env_svc.tools.mcp import Mcp, servers_of
 from env_svc.tools.registry import build
 from env_svc.tools.tool import CallError, Tool, ToolUnavailable
 from env_svc.tools.toolbox import keep
+from tests.conftest import eventually
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The operator's file, with one server that works and one that does not start."""
+    """The operator's file, with one server that works, one that takes a second to start and one that does not start."""
     path = tmp_path / "servers.toml"
     path.write_text(
-        f'[birds]\ncommand = ["{sys.executable}", "{SERVER}"]\nenvironment = {{ NEST = "high" }}\n[gone]\ncommand = ["/no/such/program"]\n'
+        f'[birds]\ncommand = ["{sys.executable}", "{SERVER}"]\nenvironment = {{ NEST = "high" }}\n'
+        f'[sleepy]\ncommand = ["{sys.executable}", "{SERVER}"]\n'
+        f'environment = {{ STARTS_IN_S = "1", STARTED = "{tmp_path / "started"}" }}\n'
+        '[gone]\ncommand = ["/no/such/program"]\n'
     )
     monkeypatch.setenv("MARLAAS_ENV_TOOL_SERVERS", str(path))
     monkeypatch.setenv("MARLAAS_NATS_URL", "nats://user:password@localhost")
@@ -65,6 +70,25 @@ async def test_server_that_dies_is_unavailable_and_then_started_again(source: Mc
     with pytest.raises(ToolUnavailable, match="server 'birds'"):
         await tools["die"].call({})
     assert await tools["call"].call({"bird": "owl"}) == "hoo"
+
+
+async def test_impatient_callers_do_not_keep_a_server_from_starting(servers: Path) -> None:
+    calls = 0
+    source = Mcp("sleepy")
+
+    async def is_listed() -> bool:
+        nonlocal calls
+        calls += 1
+        try:
+            async with asyncio.timeout(0.3):
+                return len(await source.tools()) > 0
+        except TimeoutError:
+            return False
+
+    await eventually(is_listed)
+    assert calls > 1
+    assert (servers.parent / "started").read_text() == "started\n"
+    await source.close()
 
 
 async def test_slow_call_is_answered_while_the_server_lives(source: Mcp) -> None:

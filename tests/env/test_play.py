@@ -42,6 +42,8 @@ async def test_finish_gives_reward_and_components() -> None:
         ("reward nan", "reward is nan, expected a finite number"),
         ("reward inf", "reward is inf, expected a finite number"),
         ("component -inf", "component 'part' is -inf, expected a finite number"),
+        ("reward -1e200", "environment 'tests.env.toys:Obedient' (row 2): reward is -1e+200, expected a finite number of at most 1e+12"),
+        ("component 1.7e308", "component 'part' is 1.7e+308, expected a finite number of at most 1e+12"),
         ("string", "reward is '1.0', expected a number"),
         ("nothing", "step returned NoneType, expected Continue or Finish"),
         ("silent", "Continue has no messages"),

@@ -1,5 +1,6 @@
 """reasoning-gym's data sets as environments: deterministic on every replica, and fair to the right answer."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import msgpack
 import pytest
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from env_svc.builtin.harmless import EVALUATED, PARSED
 from env_svc.builtin.reasoning_gym import ROWS, ReasoningGym, State
 from env_svc.contract import EnvironmentUnavailable, Finish, Opening, Reply
 
@@ -113,22 +115,63 @@ async def test_reply_that_breaks_the_scorer_gets_nothing_instead_of_a_void() -> 
         environment._graded(Brittle(), {"answer": "neither"}, "no")
 
 
-@pytest.mark.parametrize("dataset", ["string_insertion", "countdown", "n_queens"])
+CALL_WITHOUT_PARENTHESES = (
+    "[x for c in [self.__class__] for c.__class_getitem__ in [__builtins__['__import__']] for o in [c['pathlib']] "
+    "for c.__class_getitem__ in [o.Path] for t in [c[{trace!r}]] for c.__class_getitem__ in [o.Path.touch] "
+    "for x in [c[t]]]"
+)
+
+
+@pytest.mark.parametrize("dataset", sorted(EVALUATED | PARSED))
 async def test_reply_is_never_run(dataset: str, tmp_path: Any) -> None:
     environment = ReasoningGym(dataset)
     opening = await opened(environment)
-    trace = tmp_path / "trace"
-    for code in (f"open({str(trace)!r}, 'w')", f"__import__('pathlib').Path({str(trace)!r}).touch()"):
+    trace = str(tmp_path / "trace")
+    calls = [f"open({trace!r}, 'w')", f"__import__('pathlib').Path({trace!r}).touch()", CALL_WITHOUT_PARENTHESES.format(trace=trace)]
+    for code in calls:
         assert (await graded(environment, opening.state, code)).reward <= 0.01
-    assert not trace.exists()
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("dataset", sorted(EVALUATED | PARSED))
+async def test_reply_cannot_read_the_right_answer_or_change_it(dataset: str) -> None:
+    environment = ReasoningGym(dataset)
+    opening = await opened(environment)
+    right = str(gold(dataset, 0))
+    for code in (
+        "oracle_answer",
+        "[oracle_answer]",
+        "entry['answer']",
+        "[x for x in entry['answer']]",
+        "[list(row) for row in entry['metadata']['solution']]",
+        "entry['metadata']['solution']",
+        "entry['metadata']['solutions'][0]",
+        "entry['metadata']['valid_answers'][0]",
+        "[0 for e in [entry] for e['answer'] in ['X']]",
+        "[0 for e in [entry['metadata']] for e['valid_answers'] in [['X']]]",
+    ):
+        assert (await graded(environment, opening.state, code)).reward <= 0.01, code
+    assert (await graded(environment, opening.state, "X")).reward <= 0.01
+    assert (await graded(environment, opening.state, right)).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reward"), [("binary_matrix", 0.1), ("n_queens", 0.5), ("spiral_matrix", 0.1), ("string_insertion", 0.1)]
+)
+async def test_right_answer_counts_in_full_and_as_a_list_in_part(dataset: str, reward: float) -> None:
+    environment = ReasoningGym(dataset)
+    for row in range(20):
+        opening = await opened(environment, row)
+        right = gold(dataset, row)
+        as_list: object = list(right) if dataset == "string_insertion" else [line.split() for line in right.splitlines()]
+        if dataset == "spiral_matrix":
+            as_list = [int(number) for number in right.split()]
+        assert (await graded(environment, opening.state, right)).reward == 1.0
+        assert (await graded(environment, opening.state, f"<answer>{as_list}</answer>")).reward == reward
 
 
 async def test_only_known_data_sets_evaluate_replies() -> None:
     """A new version of the library may add one: then it belongs into `harmless`."""
-    import inspect
-
-    from env_svc.builtin.harmless import EVALUATED, PARSED
-
     found = {
         name
         for name, (made, _) in DATASETS.items()

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import (
+    ChatMessage,
     CheckEnvironment,
     EnvironmentChecked,
     GroupContext,
@@ -28,6 +30,8 @@ from common.messages import (
 )
 from common.spec import Environment, Limits, Sampling
 from common.tasks import Tasks
+from env_svc import outgoing
+from env_svc.play import Opened
 from env_svc.player import Player
 from env_svc.service import EnvService
 from env_svc.tools.layer import ToolPlayer
@@ -568,4 +572,14 @@ async def test_large_states_are_spread_over_messages(workers: Workers) -> None:
     members = [request.member for one in out if isinstance(one.message, SampleTurns) for request in one.message.members]
     assert sorted(members) == list(range(64))
     assert len(out) == len({one.message_id for one in out}) > 1
+    assert all(len(one.message.encode()) < 5 * 2**20 for one in out)
+
+
+def test_large_schemas_of_tools_are_spread_over_messages() -> None:
+    schema: dict[str, JsonValue] = {"type": "function", "function": {"name": "ask", "description": "x" * 130_000}}
+    opened = Opened([ChatMessage(role="user", content="Ask.")], [schema], b"\x80")
+    out = list(outgoing.first_turns(group_of("Obedient", size=64), opened))
+    members = [request.member for one in out if isinstance(one.message, SampleTurns) for request in one.message.members]
+    assert members == list(range(64))
+    assert len({one.message_id for one in out}) == len(out)
     assert all(len(one.message.encode()) < 5 * 2**20 for one in out)

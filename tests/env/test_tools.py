@@ -18,6 +18,7 @@ from env_svc.tools.layer import ToolPlayer
 from env_svc.tools.notes import Notes
 from env_svc.tools.toolbox import Toolbox
 from env_svc.workers import Workers
+from tests.conftest import eventually
 from tests.env.tools import Parrot
 
 TALK, COMPUTING, EQUIPPED, DOOR = (f"tests.env.tools:{name}" for name in ("Talk", "ComputingTalk", "Equipped", "Door"))
@@ -233,6 +234,36 @@ async def test_wrong_tool_is_one_clear_objection(table: Table, tool: str | dict[
     (outcome,) = await table.play(environment_of(TALK, tool), Open(0, 0))
     assert isinstance(outcome, Failed)
     assert reason in outcome.reason
+
+
+def cage(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    return {"name": "tests.env.tools:Cage", "options": {"gate": str(tmp_path / "gate"), "trace": str(tmp_path / "trace"), **more}}
+
+
+async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path) -> None:
+    hung = [asyncio.ensure_future(table.opened(environment_of(TALK, cage(tmp_path)))) for _ in range(3)]
+    await eventually((tmp_path / "trace").exists)
+    assert len((await table.opened(environment_of(TALK, "calculator"))).tools) == 1
+    assert not any(one.done() for one in hung)
+    (tmp_path / "gate").touch()
+    assert [len(one.tools) for one in await asyncio.gather(*hung)] == [1, 1, 1]
+    assert (tmp_path / "trace").read_text() == "tried\n"
+
+
+async def test_server_that_is_away_is_not_tried_once_for_every_message(table: Table, tmp_path: Path) -> None:
+    environment = environment_of(TALK, cage(tmp_path, away=True))
+    outcomes = await asyncio.gather(*(table.play(environment, Open(row, 0)) for row in range(20)))
+    outcomes.append(await table.play(environment, Open(20, 0)))
+    assert outcomes == [[Failed("the cage is empty", is_infrastructure=True)]] * 21
+    assert (tmp_path / "trace").read_text() == "tried\n"
+
+
+async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, tmp_path: Path) -> None:
+    toolbox = Toolbox()
+    table = Table(ToolPlayer(Player(workers, call_timeout_s=0.2), toolbox))
+    (late,) = await table.play(environment_of(TALK, cage(tmp_path)), Open(0, 0))
+    assert late == Failed("the tools were not ready within 0.2 s", is_infrastructure=True)
+    await toolbox.close()
 
 
 async def test_two_tools_of_one_name_are_refused(table: Table) -> None:

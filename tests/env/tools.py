@@ -48,6 +48,23 @@ class Aviary(ToolSource):
         return [Parrot(), other]
 
 
+class Cage(ToolSource):
+    """Is tried again for each line in `trace`. With `away` it is away; otherwise its bird comes when `gate` exists."""
+
+    def __init__(self, gate: str, trace: str, away: bool = False) -> None:
+        self._gate, self._trace, self._away = Path(gate), Path(trace), away
+
+    async def tools(self) -> Sequence[Tool]:
+        with self._trace.open("a") as written:
+            written.write("tried\n")
+        if self._away:
+            raise ToolUnavailable("the cage is empty")
+        given_up_at = asyncio.get_running_loop().time() + 10.0
+        while not self._gate.exists() and asyncio.get_running_loop().time() < given_up_at:
+            await asyncio.sleep(0.01)
+        return [Parrot()]
+
+
 class Nameless(Parrot):
     name = "has spaces"
 

@@ -150,3 +150,33 @@ class OfTheOperator(Countdown):
 
     def __init__(self, address: str) -> None:
         super().__init__()
+
+
+class Heavy(Countdown):
+    """Its constructor blocks until `gate` exists, and writes a line to `trace` each time."""
+
+    def __init__(self, gate: str, trace: str) -> None:
+        super().__init__()
+        with Path(trace).open("a") as written:
+            written.write("built\n")
+        given_up_at = time.monotonic() + 10.0
+        while not Path(gate).exists() and time.monotonic() < given_up_at:
+            time.sleep(0.01)
+
+
+class Unbuildable(Countdown):
+    """Its constructor fails as it is told."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        reason = "the hub is away"
+        raise {
+            "unavailable": EnvironmentUnavailable(reason),
+            "raise": RuntimeError(reason),
+            "exit": SystemExit(reason),
+            "late": TimeoutError(reason),
+        }[how]
+
+
+class ComputingUnbuildable(Unbuildable):
+    cpu_bound = True

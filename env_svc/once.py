@@ -1,0 +1,71 @@
+"""What takes long to make and is wanted by many: made once, by a task of its own, and kept."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+FAILURE_S = 5.0
+"""How long a failure is the answer to everybody, so that a hundred messages which wait for a server that is away do not try
+one after the other."""
+
+
+class Once(Generic[K, V]):
+    """At most `most` values beside those that are being made.
+
+    Who stops waiting for a value does not end its making: whoever asks next waits for the rest of it, or finds it made.
+    """
+
+    def __init__(self, most: int, let_go: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`let_go` is told of each value that made room for another. `now_s`: any clock that only goes forward."""
+        self._most = most
+        self._let_go = let_go
+        self._now_s = now_s
+        self._makers: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
+        self._failed_at: dict[K, float] = {}
+
+    async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
+        """The value of `key`; the one used longest ago makes room for a new one. Raises: what `make` raised."""
+        failed_at = self._failed_at.get(key)
+        if failed_at is not None and self._now_s() - failed_at > FAILURE_S:
+            self._forget(key)
+        maker = self._makers.get(key)
+        if maker is None:
+            maker = self._makers[key] = asyncio.create_task(_made(make))
+            maker.add_done_callback(lambda _: self._done(key, maker))
+        self._makers.move_to_end(key)
+        return maker.result() if maker.done() else await asyncio.shield(maker)
+
+    async def close(self) -> list[V]:
+        """Ends the making of what is not made, and gives all values away."""
+        makers, self._makers = list(self._makers.values()), OrderedDict()
+        self._failed_at.clear()
+        for maker in makers:
+            maker.cancel()
+        await asyncio.gather(*makers, return_exceptions=True)
+        return [maker.result() for maker in makers if not maker.cancelled() and maker.exception() is None]
+
+    def _done(self, key: K, maker: "asyncio.Task[V]") -> None:
+        if self._makers.get(key) is not maker:
+            return
+        if maker.cancelled():
+            self._forget(key)
+        elif maker.exception() is not None:
+            self._failed_at[key] = self._now_s()
+        made = [one for one, maker in self._makers.items() if maker.done()]
+        for one in made[: max(0, len(made) - self._most)]:
+            self._forget(one)
+
+    def _forget(self, key: K) -> None:
+        maker = self._makers.pop(key)
+        has_failed = self._failed_at.pop(key, None) is not None or maker.cancelled()
+        if self._let_go is not None and not has_failed:
+            self._let_go(maker.result())
+
+
+async def _made(make: Callable[[], Awaitable[V]]) -> V:
+    return await make()
