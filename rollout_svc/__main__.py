@@ -12,7 +12,7 @@ from common.streams import rollout_samples
 from common.tasks import Tasks
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, EngineSettings
+from rollout_svc.engine import Engine, EngineSettings, Tolerance
 from rollout_svc.service import Rollout
 from rollout_svc.settings import RolloutSettings
 
@@ -25,12 +25,13 @@ async def main(running: Running[RolloutSettings]) -> None:
     try:
         chat = await asyncio.to_thread(Chat.load, pool.model)
         await engine.warm_up()
+        said = settings.canary_tolerance
         adapters = Adapters(
             engine,
             Blobs(bus),
             settings.data_dir.absolute() / "adapters" / settings.replica,
             keep=settings.keep_versions,
-            tolerance=settings.canary_tolerance or engine.canary_tolerance,
+            tolerance=Tolerance(most=said, mean=said) if said else engine.canary_tolerance,
         )
         tasks, slots = Tasks(), Slots(pool.sequences)
         await tasks.read(bus)

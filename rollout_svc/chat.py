@@ -4,8 +4,13 @@ A conversation is encoded once and from then on only appended to. What a later t
 writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
 turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because encoding
 their text again could give others, and the trainer would then train tokens that nobody sampled.
+
+Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So what cannot fit is
+refused by its characters where the tokenizer allows that, and what is long is encoded in a thread, one after another.
 """
 
+import asyncio
+import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -22,6 +27,12 @@ CACHED_LATER = 512
 """Environments say some things often: that the answer was wrong, that it is the other's turn, an empty result."""
 CACHED_CHARS = 4096
 """Longer messages are hardly ever said twice."""
+LONG_CHARS = 8_000
+"""Longer ones are encoded in a thread."""
+KEPT_REFUSALS = 512
+"""Of long prompts, so that a group's other members do not have it encoded again only to hear the same."""
+MOST_CHARS_PER_BYTE = 2
+"""That Unicode normalization joins: three of two bytes at most, such as u, two dots and an accent."""
 DUMMY_REPLY = "a-reply-that-nobody-gave"
 CUT = "..."
 """After as much of a tool's answer as fits."""
@@ -31,6 +42,10 @@ class UnusablePrompt(Exception):
     """A prompt that cannot be sampled from; its text is the reason that the task's owner reads."""
 
 
+class _TooLong(Exception):
+    """More tokens than allowed; its text says how much it is."""
+
+
 class Chat:
     """A model's tokenizer and chat template."""
 
@@ -38,8 +53,11 @@ class Chat:
         self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
-        self._first: Callable[[tuple[ChatMessage, ...], str], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
-        self._said_before: Callable[[tuple[ChatMessage, ...]], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
+        self._most_chars = _most_chars(tokenizer)
+        self._first: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
+        self._said_before: Callable[[tuple[ChatMessage, ...], int], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
+        self._long = asyncio.Lock()
+        self._refused: dict[bytes, str] = {}
 
     @classmethod
     def load(cls, model: str) -> "Chat":
@@ -61,21 +79,42 @@ class Chat:
             raise Fatal(f"the tokenizer of {model} has no end-of-sequence token, so no reply would ever end")
         return cls(tokenizer, sorted(stop_ids))
 
+    async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
+        """As `with_messages`, without standing in the way of others where there is much to encode."""
+        if sum(len(message.content) for message in request.messages) <= LONG_CHARS:
+            return self.with_messages(request, limits)
+        async with self._long:
+            key = _digest(request, limits)
+            if key in self._refused:
+                raise UnusablePrompt(self._refused[key])
+            try:
+                return await asyncio.to_thread(self.with_messages, request, limits)
+            except UnusablePrompt as error:
+                if len(self._refused) == KEPT_REFUSALS:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[key] = str(error)
+                raise
+
     def with_messages(self, request: TurnRequest, limits: Limits) -> TokenRecord:
         """The request's transcript, followed by its new messages and the opening of a reply.
 
         Raises: UnusablePrompt when the messages are longer than `limits` allow or the chat template refuses them.
         """
         if len(request.transcript) == 0:
-            ids = self._first(tuple(request.messages), json.dumps(request.tools))
-            if len(ids) > limits.max_prompt_tokens:
-                raise UnusablePrompt(f"the prompt has {len(ids)} tokens, but limits.max_prompt_tokens is {limits.max_prompt_tokens}")
+            try:
+                ids = self._first(tuple(request.messages), json.dumps(request.tools), limits.max_prompt_tokens)
+            except _TooLong as size:
+                raise UnusablePrompt(f"the prompt has {size}, but limits.max_prompt_tokens is {limits.max_prompt_tokens}") from None
             return request.transcript.with_context(list(ids))
-        new = self._encode_later(request.transcript, request.messages)
-        if len(new) > limits.max_reply_tokens:
-            new = self._encode_cut(request, limits.max_reply_tokens) or new
-        if len(new) > limits.max_reply_tokens:
-            raise UnusablePrompt(f"the environment's reply has {len(new)} tokens, but limits.max_reply_tokens is {limits.max_reply_tokens}")
+        try:
+            new = self._encode_later(request.transcript, request.messages, limits.max_reply_tokens)
+        except _TooLong as size:
+            cut = self._encode_cut(request, limits.max_reply_tokens)
+            if cut is None:
+                raise UnusablePrompt(
+                    f"the environment's reply has {size}, but limits.max_reply_tokens is {limits.max_reply_tokens}"
+                ) from None
+            new = cut
         return request.transcript.with_context(new)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -83,23 +122,23 @@ class Chat:
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False))
 
-    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str) -> tuple[int, ...]:
-        return tuple(self._encode(self._render([message.model_dump() for message in messages], json.loads(tools))))
+    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, most: int) -> tuple[int, ...]:
+        return self._encode_up_to(most, self._render([message.model_dump() for message in messages], json.loads(tools)))
 
-    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage]) -> list[int]:
+    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage], most: int) -> list[int]:
+        """Raises: _TooLong."""
         is_short = sum(len(message.content) for message in messages) <= CACHED_CHARS
-        ids = self._said_before(tuple(messages)) if is_short else self._encode_after_reply(messages)
-        # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
-        return list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
+        encode = self._said_before if is_short else self._encode_after_reply
+        return _appended(transcript, encode(tuple(messages), most), most)
 
-    def _encode_after_reply(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-        """What the template writes after a reply, the end of the reply's turn first."""
+    def _encode_after_reply(self, messages: tuple[ChatMessage, ...], most: int) -> tuple[int, ...]:
+        """What the template writes after a reply, the end of the reply's turn first, which is not counted."""
         dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
         rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
         after = rendered.partition(DUMMY_REPLY)[2]
         if not after:
             raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
-        return tuple(self._encode(after))
+        return self._encode_up_to(most + 1, after)
 
     def _encode_cut(self, request: TurnRequest, most: int) -> list[int] | None:
         """The new messages with the answers of tools cut so that all have at most `most` tokens; None where that is too few.
@@ -107,22 +146,28 @@ class Chat:
         The policy chose to ask for so much, so the attempt is not void because of it.
         """
 
-        def cut(kept: int) -> list[int]:
-            shorter = [
+        def cut(kept: int) -> list[int] | None:
+            shorter = tuple(
                 message.model_copy(update={"content": message.content[:kept] + CUT})
                 if message.role == "tool" and len(message.content) > kept
                 else message
                 for message in request.messages
-            ]
-            return self._encode_later(request.transcript, shorter)
+            )
+            try:
+                return _appended(request.transcript, self._encode_after_reply(shorter, most), most)
+            except _TooLong:
+                return None
 
         longest = max((len(message.content) for message in request.messages if message.role == "tool"), default=0)
-        if not longest:
+        if not longest or cut(0) is None:
             return None
+        # Upwards from little: what is encoded here is hardly longer than what fits, however long the answers are.
+        start, end = 1, most
+        while end < longest and cut(end) is not None:
+            start, end = end, 2 * end
         # Tokens grow with characters but for one here and there, where two texts join: the cut may be that much too early.
-        fits = bisect_left(range(1, longest), True, key=lambda kept: len(cut(kept)) > most)
-        found = cut(fits)
-        return found if len(found) <= most else None
+        fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
+        return cut(fits)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         from jinja2 import TemplateError
@@ -132,5 +177,48 @@ class Chat:
         except TemplateError as error:
             raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
 
+    def _encode_up_to(self, most: int, text: str) -> tuple[int, ...]:
+        """Raises: _TooLong for more than `most` tokens."""
+        if self._most_chars is not None and len(text) > most * self._most_chars:
+            raise _TooLong(f"{len(text)} characters, far more than fit")
+        ids = self._encode(text)
+        if len(ids) > most:
+            raise _TooLong(f"{len(ids)} tokens")
+        return tuple(ids)
+
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _appended(transcript: TokenRecord, ids: Sequence[int], most: int) -> list[int]:
+    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: _TooLong for more than `most`."""
+    # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
+    new = list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
+    if len(new) > most:
+        raise _TooLong(f"{len(new)} tokens")
+    return new
+
+
+def _most_chars(tokenizer: Any) -> int | None:
+    """How many characters of a text one token can stand for; None where this is not known.
+
+    Known where tokens together have every byte of the text: a vocabulary of bytes, a normalization that drops nothing, and
+    no token that takes the blanks beside it along.
+    """
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.normalizers import NFC
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not isinstance(backend.decoder, ByteLevel) or not isinstance(backend.normalizer, NFC | None):
+        return None
+    if any(added.lstrip or added.rstrip for added in tokenizer.added_tokens_decoder.values()):
+        return None
+    return MOST_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())
+
+
+def _digest(request: TurnRequest, limits: Limits) -> bytes:
+    """Of what decides whether the request's prompt is refused."""
+    digest = hashlib.sha256(json.dumps([limits.model_dump(), request.tools]).encode() + request.transcript.ids[-4:])
+    for message in request.messages:
+        digest.update(f"\n{message.role} {len(message.content)} ".encode() + message.content.encode())
+    return digest.digest()

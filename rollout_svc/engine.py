@@ -14,11 +14,11 @@ Keeps to what vLLM 0.26 to 0.32 have in common; 0.32 is what it was run with. vL
 import asyncio
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import structlog
 
@@ -36,8 +36,14 @@ CPU_STEP_TOKENS = 4096
 HELD_PER_SLOT = 4
 """Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
 HEALTH_PERIOD_S = 1.0
+QUESTION_PERIOD_S = 10.0
+"""Between two questions that only find out whether the engine still answers."""
+PATIENCE_S = 120.0
+CPU_PATIENCE_S = 300.0
+"""The engine answers between two steps, and on a CPU one step with long prompts may take a minute or more."""
 
 Device = Literal["auto", "cpu", "cuda"]
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -100,6 +106,21 @@ class Sampled:
     finish: Literal["stop", "length", "aborted"]
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two computations of the same log-probabilities may be apart, token by token."""
+
+    most: float
+    mean: float
+
+
+EXACT = Tolerance(most=1e-3, mean=1e-3)
+"""For float32."""
+ROUGH = Tolerance(most=1.0, mean=0.1)
+"""For bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention give
+a single token 0.07 more or less on the tiny model. A wrong file or base model is told by the mean."""
+
+
 class Engine:
     """One vLLM engine. Belongs to the event loop that started it."""
 
@@ -110,8 +131,11 @@ class Engine:
         self._next_number = 1
         self.settings = settings
         self.is_cpu = cpu
-        self.canary_tolerance = 1e-3 if cpu else 5e-2
+        self.canary_tolerance = EXACT if cpu else ROUGH
         """Float32 on a CPU, bfloat16 elsewhere."""
+        self.patience_s = CPU_PATIENCE_S if cpu else PATIENCE_S
+        """Most that an answer may take before the engine counts as stuck."""
+        self._is_stuck = False
 
     # ----------------------------------------------------------------------------------------------------------- start
 
@@ -155,11 +179,40 @@ class Engine:
         return int(cache.num_gpu_blocks) * int(cache.block_size)
 
     async def broken(self) -> None:
-        """Never returns. Raises: Fatal once the engine's process is dead."""
+        """Never returns. Raises: Fatal once the engine's process is dead, or lives and answers nothing for `patience_s`."""
+        asking = asyncio.create_task(self._keep_asking())
+        try:
+            while not asking.done():
+                if self._llm.errored:
+                    raise _death()
+                await asyncio.wait({asking}, timeout=HEALTH_PERIOD_S)
+            await asking
+        finally:
+            asking.cancel()
+
+    async def _keep_asking(self) -> None:
         while True:
-            if self._llm.errored:
-                raise _death()
-            await asyncio.sleep(HEALTH_PERIOD_S)
+            try:
+                await self._answer(self._llm.list_loras)
+            except Fatal:
+                raise
+            except Exception as error:
+                raise Fatal(f"the inference engine did not say which adapters it holds: {_one_line(error)}") from None
+            await asyncio.sleep(QUESTION_PERIOD_S)
+
+    async def _answer(self, question: Callable[[], Awaitable[T]]) -> T:
+        """The engine's errors go through. Raises: Fatal when it does not answer within `patience_s`, and ever after."""
+        if self._is_stuck:
+            raise _silence(self.patience_s)
+        answer = asyncio.ensure_future(question())
+        try:
+            await asyncio.wait({answer}, timeout=self.patience_s)
+            if not answer.done():
+                self._is_stuck = True
+                raise _silence(self.patience_s)
+            return answer.result()
+        finally:
+            answer.cancel()
 
     # ---------------------------------------------------------------------------------------------------------- sample
 
@@ -225,14 +278,16 @@ class Engine:
     async def load(self, name: str, folder: Path) -> None:
         """Load the PEFT adapter in `folder` as `name`.
 
-        Raises: Reject when it is not one that the engine takes; Fatal when the engine is dead.
+        Raises: Reject when it is not one that the engine takes; Fatal when the engine is dead or stuck.
         """
         from vllm.lora.request import LoRARequest
 
         number, self._next_number = self._next_number, self._next_number + 1
         request = LoRARequest(name, number, str(folder))
         try:
-            await self._llm.add_lora(request)
+            await self._answer(lambda: self._llm.add_lora(request))
+        except Fatal:
+            raise
         except Exception as error:
             if self._llm.errored:
                 raise _death() from None
@@ -243,8 +298,10 @@ class Engine:
         """Forget an adapter that no request uses. Raises: Fatal when the engine still holds it afterwards."""
         request = self._requests.pop(name)
         try:
-            await self._llm.remove_lora(request.lora_int_id)
-            held: set[int] = await self._llm.list_loras()
+            await self._answer(lambda: self._llm.remove_lora(request.lora_int_id))
+            held: set[int] = await self._answer(self._llm.list_loras)
+        except Fatal:
+            raise
         except Exception as error:
             raise Fatal(f"the engine did not answer when unloading {name}: {_one_line(error)}") from None
         if request.lora_int_id in held:
@@ -327,6 +384,10 @@ def _arguments(settings: EngineSettings, *, cpu: bool) -> Any:
 
 def _death() -> Fatal:
     return Fatal("the inference engine's process died; its last lines on stderr say why")
+
+
+def _silence(patience_s: float) -> Fatal:
+    return Fatal(f"the inference engine's process lives, but has not answered for {patience_s:g} s; it may hang in its device or driver")
 
 
 def _one_line(error: BaseException) -> str:

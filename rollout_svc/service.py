@@ -1,13 +1,13 @@
 """The sampler's handler: a message asks for turns of several members of one group; each is answered as it finishes.
 
-Members that finish within a short moment share a message (`moment_s`): on its way through queue, environment and scheduler
-it costs as much as a message with one of them. The request is acknowledged after its last member; when it comes again, it is
-sampled again with the same seeds.
+Members that finish within a short moment share a message (`moment_s`), unless they are too large for one: on its way through
+queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
+member; when it comes again, it is sampled again with the same seeds.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -17,6 +17,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
+from common.parts import in_parts
 from common.tasks import Tasks
 from rollout_svc import derived
 from rollout_svc.adapters import Adapters
@@ -73,10 +74,12 @@ class Rollout:
                     return
                 async with aclosing(self._sample(group, message.members, adapter, held)) as moments:
                     async for turns in moments:
-                        yield _answer(group, turns)
+                        for answer in _answers(group, turns):
+                            yield answer
         except Reject as error:
             log.warning("group_failed", group=group.group, reason=str(error))
-            yield _answer(group, [_failed(request, str(error)) for request in message.members])
+            for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
+                yield answer
         finally:
             held.release_all()
 
@@ -119,7 +122,7 @@ class Rollout:
     async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
         """One member's turn; None when it was aborted because its task ended."""
         try:
-            prompt = self._chat.with_messages(request, group.limits)
+            prompt = await self._chat.prompt(request, group.limits)
             room = self._engine.settings.context_tokens - len(prompt)
             if room < group.sampling.max_tokens:
                 raise UnusablePrompt(
@@ -216,7 +219,13 @@ def _failed(request: TurnRequest, reason: str) -> SampledTurn:
     )
 
 
-def _answer(group: GroupContext, turns: list[SampledTurn]) -> Outgoing:
-    trajectory = group.trajectory(turns[0].member)
-    message_id = derived.message_id(group, [(turn.member, turn.turn) for turn in turns])
-    return Outgoing(streams.turn(group.family, group.task, trajectory), TurnsSampled(group=group, members=turns), message_id)
+def _answers(group: GroupContext, turns: Sequence[SampledTurn]) -> Iterator[Outgoing]:
+    """One message, or more when the turns are very large. Each id names the members that it carries."""
+    for part in in_parts(turns, _turn_bytes):
+        subject = streams.turn(group.family, group.task, group.trajectory(part[0].member))
+        message_id = derived.message_id(group, [(turn.member, turn.turn) for turn in part])
+        yield Outgoing(subject, TurnsSampled(group=group, members=part), message_id)
+
+
+def _turn_bytes(turn: SampledTurn) -> int:
+    return len(turn.transcript) * 9 + len(turn.state) + len(turn.reply.encode()) + len((turn.failure or "").encode())

@@ -51,7 +51,7 @@ async def test_canary_mismatch_is_refused_by_name(engine: Engine, adapters: Adap
     first, other = await versions(blobs, oracle, "canary", [1, 2])
     wrong = first.model_copy(update={"canary": other.canary})
     for _ in range(2):
-        with pytest.raises(Reject, match=r"disagree about version 1 of task canary: .* differ by \d.*, allowed is 0.001"):
+        with pytest.raises(Reject, match=r"disagree about version 1 of task canary: .* differ by \d.*, allowed is 0.001 and 0.001;"):
             async with adapters.using(wrong):
                 pytest.fail("served an adapter that the trainer does not know")
     assert await holds(engine)

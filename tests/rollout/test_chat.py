@@ -1,8 +1,13 @@
 """Chat: templates to tokens, appended to and never encoded again."""
 
+import asyncio
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tokenizers.normalizers import Lowercase
 
 from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord, TurnRequest
@@ -125,6 +130,84 @@ def test_what_an_environment_says_again_is_encoded_once_however_the_reply_ended(
     before = chat._said_before.cache_info().hits  # pyright: ignore[reportFunctionMemberAccess]
     assert chat.with_messages(request(ended, said("user", "Once more."), turn=1), LIMITS).ids == records[1].ids
     assert chat._said_before.cache_info().hits == before + 1  # pyright: ignore[reportFunctionMemberAccess]
+
+
+class Counted:
+    """A tokenizer that remembers how many characters it was given, and in which threads."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.chars: list[int] = []
+        self.threads: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.chars.append(len(text))
+        self.threads.add(threading.get_ident())
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def counted(chat: Chat) -> tuple[Chat, Counted]:
+    tokenizer = Counted(chat._tokenizer)
+    return Chat(tokenizer, chat.stop_ids), tokenizer
+
+
+async def test_prompt_with_more_characters_than_any_tokens_spell_is_refused_without_encoding(chat: Chat) -> None:
+    fresh, tokenizer = counted(chat)
+    with pytest.raises(
+        UnusablePrompt, match=r"the prompt has 40000\d\d characters, far more than fit, but limits.max_prompt_tokens is 100"
+    ):
+        await fresh.prompt(request(TokenRecord(), said("user", "a b c " * 666_667)), LIMITS)
+    assert tokenizer.chars == []
+
+
+@pytest.mark.parametrize(
+    "text", [" multiplication", "u\N{COMBINING DIAERESIS}\N{COMBINING ACUTE ACCENT}", "\N{PILE OF POO}", "<|im_start|>"]
+)
+def test_no_token_stands_for_more_characters_than_thought(chat: Chat, text: str) -> None:
+    most_chars = chat._most_chars
+    assert most_chars is not None
+    assert len(text * 50) <= most_chars * len(chat._encode(text * 50))
+
+
+def test_characters_say_nothing_where_tokens_may_leave_some_out(chat: Chat) -> None:
+    unknown = Counted(chat._tokenizer)
+    unknown.backend_tokenizer = SimpleNamespace(decoder=chat._tokenizer.backend_tokenizer.decoder, normalizer=Lowercase())  # pyright: ignore
+    assert Chat(unknown, chat.stop_ids)._most_chars is None
+
+
+async def test_what_is_long_is_encoded_beside_the_event_loop_and_refused_once(chat: Chat) -> None:
+    fresh, tokenizer = counted(chat)
+    long = request(TokenRecord(), said("user", "a b c " * 5_000))
+    fits, does_not = Limits(max_prompt_tokens=100_000), Limits(max_prompt_tokens=5_000)
+    records = await asyncio.gather(*(fresh.prompt(long, fits) for _ in range(4)))
+    assert {record.ids for record in records} == {fresh.with_messages(long, fits).ids}
+    assert len(tokenizer.chars) == 1
+    refusals = await asyncio.gather(*(fresh.prompt(long, does_not) for _ in range(4)), return_exceptions=True)
+    assert {str(refusal) for refusal in refusals} == {f"the prompt has {len(records[0])} tokens, but limits.max_prompt_tokens is 5000"}
+    assert len(tokenizer.chars) == 2
+    assert threading.get_ident() not in tokenizer.threads
+
+
+def test_prompts_that_are_too_long_are_not_kept(chat: Chat) -> None:
+    fresh = Chat(chat._tokenizer, chat.stop_ids)
+    with pytest.raises(UnusablePrompt):
+        fresh.with_messages(request(TokenRecord(), said("user", "one two three " * 50)), LIMITS)
+    assert fresh._first.cache_info().currsize == 0  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@pytest.mark.parametrize("limit", [40, 2000])
+def test_cutting_a_very_long_answer_encodes_little_more_than_what_is_kept(chat: Chat, limit: int) -> None:
+    fresh, tokenizer = counted(chat)
+    answered = chat.with_messages(request(TokenRecord(), said("user", "Go.")), LIMITS).with_sampled([END], [-0.1])
+    limits = Limits(max_reply_tokens=limit)
+    record = fresh.with_messages(request(answered, said("tool", "line 12: value = 3.14159, ok\n" * 9_000), turn=1), limits)
+    assert limit - 4 <= len(record) - len(answered) <= limit
+    kept = len(chat._tokenizer.decode(record.ids_T().tolist()[len(answered) :]))
+    assert max(tokenizer.chars) < 3 * kept + 200
+    assert len(tokenizer.chars) < 25
 
 
 def test_template_that_refuses_is_an_unusable_prompt(chat: Chat) -> None:

@@ -1,0 +1,151 @@
+"""When adapter versions are loaded and let go, beside an engine that only keeps book and can be held up anywhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from common.errors import Away, Reject
+from common.messages import AdapterRef, BlobRef, Canary
+from rollout_svc.adapters import Adapters
+from rollout_svc.engine import EXACT, ROUGH, Engine, EngineSettings, Tolerance
+from tests.conftest import eventually
+from tests.rollout.conftest import POOL
+
+CANARY = np.arange(8, dtype="<i4")
+
+
+class Book:
+    """An engine and a blob store: which adapters are there, and which were taken away under a request."""
+
+    def __init__(self) -> None:
+        self.settings = SimpleNamespace(adapters_held=8)
+        self.held: set[str] = set()
+        self.used: list[str] = []
+        self.lost: list[str] = []
+        self.may_unload = asyncio.Event()
+        self.may_unload.set()
+        self.unloading: list[str] = []
+        self.differences = [0.0] * (len(CANARY) - 1)
+        """Between its log-probabilities of the canary and the trainer's."""
+
+    async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
+        into.mkdir(parents=True, exist_ok=True)
+        return into
+
+    async def load(self, name: str, folder: Path) -> None:
+        self.held.add(name)
+
+    async def unload(self, name: str) -> None:
+        self.unloading.append(name)
+        await self.may_unload.wait()  # an engine answers between two of its steps
+        self.held.remove(name)
+        self.lost += [used for used in self.used if used == name]
+
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
+        return [difference - 1.0 for difference in self.differences]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def book() -> Book:
+    return Book()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    runner = asyncio.create_task(adapters.run())
+    try:
+        yield adapters
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+
+def version(number: int, task: str = "task") -> AdapterRef:
+    blob = BlobRef(name=f"{task}-{number}", size_bytes=1, sha256=f"{number:064d}")
+    canary = Canary(ids=CANARY.tobytes(), logprobs=np.full(len(CANARY) - 1, -1.0, "<f4").tobytes())
+    return AdapterRef(task=task, version=number, rank=8, blob=blob, canary=canary)
+
+
+async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, adapters: Adapters) -> None:
+    for number in (1, 2):
+        async with adapters.using(version(number)):
+            pass
+    book.may_unload.clear()
+    async with adapters.using(version(5)):  # both that are there are over at once
+        pass
+    await eventually(lambda: book.unloading == [version(1).engine_name])
+    async with adapters.using(version(2)) as name:
+        assert name in book.held
+        book.used.append(name)
+        book.may_unload.set()
+        await eventually(lambda: version(1).engine_name not in book.held)
+        async with adapters.using(version(6)):  # whoever loads a version waits until what is over has gone
+            pass
+        assert book.lost == []
+        assert name in book.held
+        book.used.remove(name)
+    await eventually(lambda: book.held == {version(5).engine_name, version(6).engine_name})
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "differences", "is_served"),
+    [
+        (EXACT, [0.0005] * 7, True),
+        (EXACT, [0.0] * 6 + [0.002], False),
+        (ROUGH, [0.07, 0.0, 0.02, 0.09, 0.01, 0.0, 0.05], True),
+        (ROUGH, [0.0] * 6 + [0.6], True),
+        (ROUGH, [0.2] * 7, False),
+        (ROUGH, [0.0] * 6 + [1.1], False),
+        (ROUGH, [0.0] * 6 + [float("nan")], False),
+        (Tolerance(most=2.0, mean=2.0), [1.5] * 7, True),
+    ],
+)
+async def test_canary_may_differ_by_what_the_precision_makes(
+    book: Book, tmp_path: Path, tolerance: Tolerance, differences: list[float], is_served: bool
+) -> None:
+    book.differences = differences
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, tolerance=tolerance)  # pyright: ignore[reportArgumentType]
+    if is_served:
+        async with adapters.using(version(1)) as name:
+            assert name in book.held
+        return
+    with pytest.raises(Reject, match=r"differ by .* at most and .* on average, allowed is .*MARLAAS_ROLLOUT_CANARY_TOLERANCE"):
+        async with adapters.using(version(1)):
+            pytest.fail("served an adapter that the trainer does not know")
+    assert book.held == set()
+
+
+@pytest.mark.parametrize(("cpu", "tolerance"), [(True, EXACT), (False, ROUGH)])
+async def test_low_precision_is_compared_roughly(cpu: bool, tolerance: Tolerance) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        assert Engine(None, EngineSettings.of(POOL), thread, cpu=cpu).canary_tolerance == tolerance
+
+
+async def test_disk_that_takes_nothing_is_nobodys_fault_and_may_get_better(book: Book, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    folder.write_text("in the way")
+    adapters = Adapters(book, book, folder, keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Away, match=rf"task.v1 cannot be written to {folder}: .*; make room there, or set MARLAAS_DATA_DIR"):
+        async with adapters.using(version(1)):
+            pytest.fail("served an adapter that is not there")
+    folder.unlink()
+    async with adapters.using(version(1)) as name:
+        assert name in book.held
+
+
+async def test_folder_that_did_not_appear_is_nobodys_fault(book: Book, adapters: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetch_nothing(ref: BlobRef, into: Path) -> Path:
+        return into
+
+    monkeypatch.setattr(book, "fetch_folder", fetch_nothing)
+    with pytest.raises(Away, match=r"cannot be written to"):
+        async with adapters.using(version(1)):
+            pytest.fail("served an adapter that is not there")
+    assert book.held == set()

@@ -1,0 +1,90 @@
+"""What the sampler's handler answers, beside an engine that gives what it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from common import streams
+from common.bus import MAX_PAYLOAD_BYTES, Delivery, Outgoing, Slots
+from common.messages import AdapterRef, SampleTurns, TurnsSampled
+from common.streams import Stream
+from common.tasks import Tasks
+from rollout_svc import service
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.engine import EXACT, Sampled, SampleRequest
+from rollout_svc.service import Rollout
+from tests.rollout.test_adapter_rules import Book, version
+from tests.rollout.test_service import first_turns, group_of, lasting, updated
+
+
+class Told:
+    """An engine whose requests all get the same reply, at the moment when `requests` of them wait for it."""
+
+    def __init__(self, reply: Sampled, requests: int) -> None:
+        self.settings = SimpleNamespace(context_tokens=100_000, adapters_held=8)
+        self._reply = reply
+        self._missing = requests
+        self._all_there = asyncio.Event()
+
+    async def sample(self, wanted: SampleRequest) -> Sampled:
+        self._missing -= 1
+        if self._missing == 0:
+            self._all_there.set()
+        await self._all_there.wait()
+        return self._reply
+
+
+class Wordy(Chat):
+    """Every token is four letters, and reading many costs nothing."""
+
+    def text(self, ids: Sequence[int]) -> str:
+        return "word" * len(ids)
+
+
+async def answers(engine: Told, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
+    adapters = Adapters(engine, None, folder / "adapters", keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(engine, chat, adapters, Tasks(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    return [out async for out in rollout.handle(Delivery("prompts.sample", {}, asked.encode(), 1, 1))]
+
+
+async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    tokens = 10_240
+    asked = SampleTurns(group=group_of("long", size=64, max_tokens=tokens), members=first_turns(range(64)))
+    reply = Sampled([5] * tokens, [-0.5] * tokens, "length")
+    twice = [await answers(Told(reply, 64), Wordy(chat._tokenizer, chat.stop_ids), tmp_path, asked) for _ in range(2)]
+    sizes = [len(out.message.encode()) for out in twice[0]]
+    assert sum(sizes) > MAX_PAYLOAD_BYTES > max(sizes)
+    members = [turn.member for out in twice[0] for turn in (out.message.members if isinstance(out.message, TurnsSampled) else [])]
+    assert members == list(range(64))
+    assert len({out.message_id for out in twice[0]}) == len(twice[0])
+    assert [out.message_id for out in twice[1]] == [out.message_id for out in twice[0]]
+
+
+class Announcing:
+    """A bus on which one version after another is announced."""
+
+    def __init__(self, refs: Sequence[AdapterRef]) -> None:
+        self._refs = refs
+
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool) -> AsyncIterator[Delivery]:
+        for ref in self._refs:
+            yield Delivery(streams.weight_updated("tiny", ref.task), {}, updated(ref).encode(), 1, 0)
+
+
+async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    folder.write_text("in the way")
+    book, tasks = Book(), Tasks()
+    tasks._states["task"] = "running"
+    adapters = Adapters(book, book, folder, keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(Told(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    with capture_logs() as logs:
+        await rollout.follow_versions(Announcing([version(1), version(2)]), "tiny")  # pyright: ignore[reportArgumentType]
+    assert [entry["event"] for entry in logs] == ["version_not_loaded"] * 2
+    assert "MARLAAS_DATA_DIR" in logs[0]["reason"]
