@@ -62,8 +62,12 @@ def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dty
 
 
 def read_adapter(folder: Path, layout: Layout) -> Tensor:
-    """The vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout."""
-    return _flat(layout, load_file(folder / WEIGHTS_FILE), prefix=KEY_PREFIX)
+    """The vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout, or holds none."""
+    try:
+        weights = load_file(folder / WEIGHTS_FILE)
+    except FileNotFoundError:
+        raise Reject(f"adapter: there is no {WEIGHTS_FILE}") from None
+    return _flat(layout, weights, prefix=KEY_PREFIX)
 
 
 def write_merged(model: str, adapter: Path, folder: Path) -> None:

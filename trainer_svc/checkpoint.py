@@ -20,6 +20,7 @@ from torch import Tensor
 
 from common.errors import Reject
 from common.spec import TaskSpec
+from trainer_svc.host import IO_ERROR
 from trainer_svc.lora import Layout, LoraModule
 from trainer_svc.optimizer import OptimizerState, learning_rate
 from trainer_svc.resident import Resident
@@ -104,7 +105,7 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: O
 
 
 def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, device: torch.device) -> Resident:
-    """The state in `folder`. Raises: Reject when it is damaged, or of another task, version or spec."""
+    """The state in `folder`. Raises: Reject when it is damaged, or of another task, version or spec; the disk's own errors go through."""
     manifest = read_manifest(folder)
     found = (manifest.task, manifest.version, manifest.optimizer_steps, manifest.spec_sha256)
     expected = (task, version, version * spec.algorithm.passes * spec.algorithm.minibatches, spec_digest(spec))
@@ -116,16 +117,18 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
             raise Reject(f"checkpoint of task {task} version {version}: {STATE_FILE} is damaged")
         tensors = load_file(folder / STATE_FILE)
         vectors = {vector: _vector(layout, tensors, vector).to(device) for vector in VECTORS}
-    except (OSError, KeyError, SafetensorError) as error:
+    except (FileNotFoundError, KeyError, SafetensorError) as error:
+        if IO_ERROR in str(error):
+            raise
         raise Reject(f"checkpoint of task {task} version {version}: {STATE_FILE} cannot be read: {error!r}") from None
     return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version, manifest.next_group or 0)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises: Reject when there is none, or it is damaged."""
+    """Raises: Reject when there is none, or it is damaged; the disk's own errors go through."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-    except (OSError, ValidationError) as error:
+    except (FileNotFoundError, ValidationError) as error:
         raise Reject(f"checkpoint: {MANIFEST_FILE} cannot be read: {error}") from None
 
 

@@ -19,11 +19,12 @@ from typing import TypeVar
 import structlog
 import torch
 
-from common.errors import Reject
+from common.errors import Fatal, Reject
 from common.spec import TaskSpec
 from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Group
 from trainer_svc.checkpoint import Origin, read_checkpoint, write_checkpoint
+from trainer_svc.host import blamed, computing
 from trainer_svc.optimizer import OptimizerState
 from trainer_svc.packing import unpadded_tokens
 from trainer_svc.policy import Policy, choose_device, prepare_torch
@@ -44,7 +45,10 @@ class Trained:
 
 
 class Learner:
-    """The base model and the thread that may use it."""
+    """The base model and the thread that may use it.
+
+    All that computes raises Fatal when the device broke, and Retry when there is no memory.
+    """
 
     def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, most_together: int = 1) -> None:
         self._policy = policy
@@ -81,7 +85,8 @@ class Learner:
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
         """The state in a checkpoint. Raises: Reject when it is not the one expected, or made for another base model."""
-        resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
+        with computing():
+            resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
         for module in resident.layout.modules:
             layer = self._policy.layers.get(module.name)
             if layer is None or (layer.in_features, layer.out_features) != (module.inputs, module.outputs):
@@ -107,15 +112,20 @@ class Learner:
         started_s = time.monotonic()
         steps = [step(self._policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in asked]
         open_ = set(range(len(asked)))
+        failed: Exception | None = None
         try:
             for index, result in take(self._policy, steps, budget_tokens=self._budget_tokens):
                 open_.discard(index)
                 asked[index].answer(result if isinstance(result, Exception) else Trained(result, started_s - asked[index].at_s))
         except Exception as error:  # nobody's in particular, so each is tried by itself: a state that went in is as it was
+            failed = blamed(error)
             if len(asked) > 1:
                 log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
-            for index in open_:
-                asked[index].answer(self._alone(asked[index], started_s) if len(asked) > 1 else error)
+        if failed is None:
+            return
+        for index in open_:  # out here the memory of what failed is free again
+            tries = len(asked) > 1 and not isinstance(failed, Fatal)
+            asked[index].answer(self._alone(asked[index], started_s) if tries else failed)
 
     def _alone(self, asked: "_Asked", started_s: float) -> "Trained | Exception":
         try:
@@ -143,12 +153,14 @@ class Learner:
             write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
             write_checkpoint(checkpoint, resident, spec, origin, adapter / WEIGHTS_FILE)
 
-        await asyncio.to_thread(work)
+        with computing():
+            await asyncio.to_thread(work)
 
     async def _run(self, work: Callable[[], T]) -> T:
         self.waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            with computing():
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self.waiting -= 1
 
@@ -170,7 +182,7 @@ class _Asked:
             if self.found.done():  # cancelled meanwhile
                 return
             if isinstance(result, Exception):
-                self.found.set_exception(result)
+                self.found.set_exception(blamed(result))
             else:
                 self.found.set_result(result)
 

@@ -1,7 +1,7 @@
 """What a step tells about itself, as flat floats. Pure; the names are documented in docs/algorithms.md."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,11 @@ def token_metrics(measured: Sequence[Measured]) -> dict[str, float]:
         "entropy": float(np.concatenate([update.entropy_N for update in measured]).mean()),
         "tokens": float(len(ratio_N)),
     }
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those that are: JSON has no other numbers, and numbers that are finite may have a mean or a square that is not."""
+    return {name: value for name, value in metrics.items() if np.isfinite(value)}
 
 
 def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:

@@ -219,7 +219,7 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
         sequence_N=np.repeat(np.arange(len(samples)), counts),
         staleness_N=np.repeat(np.array([sample.staleness for sample in samples], np.int16), counts),
         segments=_segments(owned),
-        spans=spans_of(prefixes, branches, tokens=ids_B_T.size) if branches else None,
+        spans=spans_of(prefixes, branches, columns=shape[1]) if branches else None,
     )
 
 

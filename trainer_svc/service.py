@@ -5,11 +5,9 @@ not is taken from the checkpoint that the batch names, and its blobs are named b
 """
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import structlog
 from prometheus_client import Counter, Histogram, Summary
@@ -21,7 +19,9 @@ from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.tasks import ENDED
 from trainer_svc.batch import Group, assemble, sequences_of
+from trainer_svc.host import scratch_folder
 from trainer_svc.learner import Learner, Trained
+from trainer_svc.metrics import finite
 from trainer_svc.recording import Recording, origin_of, write_recording
 from trainer_svc.resident import Resident, Residents
 
@@ -125,7 +125,10 @@ class Trainer:
         crashpoints.reached("after_blobs")
         resident = trained.step.resident
         self._residents.keep(resident, checkpoint.sha256)
-        metrics = trained.step.metrics | spent | {"wait_s": trained.waited_s}
+        found = trained.step.metrics | spent | {"wait_s": trained.waited_s}
+        metrics = finite(found)  # one that is not would keep PostgreSQL from taking the step
+        if dropped := sorted(found.keys() - metrics.keys()):
+            log.warning("metrics_dropped", version=resident.version, metrics=dropped)
         self._observe(trained, metrics)
         return WeightUpdated(
             tenant=batch.tenant,
@@ -164,8 +167,8 @@ class Trainer:
         resident = self._residents.get(batch.task, batch.checkpoint.sha256)
         if resident is not None and resident.version == batch.version:
             return resident
-        with tempfile.TemporaryDirectory(prefix="marlaas-checkpoint-") as folder:
-            fetched = await self._blobs.fetch_folder(batch.checkpoint, Path(folder) / "checkpoint")
+        with scratch_folder("checkpoint") as folder:
+            fetched = await self._blobs.fetch_folder(batch.checkpoint, folder / "checkpoint")
             RESTORED.inc()
             return await self._learner.restore(fetched, batch.task, batch.version, batch.spec)
 
@@ -174,8 +177,8 @@ class Trainer:
         resident = trained.step.resident
         origin = await asyncio.to_thread(origin_of, batch, groups)
         name = f"{batch.task}.v{resident.version}"
-        with tempfile.TemporaryDirectory(prefix="marlaas-version-") as folder:
-            paths = Path(folder) / "adapter", Path(folder) / "checkpoint"
+        with scratch_folder("version") as folder:
+            paths = folder / "adapter", folder / "checkpoint"
             await self._learner.write(resident, batch.spec, origin, *paths)
             adapter, checkpoint = await asyncio.gather(
                 self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.checkpoint", paths[1])
@@ -189,9 +192,9 @@ class Trainer:
         """Store what was trained, where the task keeps it."""
         if not batch.spec.keep.batches:
             return None
-        with tempfile.TemporaryDirectory(prefix="marlaas-batch-") as folder:
-            await asyncio.to_thread(write_recording, Path(folder), Recording(batch, list(groups)))
-            return await self._blobs.put_folder(f"{batch.task}.v{batch.version + 1}.batch", Path(folder))
+        with scratch_folder("batch") as folder:
+            await asyncio.to_thread(write_recording, folder, Recording(batch, list(groups)))
+            return await self._blobs.put_folder(f"{batch.task}.v{batch.version + 1}.batch", folder)
 
     def _observe(self, trained: Trained, metrics: dict[str, float]) -> None:
         TRAINED_TOKENS.inc(trained.step.trained_tokens)
@@ -211,8 +214,8 @@ async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
     """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or of another shape."""
     if batch.start is None:
         return await learner.begin(batch.task, batch.spec)
-    with tempfile.TemporaryDirectory(prefix="marlaas-start-") as folder:
-        return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, Path(folder) / "adapter"))
+    with scratch_folder("start") as folder:
+        return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, folder / "adapter"))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ attention; and the branches, one or a few at a time, each looking at the prefix 
 block, which is one call. Every token is in one span's queries.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ SMALL_PAIRS = 4096
 """Of so few pairs a span may have any padding: another call would cost more."""
 KEYS_OF_A_TOKEN = 8
 """So many keys are copied and kept for the way back at the cost of a token."""
+UNUSED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +45,21 @@ class Block:
 class Spans:
     blocks: tuple[Block, ...]
     home_N: NDArray[np.int64]
-    """Shape: (B · T,): where each token's result is in the flat results of all blocks; 0 in unused columns."""
+    """Shape: (B · T,): where each token's result is in the flat results of all blocks. Unused columns have that of their row's
+    first token: another row may be another task's, and what is not finite there would come in by them."""
 
 
-def spans_of(prefixes: Iterable[Span], branches: Iterable[Span], *, tokens: int) -> Spans:
-    """`tokens` is B · T."""
+def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int) -> Spans:
+    """`prefixes` are those of all rows, in their order; `columns` is T."""
     found = [(spans, True) for spans in _blocks(prefixes)] + [(spans, False) for spans in _blocks(branches)]
-    home_N, start = np.zeros(tokens, np.int64), 0
+    home_B_T, start = np.full((len(prefixes), columns), UNUSED, np.int64), 0
+    home_N = home_B_T.reshape(-1)
     for spans, _ in found:
         width = max(len(span.queries_Q) for span in spans)
         for span in spans:
             home_N[span.queries_Q] = np.arange(start, start + len(span.queries_Q))
             start += width
+    np.copyto(home_B_T, home_B_T[:, :1].copy(), where=home_B_T == UNUSED)
     return Spans(tuple(_block(spans, causal=causal) for spans, causal in found), home_N)
 
 

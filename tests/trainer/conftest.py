@@ -119,5 +119,11 @@ def scored(trajectory: Trajectory, failure: str | None = None) -> ScoredTrajecto
         sampled=trajectory.sampled_T.tobytes(),
     )
     return ScoredTrajectory(
-        member=trajectory.member, transcript=transcript, reward=trajectory.reward, turns=1, truncated=trajectory.truncated, failure=failure
+        member=trajectory.member,
+        transcript=transcript,
+        reward=trajectory.reward,
+        components=trajectory.components,
+        turns=1,
+        truncated=trajectory.truncated,
+        failure=failure,
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer_svc.grouped import Part, Way, by_grouped_mm, by_loop
+from trainer_svc.grouped import PLACES_KEPT, Part, Way, _places, by_grouped_mm, by_loop
 from trainer_svc.lora import Layout, LoraLinear, LoraModule, attached
 
 INPUTS, OUTPUTS = 24, 40
@@ -102,3 +102,22 @@ def test_what_is_not_finite_in_one_part_changes_no_bit_of_another(way: Way, numb
         assert torch.equal(one[end:], other[end:])
     equal = [torch.equal(one, other) for one, other in zip(*found_gradients, strict=True)]
     assert equal == [True, False, True]
+
+
+def test_what_is_remembered_of_filling_up_is_little() -> None:
+    """Each place takes as much as the adapter twice over: none for what fits as it is, one for all scales, a few in all."""
+    module = (LoraModule("own", INPUTS, OUTPUTS),)
+
+    def grouped(*ranks: int, alpha: float = 2.0) -> None:
+        layouts = [Layout(rank, alpha, module) for rank in ranks]
+        by_grouped_mm([Part(4, layout, torch.zeros(layout.size)) for layout in layouts])
+
+    _places.cache_clear()
+    grouped(8, 8)
+    assert _places.cache_info().currsize == 0
+    for alpha in (1.0, 2.0, 3.0):
+        grouped(3, 8, alpha=alpha)
+    assert _places.cache_info().currsize == 1
+    for rank in range(1, 40):
+        grouped(rank, 40)
+    assert _places.cache_info().currsize == PLACES_KEPT <= 8

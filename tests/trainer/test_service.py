@@ -1,6 +1,7 @@
 """The handler over real NATS: batches in, announced versions out, whatever is delivered twice or goes wrong."""
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.errors import Reject
+from common.errors import Away, Reject
 from common.messages import (
     BatchGroup,
     BatchMember,
@@ -27,7 +29,7 @@ from common.messages import (
     TrajectoriesScored,
     WeightUpdated,
 )
-from common.spec import TaskSpec
+from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
 from tests.conftest import eventually
 from tests.trainer.conftest import group_context, make_groups, make_spec, scored
@@ -183,6 +185,18 @@ async def test_update_says_what_the_step_was(bus: Bus, trainer: Trainer) -> None
     assert all(np.isfinite(value) for value in update.metrics.values())
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+async def test_metrics_that_are_not_finite_are_left_out_of_the_update(bus: Bus, trainer: Trainer) -> None:
+    """PostgreSQL takes none: the task would wait for its step for ever."""
+    huge = {"large": 1.7e308, "small": 0.5}
+    groups = [replace(group, trajectories=tuple(replace(t, components=huge) for t in group.trajectories)) for group in groups_of("a", 0)]
+    with capture_logs() as logs:
+        update = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups, 0), None)))
+    assert all(np.isfinite(value) for value in update.metrics.values())
+    assert update.metrics["reward.small"] == 0.5
+    assert [line["metrics"] for line in logs if line["event"] == "metrics_dropped"] == [["reward.large"]]
+
+
 async def test_batch_that_was_not_announced_is_recomputed_to_the_same_blobs(bus: Bus, learner: Learner, trainer: Trainer) -> None:
     """A crash between storing blobs and announcing them: another process takes the same step again."""
     first = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))
@@ -247,9 +261,15 @@ async def test_resident_that_is_not_the_named_checkpoint_is_not_used(
     assert torch.equal(resident.optimizer.params, trained_alone(policy, "a", 2).optimizer.params)
 
 
+def wild_spec(name: str) -> TaskSpec:
+    """As the door would not take it any more: a decay that throws the parameters out of range."""
+    wild = Optimizer(learning_rate=1.0, eps=1e-45, betas=(0.0, 0.0), weight_decay=1e39)
+    return make_spec(name).model_copy(update={"optimizer": wild})
+
+
 async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer: Trainer, policy: Policy, residents: Residents) -> None:
     """A's learning rate throws its parameters out of range; B's steps are those of B alone."""
-    wild = make_spec("a", optimizer={"learning_rate": 1.0, "eps": 1e-45, "betas": [0.0, 0.0], "weight_decay": 1e39})
+    wild = wild_spec("a")
     async with serving(bus, trainer):
         await send(bus, batch_of("b", 0, await store(bus, "b", groups_of("b", 0), 0), None))
         await send(bus, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None, spec=wild))
@@ -267,7 +287,7 @@ async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer
 
 async def test_batches_that_are_ready_together_share_a_step_and_are_answered_each_by_itself(bus: Bus, policy: Policy) -> None:
     """Four tasks, one of them with numbers that explode: three versions, one dead letter, nothing left in the queue."""
-    wild = make_spec("a", optimizer={"learning_rate": 1.0, "eps": 1e-45, "betas": [0.0, 0.0], "weight_decay": 1e39})
+    wild = wild_spec("a")
     others = {"b": SPECS["b"], "c": make_spec("c", seed=3, lora={"rank": 16}), "d": make_spec("d", seed=4, algorithm={"loss": "gspo"})}
     residents = Residents(limit=8)
     for task, spec in (others | {"a": wild}).items():
@@ -325,6 +345,26 @@ async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reas
     await bus.purge(streams.SCORED, "trajectories.scored.a.>")
     with pytest.raises(Reject, match="no longer in stream SCORED"):
         await call(trainer, batch_of("a", 0, named, None))
+
+
+async def test_disk_that_takes_no_temporary_files_is_waited_for(
+    bus: Bus, trainer: Trainer, learner: Learner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no task's fault: neither when a version is written, nor when a checkpoint is read."""
+    place = tmp_path / "temporary"
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    with pytest.raises(Away, match=f"the disk under {place} cannot be used: .*No such file"):
+        await call(trainer, batch)
+    place.mkdir()
+    update = update_in(await call(trainer, batch))
+    place.rmdir()
+    after = batch_of("a", 1, await store(bus, "a", groups_of("a", 1), 1), update.checkpoint)
+    restarted = Trainer(bus, learner, Residents(8), "tiny")
+    with pytest.raises(Away, match="cannot be used"):
+        await call(restarted, after)
+    place.mkdir()
+    assert update_in(await call(restarted, after)).version == 2
 
 
 async def test_batch_for_another_pool_is_rejected(bus: Bus, trainer: Trainer) -> None:

@@ -6,24 +6,28 @@ differently, so what is compared is bounded by TOLERANCE, relative to the vector
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-from common.errors import Reject
+from common.errors import Away, Fatal, Reject, Retry
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_groups, make_spec
+from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_trajectory
 from tests.trainer.test_step import BUDGET, DIFFERENT, assert_identical, begin
 from trainer_svc.batch import Group
 from trainer_svc.grouped import Way, by_grouped_mm, by_loop
+from trainer_svc.host import scratch_folder
 from trainer_svc.learner import Learner, Trained
-from trainer_svc.packing import Packed, pack, rows_of, unpadded_tokens
+from trainer_svc.packing import PAD, Packed, Segment, pack, rows_of, unpadded_tokens
 from trainer_svc.policy import Adapted, Policy, TokenScores
 from trainer_svc.resident import Resident
 from trainer_svc.shared import take
@@ -128,6 +132,40 @@ def test_task_whose_numbers_are_not_finite_fails_alone(policy: Policy, number: f
     assert "task b, step from version 0: " in str(found["b"])
     for name in "ac":
         assert_equal_but_for_rounding(found[name], alone(policy, residents[name], DIFFERENT[name], groups[name]), residents[name])
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("names", ["ac", "ca"])
+@pytest.mark.parametrize("prompts", [{"a": 30, "c": 6}, {"a": 6, "c": 30}])
+def test_rows_are_not_padded_with_another_tasks_numbers(policy: Policy, names: str, prompts: dict[str, int], number: float) -> None:
+    """The longest prompt of all is attended to first, whosever it is, and every row is padded."""
+    residents = {name: begin(policy, DIFFERENT[name]) for name in names} | {"c": sick(policy, "c", number)}
+    groups = {name: prompted(name, prompts[name]) for name in names}
+    assert any((packed.branch_B_T[segment.rows] == PAD).any() for packed, segment in segments(policy, groups, owner=names.index("a")))
+    found = together(policy, residents, DIFFERENT, groups)
+    assert isinstance(found["c"], Reject)
+    assert_equal_but_for_rounding(found["a"], alone(policy, residents["a"], DIFFERENT["a"], groups["a"]), residents["a"])
+
+
+def prompted(name: str, tokens: int) -> list[Group]:
+    """Groups with prompts of so many tokens, and replies of any number."""
+    rng = np.random.default_rng(ord(name))
+    prompts = rng.integers(0, VOCABULARY, (2, tokens)).tolist()
+    return [
+        Group(number, 0, tuple(make_trajectory(member, prompt, rng, reward=float(member == 0)) for member in range(4)))
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def segments(policy: Policy, groups: dict[str, list[Group]], *, owner: int) -> Iterator[tuple[Packed, Segment]]:
+    """Where that owner's rows are, when all are packed together."""
+    owners = []
+    for own in groups.values():
+        (samples,) = weighted_samples(own, [np.ones(len(group.trajectories)) for group in own], DIFFERENT["a"])
+        owners.append(rows_of(samples, budget_tokens=BUDGET, width=policy.width))
+    for packed in pack(owners, budget_tokens=BUDGET):
+        yield from ((packed, segment) for segment in packed.segments if segment.owner == owner and len(packed.segments) > 1)
 
 
 def test_garbage_of_one_task_fails_that_task_alone(policy: Policy) -> None:
@@ -245,6 +283,43 @@ def model_folder_policy(model_folder: object) -> Narrow:
     policy = Narrow.load(str(model_folder), torch.device("cpu"))
     assert isinstance(policy, Narrow)
     return policy
+
+
+class Broken(Policy):
+    """A base model on a device that fails from the first gradient on."""
+
+    error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
+
+    def scores(self, packed: Packed, adapted: Sequence[Adapted], *, entropy_gradient: bool = False) -> TokenScores:
+        if torch.is_grad_enabled():
+            raise self.error
+        return super().scores(packed, adapted, entropy_gradient=entropy_gradient)
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+async def test_device_that_broke_ends_the_process_and_blames_no_task(model_folder: object, names: str) -> None:
+    policy = Broken.load(str(model_folder), torch.device("cpu"))
+    with pytest.raises(Fatal, match=r"the device cannot be used any more: CUDA error: an illegal memory access was encountered$"):
+        await trained(policy, names)
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+async def test_step_for_which_there_is_no_memory_is_tried_again_later(model_folder: object, names: str) -> None:
+    policy = Broken.load(str(model_folder), torch.device("cpu"))
+    assert isinstance(policy, Broken)
+    policy.error = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(Retry, match="there is no memory for the step: CUDA out of memory") as caught:
+        await trained(policy, names)
+    assert caught.value.delay_s >= 30
+
+
+def test_full_disk_is_told_from_other_errors(tmp_path: Path) -> None:
+    """safetensors has one class for both."""
+    with pytest.raises(Away, match=r"the disk under .* cannot be used: .*No such file"), scratch_folder("test") as folder:
+        save_file({"a": torch.zeros(1)}, folder / "none" / "a.safetensors")
+    with pytest.raises(SafetensorError), scratch_folder("test"):
+        (tmp_path / "a.safetensors").write_bytes(b"no tensors")
+        load_file(tmp_path / "a.safetensors")
 
 
 async def test_step_whose_asker_is_gone_is_not_taken(policy: Policy) -> None:

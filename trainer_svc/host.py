@@ -1,0 +1,60 @@
+"""What goes wrong with the machine that a step is taken on, told apart from what a task did: its device, its memory, its disk."""
+
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from common.errors import Away, Fatal, Retry
+
+DEVICE_ERRORS = ("CUDA error", "HIP error")
+"""After one of these every call fails, whatever task it is for, until the process is another."""
+MEMORY_DELAY_S = 30.0
+"""Until a step is tried again for which there was no memory: a neighbour may have it."""
+IO_ERROR = "os error"
+"""safetensors has one class for all that goes wrong, a full disk too."""
+
+
+def blamed(error: Exception) -> Exception:
+    """The error of a computation as the bus should take it: Fatal for a device that broke, Retry for memory that is used up,
+    any other as it is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return Retry(f"there is no memory for the step: {_first_line(error)}", delay_s=MEMORY_DELAY_S)
+    if isinstance(error, RuntimeError) and any(name in str(error) for name in DEVICE_ERRORS):
+        return Fatal(f"the device cannot be used any more: {_first_line(error)}")
+    return error
+
+
+@contextmanager
+def computing() -> Generator[None]:
+    """Raises: what `blamed` makes of an error inside."""
+    try:
+        yield
+    except Exception as error:
+        found = blamed(error)
+        if found is error:
+            raise
+        raise found from None
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Generator[Path]:
+    """A folder that is deleted afterwards. Raises: Away, naming the folder, when the disk does not take what is written there,
+    or does not give it back."""
+    place = "a folder for temporary files"
+    try:
+        place = tempfile.gettempdir()
+        with tempfile.TemporaryDirectory(prefix=f"marlaas-{purpose}-") as folder:
+            yield Path(folder)
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, SafetensorError) and IO_ERROR not in str(error):
+            raise
+        raise Away(f"the disk under {place} cannot be used: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """Without the advice about debugging that follows in torch's."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
