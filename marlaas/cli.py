@@ -40,9 +40,19 @@ app = typer.Typer(
 envs_app = typer.Typer()
 app.add_typer(envs_app, name="envs")
 
+
+def _possible(ids: str | list[str] | None) -> str | list[str] | None:
+    """What was given, where a task can have such an id: before anything else is read or asked."""
+    from marlaas.client import check_id
+
+    for one in [ids] if isinstance(ids, str) else ids or []:
+        check_id(one)
+    return ids
+
+
 Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
-Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.")]
+Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=_possible)]
 Reason = Annotated[str, typer.Option(help="Kept with the task.")]
 
 
@@ -172,7 +182,9 @@ def submit(
     file: Annotated[Path, typer.Argument(help="The task, in TOML.")],
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    task: Annotated[str | None, typer.Option("--id", help="The task's id; with one, submitting again is harmless.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--id", help="The task's id; with one, submitting again is harmless.", callback=_possible)
+    ] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
 ) -> None:
     """Submit a task, and say whether it is accepted."""
@@ -188,7 +200,7 @@ def submit(
 
 @app.command()
 def watch(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Ids; none: everything that happens from now on.")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids; none: everything that happens from now on.", callback=_possible)] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     log_to: Annotated[
@@ -239,7 +251,9 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
 
 @app.command()
 def failures(
-    task: Annotated[str | None, typer.Argument(help="Id of a task; none: of all tasks, and jobs that could not be taken.")] = None,
+    task: Annotated[
+        str | None, typer.Argument(help="Id of a task; none: of all tasks, and jobs that could not be taken.", callback=_possible)
+    ] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:

@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, Delivery, Outgoing
+from common.bus import BucketNotFoundError, Bus, Delivery, NatsError, Outgoing, objection_to_address
 from common.errors import MarlaasError, Reject, Retry
 from common.messages import (
     AdapterRef,
@@ -38,7 +38,7 @@ from common.messages import (
     SubmitTask,
     TaskStatus,
 )
-from common.spec import TaskSpec, parse_spec
+from common.spec import TASK_ID_PATTERN, TaskSpec, parse_spec
 from common.tasks import ENDED
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -47,6 +47,7 @@ ANSWER_TIMEOUT_S = 60.0
 """For a task to be accepted or rejected: the environment is built once before the answer."""
 REPEATED_TIMEOUT_S = 3.0
 """For an objection to a task that is submitted again under its id."""
+
 
 V = TypeVar("V", bound=Message)
 Verb = Literal["cancel", "pause", "resume"]
@@ -73,6 +74,10 @@ class UnknownTask(ClientError):
     """Nothing is known of such a task."""
 
 
+class WrongId(ClientError):
+    """No task can have such an id."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """A message that was given up: a dead letter, as people read it."""
@@ -97,12 +102,14 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def connect(cls, url: str = DEFAULT_URL, *, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncGenerator["Client"]:
-        """Raises: NoAnswer when NATS is not there; Fatal when it refuses the credentials."""
+        """Raises: ClientError when `url` is no address; NoAnswer when NATS is not there; Fatal when it refuses the credentials."""
+        if objection := objection_to_address(url):
+            raise ClientError(objection)
         try:
             async with asyncio.timeout(timeout_s):
                 bus = await Bus.connect(url, "client")
         except TimeoutError:
-            raise NoAnswer(f"NATS does not answer at {url.rpartition('@')[2]}; is the stack running?") from None
+            raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         try:
             yield cls(bus, url)
         finally:
@@ -113,8 +120,10 @@ class Client:
     async def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
         """Submit a task and wait until it is accepted; returns its id. With an id given, submitting again is harmless.
 
-        Raises: TaskRejected with the reasons; NoAnswer when the scheduler gives none.
+        Raises: WrongId; TaskRejected with the reasons; NoAnswer when the scheduler gives none.
         """
+        if task is not None:
+            check_id(task)
         spec = spec if isinstance(spec, TaskSpec) else _checked(spec)
         again = task is not None
         task = task or new_task_id(spec.name)
@@ -176,11 +185,12 @@ class Client:
         return sorted(found, key=lambda status: (status.submitted_s, status.task))
 
     async def status(self, task: str) -> TaskStatus:
-        """Raises: UnknownTask, naming similar ones."""
+        """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
+        check_id(task)
         try:
             found = await self._bus.get_value(streams.TASKS_BUCKET, task, TaskStatus)
-        except Exception as error:
-            raise self._nothing_here(error) from error
+        except Retry as error:
+            raise await self._why(error) from None
         if found is None:
             raise UnknownTask(f"no task '{task}'{_similar(task, [status.task for status in await self.tasks()])}")
         return found
@@ -188,14 +198,14 @@ class Client:
     async def failures(self, task: str | None = None) -> list[Failure]:
         """Messages that were given up, oldest first: those of one task, or all. Kept for 30 days.
 
-        Raises: UnknownTask.
+        Raises: WrongId; UnknownTask; NoAnswer.
         """
         if task is not None:
             await self.status(task)
         try:
             found = [letter async for letter in self._bus.stored(streams.FAILED, streams.failed("*", task or "*"))]
         except Retry as error:
-            raise self._nothing_here(error) from error
+            raise await self._why(error) from None
         return [failure for letter in found if (failure := _failure(letter)) is not None]
 
     async def replicas(self) -> list[ReplicaReport]:
@@ -207,11 +217,18 @@ class Client:
         """What happened to these tasks and what happens next, in order; ends when all of them have ended.
 
         Without any: everything that happens from now on to anyone's task, without end.
+        Raises: WrongId; NoAnswer when NATS knows no stack.
         """
+        for task in tasks:
+            check_id(task)
+        await self.replicas()
         awaited = set(tasks)
         accepted: set[str] = set()
         subject = f"events.*.{tasks[0]}" if len(tasks) == 1 else "events.>"
+        past = None if tasks else await self._bus.last(streams.EVENTS, subject)
         async for delivery in self._bus.follow(streams.EVENTS, subject, new_only=not tasks):
+            if past is not None and delivery.sequence <= past.sequence:
+                continue  # NATS was started anew before anything happened: then nats-py follows from the stream's beginning
             event = delivery.read(Event)
             if tasks and event.task not in awaited:
                 continue
@@ -311,16 +328,35 @@ class Client:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 return await self._bus.all_values(bucket, model)
-        except Exception as error:
-            raise self._nothing_here(error) from error
+        except BucketNotFoundError:
+            raise NoAnswer(f"NATS at {_shown(self._url)} knows no MARLaaS stack; start the services first") from None
+        except (TimeoutError, NatsError, Retry) as error:
+            raise NoAnswer(f"NATS at {_shown(self._url)} does not answer: {str(error) or type(error).__name__}") from None
 
-    def _nothing_here(self, error: Exception) -> NoAnswer:
-        return NoAnswer(f"NATS at {self._url.rpartition('@')[2]} knows no MARLaaS stack ({type(error).__name__}); start the services first")
+    async def _why(self, error: Retry) -> NoAnswer:
+        """That NATS knows no stack, where that is so: the bus says of a value or a message only that it could not be read."""
+        try:
+            await self.tasks()
+        except NoAnswer as answer:
+            return answer
+        return NoAnswer(str(error))
 
 
 def new_task_id(name: str) -> str:
     """An id that nobody has used: the name, and 48 random bits."""
     return f"{name[:50]}-{secrets.token_hex(6)}"
+
+
+def check_id(task: str) -> None:
+    """Raises: WrongId, saying what an id looks like."""
+    if re.fullmatch(TASK_ID_PATTERN, task) is None:
+        rule = "small letters, digits and hyphens, 63 at most, a letter or digit first and last"
+        raise WrongId(f"'{task}' cannot be the id of a task: {rule}; `marlaas ps` shows those there are")
+
+
+def _shown(url: str) -> str:
+    """Without the password."""
+    return url.rpartition("@")[2]
 
 
 def _failure(delivery: Delivery) -> Failure | None:
@@ -329,7 +365,7 @@ def _failure(delivery: Delivery) -> Failure | None:
         letter = delivery.read(DeadLetter)
     except Reject:
         return None
-    task = delivery.subject.split(".")[2]
+    task = streams.token(delivery.subject, 2)
     return Failure(delivery.sequence, None if task == "none" else task, letter.stage, letter.subject, letter.reason, letter.attempts)
 
 
@@ -345,9 +381,12 @@ def make_way(folder: Path) -> None:
     """A blob becomes visible by renaming, so its folder must not be there yet."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ClientError(f"{folder} exists already; name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        folder.rmdir()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            folder.rmdir()
+    except OSError as error:
+        raise ClientError(f"cannot write {folder}: {error.strerror}; name another folder") from None
 
 
 def _checked(spec: dict[str, JsonValue]) -> TaskSpec:

@@ -15,14 +15,18 @@ NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]*$")
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write the package `name` into `folder`; returns the files.
 
-    Raises: Reject when the name cannot be a module's, or something is there already.
+    Raises: Reject when the name cannot be a module's, something is there already, or nothing can be written there.
     """
     if not NAME_PATTERN.match(name):
         raise Reject(f"'{name}' cannot be the name of a Python package: use small letters, digits and underscores, a letter first")
-    if folder.exists() and any(folder.iterdir()):
-        raise Reject(f"{folder} is not empty; name another folder with --to")
     if keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
         raise Reject(f"'{name}' is a name of Python, or of a package that is installed here; choose another")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise Reject(f"{folder} is not empty; name another folder with --to")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Reject(f"cannot write the package to {folder}: {error.strerror}; name another folder with --to") from None
     written: list[Path] = []
     for path, text in FILES.items():
         file = folder / path.replace("NAME", name)

@@ -27,6 +27,7 @@ from marlaas.state import (
     is_locked,
     log_path,
     read_stack,
+    unusable,
 )
 from marlaas.supervisor import MARK
 
@@ -118,10 +119,13 @@ class Starting:
 def start(plan: Plan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError when a stack runs there already, or a port is in use.
+    Raises: StackError when a stack runs there already, a port is in use, or nothing can be written there.
     """
     data = plan.data
-    (data / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        (data / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(data, error) from None
     if is_locked(data):
         raise StackError(already_running(data))
     end_leftovers(data)

@@ -107,6 +107,8 @@ def read_stack(data: Path) -> Stack | None:
         return None
     except ValidationError:
         raise StackError(f"{data / 'stack.json'} is not readable by this version; remove it, and `marlaas up` writes a new one") from None
+    except OSError as error:
+        raise unusable(data, error) from None
 
 
 def read_plan(data: Path) -> Plan:
@@ -144,6 +146,8 @@ def is_locked(data: Path) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        raise unusable(data, error) from None
 
 
 @contextmanager
@@ -158,6 +162,11 @@ def locked(data: Path) -> Generator[None]:
         yield
     finally:
         os.close(file)
+
+
+def unusable(data: Path, error: OSError) -> StackError:
+    """That nothing can be read or written there: it is a file, or somebody else's."""
+    return StackError(f"{data} cannot be a stack's directory: {error.strerror}; name another with --data")
 
 
 def already_running(data: Path) -> str:

@@ -85,6 +85,44 @@ def test_absent_pools_file_is_named(tmp_path: Path) -> None:
     assert "pools file nowhere.toml does not exist" in complaint(marlaas("up", "--pools", "nowhere.toml", cwd=tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["up", "--data", "file"], "file cannot be a stack's directory: Not a directory; name another with --data"),
+        (["up", "--data", "file/below"], "file/below cannot be a stack's directory: Not a directory; name another with --data"),
+        (["down", "--data", "file"], "file cannot be a stack's directory: Not a directory; name another with --data"),
+        (["pools", "--pools", "."], "cannot read pools file .: Is a directory; set MARLAAS_POOLS_FILE"),
+        (["pools", "--pools", "file"], "pools file file is not UTF-8 (invalid start byte at byte 0); save it as UTF-8"),
+        (["envs", "new", "guess", "--to", "file"], "cannot write the package to file: Not a directory; name another folder with --to"),
+        (["ps", "--url", "nats://user:secret@host:abc"], "'nats://host:abc' is no address of NATS; one looks like nats://host:4222"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_used_is_one_line_with_the_way_out(command: list[str], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff\xfe")
+    (tmp_path / "pools.toml").write_text("")
+    text = complaint(marlaas(*command, cwd=tmp_path))
+    assert text.startswith("marlaas: ")
+    assert expected in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["submit", "task.toml", "--id", "My Task"],
+        ["watch", "fine", "My Task"],
+        ["failures", "My Task"],
+        ["cancel", "My Task"],
+    ],
+    ids=" ".join,
+)
+def test_id_that_no_task_can_have_is_told_before_anything_is_asked(command: list[str], task_file: Path) -> None:
+    text = complaint(marlaas(*command, cwd=task_file.parent))  # where no stack runs, nor is any named
+    assert text.startswith("marlaas: 'My Task' cannot be the id of a task: small letters, digits and hyphens, 63 at most")
+    assert text.count("\n") == 1
+
+
 def test_unreachable_nats_is_named(task_file: Path) -> None:
     text = complaint(marlaas("submit", "task.toml", "--url", "nats://127.0.0.1:1", cwd=task_file.parent))
     assert "NATS does not answer at nats://127.0.0.1:1" in text

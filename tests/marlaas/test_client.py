@@ -2,16 +2,20 @@
 
 import asyncio
 import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from common import streams
-from common.bus import Bus
-from common.messages import ReplicaReport
+from common.bus import Bus, Outgoing
+from common.errors import Reject
+from common.messages import Event, ReplicaReport
 from common.spec import TASK_ID_PATTERN
-from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, new_task_id
+from marlaas import servers
+from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
 from marlaas.sync import connect
+from tests.conftest import eventually, running
 from tests.marlaas.conftest import SPEC, STEPS, Answering
 
 
@@ -69,10 +73,43 @@ async def test_absent_nats_is_named() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    "url", ["nats://user:secret@host:abc", "nats://host:99999", "nats://host:0", "nats://", "", ",", "http://host:4222", "nats://a,ws://b"]
+)
+async def test_what_is_no_address_is_refused_before_anything_is_tried(url: str) -> None:
+    with pytest.raises(ClientError, match="is no address of NATS; one looks like nats://host:4222") as caught:
+        async with Client.connect(url):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["nats://", ""])
+async def test_address_of_a_cluster_names_several_nodes(scheme: str, nats_url: str, bus: Bus) -> None:
+    node = nats_url.removeprefix("nats://")
+    async with Client.connect(f"{scheme}{node}, {scheme}127.0.0.1:1") as client:
+        assert await client.tasks() == []
+
+
 async def test_nats_without_a_stack_is_recognised(nats_url: str) -> None:
     async with Client.connect(nats_url) as client:
-        with pytest.raises(NoAnswer, match="knows no MARLaaS stack"):
-            await client.tasks()
+        for ask in (client.tasks, client.replicas, client.failures, lambda: client.cancel("mine-1"), lambda: anext(aiter(client.watch()))):
+            with pytest.raises(NoAnswer, match="knows no MARLaaS stack; start the services first"):
+                await ask()
+
+
+async def test_id_that_no_task_can_have_is_refused(nats_url: str) -> None:
+    async with Client.connect(nats_url) as client:
+        for task in ("my task", "a*", "a.b", "", "-a", "A", "a\n"):
+            for ask in (client.status(task), client.cancel(task), client.submit(SPEC, task), anext(aiter(client.watch("mine-1", task)))):
+                with pytest.raises(WrongId, match="cannot be the id of a task: small letters, digits and hyphens"):
+                    await ask
+
+
+async def test_status_that_nobody_can_read_is_not_taken_for_an_absent_stack(nats_url: str, bus: Bus) -> None:
+    await bus.publish_raw(streams.value_subject(streams.TASKS_BUCKET, "mine-1"), b"garbage", "bad", {})
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(Reject, match="not a task-status"):
+            await client.status("mine-1")
 
 
 async def test_submitting_again_under_the_same_id_returns_the_same_task(nats_url: str, scheduler: Answering) -> None:
@@ -119,6 +156,26 @@ async def test_same_without_asyncio(nats_url: str, scheduler: Answering, tmp_pat
     assert await asyncio.to_thread(use) == ["accepted", *["step"] * STEPS, "finished"]
 
 
+async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_path: Path) -> None:
+    port = servers.free_port()
+    command = servers.nats_command(tmp_path / "nats", port)
+    async with AsyncExitStack() as clients:
+        with running(command, port, tmp_path / "nats.log"):
+            bus = await Bus.connect(servers.nats_url(port), "test")
+            clients.push_async_callback(bus.close)
+            await bus.declare()
+            for number in range(3):
+                await bus.publish(accepted(f"before-{number}"))
+            client = await clients.enter_async_context(Client.connect(servers.nats_url(port)))
+            told = client.watch()
+            first = asyncio.ensure_future(anext(aiter(told)))
+            await eventually(lambda: is_followed(bus))
+        with running(command, port, tmp_path / "nats.log"):
+            await bus.publish(accepted("after"))
+            # The follower's place in the stream was in the server's memory; after two missed heartbeats it begins anew.
+            assert (await asyncio.wait_for(first, 100)).task == "after"
+
+
 def test_new_ids_are_valid_and_differ() -> None:
     ids = {new_task_id("a" * 40) for _ in range(100)}
     assert len(ids) == 100
@@ -127,3 +184,12 @@ def test_new_ids_are_valid_and_differ() -> None:
 
 async def _names(client: Client, task: str) -> list[str]:
     return [event.event async for event in client.watch(task)]
+
+
+def accepted(task: str) -> Outgoing:
+    return Outgoing(streams.events("acme", task), Event(tenant="acme", task=task, event="accepted", at_s=0), f"event:{task}")
+
+
+async def is_followed(bus: Bus) -> bool:
+    """Whether somebody reads the events at the moment."""
+    return bool((await bus.blobs_context().stream_info(streams.EVENTS.name)).state.consumer_count)

@@ -1,0 +1,117 @@
+"""deploy/backup.sh with a stand-in for Compose, which notes what it was asked for and fails where it is told to."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compose.deployment import REPOSITORY
+from tests.conftest import eventually
+
+COMPOSE = """\
+#!/usr/bin/env bash
+echo "$*" >> calls
+if [[ -n $FAILING && $* == *"$FAILING"* ]]; then echo "half of "; exit 7; fi
+if [[ -n $HANGING && $* == *"$HANGING"* ]]; then sleep 100; fi
+case "$*" in
+  "ps --services") echo "$RUNNING" | tr ' ' '\\n' ;;
+  *" pg_dump "*) echo "the database" ;;
+  *" tar "*) echo "the streams" ;;
+esac
+"""
+SERVICES = "scheduler env trainer rollout trainer-gpu"
+STOPPED = [f"stop {SERVICES}", "stop nats"]
+STARTED = ["start nats", f"start {SERVICES}"]
+
+
+class Backup:
+    """A folder with a backup of yesterday, and the script on its way to make one of today."""
+
+    def __init__(self, folder: Path, *, failing: str = "", hanging: str = "", running: str = f"nats postgres {SERVICES}") -> None:
+        self.into = folder / "backup"
+        self.into.mkdir()
+        (self.into / "postgres.dump").write_text("yesterday's")
+        (self.into / "nats.tar").write_text("yesterday's")
+        self._calls = folder / "calls"
+        compose = folder / "compose"
+        compose.write_text(COMPOSE.replace("calls", str(self._calls), 1))
+        compose.chmod(0o755)
+        told = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running}
+        self.process = subprocess.Popen(
+            [REPOSITORY / "deploy" / "backup.sh", self.into],
+            env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def ended(self) -> tuple[int, str, str]:
+        """Exit status, stdout, stderr."""
+        said, complained = self.process.communicate(timeout=60)
+        return self.process.returncode, said, complained
+
+    @property
+    def calls(self) -> list[str]:
+        return self._calls.read_text().splitlines() if self._calls.exists() else []
+
+    @property
+    def files(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.into.iterdir()}
+
+    @property
+    def is_as_before(self) -> bool:
+        return self.files == {"postgres.dump": "yesterday's", "nats.tar": "yesterday's"}
+
+
+def test_services_pause_for_a_backup_and_go_on(tmp_path: Path) -> None:
+    backup = Backup(tmp_path)
+    status, said, complained = backup.ended()
+    assert (status, complained) == (0, "")
+    assert said.startswith("backed up: ")
+    assert backup.files == {"postgres.dump": "the database\n", "nats.tar": "the streams\n"}
+    asked = [call for call in backup.calls if call.startswith(("stop", "start"))]
+    assert asked == STOPPED + STARTED
+
+
+@pytest.mark.parametrize("failing", ["stop scheduler", "pg_dump", "stop nats", "--entrypoint tar"])
+def test_services_go_on_where_a_backup_fails_and_half_a_backup_is_none(failing: str, tmp_path: Path) -> None:
+    backup = Backup(tmp_path, failing=failing)
+    status, said, complained = backup.ended()
+    assert status == 7
+    assert "backed up" not in said
+    assert f"backup: it failed, for the reason above; {backup.into} holds no backup of this moment" in complained
+    assert backup.calls[-2:] == STARTED
+    assert backup.is_as_before
+
+
+async def test_services_go_on_where_a_backup_is_interrupted(tmp_path: Path) -> None:
+    backup = Backup(tmp_path, hanging="pg_dump")
+    await eventually(lambda: any("pg_dump" in call for call in backup.calls))
+    os.killpg(backup.process.pid, signal.SIGTERM)  # as Ctrl-C does with SIGINT, which may be ignored where tests run in the background
+    status, said, _ = backup.ended()
+    assert status == 143
+    assert "backed up" not in said
+    assert backup.calls[-2:] == STARTED
+    assert backup.is_as_before
+
+
+def test_what_does_not_start_again_is_said(tmp_path: Path) -> None:
+    status, _, complained = Backup(tmp_path, failing="start scheduler").ended()
+    assert status == 1
+    assert complained == "backup: not everything that was stopped could be started again; next: docker compose up -d\n"
+
+
+def test_stores_are_saved_where_no_service_runs(tmp_path: Path) -> None:
+    backup = Backup(tmp_path, running="nats postgres")
+    status, said, complained = backup.ended()
+    assert (status, complained) == (0, "")
+    assert "backup: no service runs; the stores are saved as they are\nbacked up: " in said
+    assert backup.files == {"postgres.dump": "the database\n", "nats.tar": "the streams\n"}
+    asked = [call for call in backup.calls if call.startswith(("stop", "start"))]
+    assert asked == ["stop nats", "start nats"]
+
+
+def test_nothing_is_stopped_where_compose_does_not_answer(tmp_path: Path) -> None:
+    backup = Backup(tmp_path, failing="ps --services")
+    assert backup.ended()[0] == 7
+    assert backup.calls == ["ps --services"]
+    assert backup.is_as_before
