@@ -300,7 +300,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
         for _ in range(TIMED):
             began, began_cpu = time.perf_counter(), time.process_time()
             async with _rolled_back(database) as connection:
-                opened = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
+                opened, _ = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
                 await outbox.write(connection)
                 spent.append(time.perf_counter() - began)
                 computed.append(time.process_time() - began_cpu)

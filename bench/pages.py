@@ -284,7 +284,8 @@ def _machine(result: Result) -> str:
 def _speed(machine: Result) -> str:
     """Nothing where it was not measured yet."""
     before_and_after = [f"{ms:.1f}" for ms in machine.get("fixed_work_ms", [])]
-    return f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
+    took = f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
+    return took + (f", its host gave {machine['stolen_share']:.0%} of the time to others" if "stolen_share" in machine else "")
 
 
 TABLES: dict[str, Table] = {

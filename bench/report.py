@@ -15,6 +15,8 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 IMAGES = ROOT / "docs" / "images"
+PROCESSOR_TIMES = psutil.cpu_times()
+"""Of all cores, when this process began to measure."""
 FIXED_WORK = """
 import time
 ended, took = time.perf_counter() + 1.0, []
@@ -53,10 +55,21 @@ def fixed_work_ms() -> float:
     return round(1000 * statistics.mean(float(process.communicate()[0]) for process in running), 2)
 
 
+def stolen_share(before: Any, after: Any) -> float:
+    """Of the time in which the cores were wanted, the share that the machine's host gave to others (`psutil.cpu_times`, twice).
+
+    Zero where the system does not know of it, as on a machine of one's own.
+    """
+    gone = {name: getattr(after, name) - getattr(before, name) for name in after._fields if name not in ("guest", "guest_nice")}
+    wanted = sum(gone.values()) - gone["idle"] - gone.get("iowait", 0.0)
+    return round(gone.get("steal", 0.0) / wanted, 3) if wanted > 0 else 0.0
+
+
 def write(name: str, result: dict[str, object]) -> Path:
-    """Keep `result` as bench/results/<name>.json, with how fast the machine is after it, too."""
+    """Keep `result` as bench/results/<name>.json, with how fast the machine is after it, and what others took meanwhile, too."""
     described = result.get("machine")
     if isinstance(described, dict) and "fixed_work_ms" in described:
+        described["stolen_share"] = stolen_share(PROCESSOR_TIMES, psutil.cpu_times())
         described["fixed_work_ms"] = [*described["fixed_work_ms"][:1], fixed_work_ms()]
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -127,7 +127,7 @@ class NoChat:
 
     stop_ids = (0,)
 
-    def with_messages(self, request: TurnRequest, limits: Limits) -> TokenRecord:
+    async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
         del limits
         return request.transcript.with_context([1] * (LATER_TOKENS if len(request.transcript) else PROMPT_TOKENS))
 

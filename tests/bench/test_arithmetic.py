@@ -1,6 +1,7 @@
 """What benchmarks compute from what they measured, on cases worked out by hand."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,6 +25,20 @@ def test_limits_of_one_task_are_its_chain() -> None:
     assert found.sequential == found.synchronous == found.chain == found.asynchronous == pytest.approx(chain)
     assert found.busiest == "chain"
     assert found.closed_form == pytest.approx(chain / 3 / 0.05)
+
+
+def test_stolen_time_is_a_share_of_what_was_wanted() -> None:
+    class Times(NamedTuple):
+        user: float
+        system: float
+        idle: float
+        iowait: float
+        steal: float
+        guest: float
+
+    before, after = Times(10, 5, 100, 1, 2, 7), Times(12, 6, 190, 3, 3, 9)
+    assert report.stolen_share(before, after) == 0.25  # of 2 + 1 + 1 s; a guest's are among the user's
+    assert report.stolen_share(before, before) == 0.0
 
 
 def test_many_tasks_are_limited_by_steps_taken_one_at_a_time() -> None:
@@ -106,4 +121,6 @@ def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, m
     result = report.read("x")
     before, after = result["machine"]["fixed_work_ms"]
     assert 0 < before < 1000 and 0 < after < 1000
-    assert f"a fixed sum took {before:.1f} ms, afterwards {after:.1f} ms." in pages.machinery(result)
+    stolen = result["machine"]["stolen_share"]
+    assert 0 <= stolen < 1
+    assert f"took {before:.1f} ms, afterwards {after:.1f} ms, its host gave {stolen:.0%} of the time to others." in pages.machinery(result)
