@@ -124,9 +124,15 @@ class World:
     database: Database
     scheduler: Scheduler
     stages: Stages
+    rollout: ReplicaReport
 
     async def submit(self, task: str, raw: dict[str, Any] | None = None) -> None:
         await self.bus.publish(submission(task, raw or spec()))
+
+    async def make_room(self, sequences: int) -> None:
+        """Let the sampler have that much room, from now on and as long as the world lasts."""
+        self.rollout = self.rollout.model_copy(update={"sequences": sequences})
+        await self.bus.put_value(streams.REPLICAS_BUCKET, "rollout.two", self.rollout)
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
         """The data of the task's first event of that name; waits for it."""
@@ -166,16 +172,17 @@ async def running_world(
     scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, POOLS)
     env = ReplicaReport(replica="one", service="env", families=["toy"])
     rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6)
+    world = World(bus, database, scheduler, stages, rollout)
     runners = [
         asyncio.create_task(scheduler.run()),
         asyncio.create_task(report_replica(bus, lambda: env)),
-        asyncio.create_task(report_replica(bus, lambda: rollout)),
+        asyncio.create_task(report_replica(bus, lambda: world.rollout)),
         asyncio.create_task(bus.consume(streams.env_checks("toy"), stages.check, Slots(8))),
         asyncio.create_task(bus.consume(streams.env_opens("toy"), stages.open, Slots(64))),
         asyncio.create_task(bus.consume(streams.trainer_batches("tiny"), stages.train, Slots(2))),
     ]
     try:
-        yield World(bus, database, scheduler, stages)
+        yield world
     finally:
         await ended(runners)
         await database.close()

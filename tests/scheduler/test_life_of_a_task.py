@@ -166,11 +166,13 @@ async def test_overdue_group_is_voided_and_refunded(bus: Bus, database_url: str)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(limits={"episode_timeout_s": 0.5}))
         await world.event("a", "finished")
-        assert await world.rows("SELECT number, void_reason FROM groups WHERE state = 'void'") == [(0, "deadline")]
+        void = await world.rows("SELECT number, void_reason FROM groups WHERE state = 'void'")
+        assert (0, "deadline") in void  # and whichever else a slow machine kept half a second
+        assert {reason for _, reason in void} == {"deadline"}
         late = scored(stages.opened[0], 1, reward=1.0)
         await bus.publish(late)
         await asyncio.sleep(0)
-        assert await world.rows("SELECT voided, admitted FROM tasks") == [(1, 7)]
+        assert await world.rows("SELECT voided, admitted FROM tasks") == [(len(void), 6 + len(void))]
 
 
 async def test_duplicates_change_nothing(bus: Bus, database_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import ControlTask, ReplicaReport
+from common.messages import ControlTask
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
@@ -56,8 +56,7 @@ async def begin_together(world: World, *names: str) -> None:
     for name in names:
         await world.submit(name)
         await world.event(name, "accepted")
-    room = ReplicaReport(replica="room", service="rollout", pool="tiny", sequences=4, kv_tokens=10**6)
-    await world.bus.put_value(streams.REPLICAS_BUCKET, "rollout.room", room)
+    await world.make_room(sequences=4)
 
 
 async def test_sequential_tasks_never_overlap(bus: Bus, database_url: str) -> None:
