@@ -178,6 +178,11 @@ def _list(values: list[int]) -> str:
     return ", ".join(map(str, values))
 
 
+def _among(found: Result) -> str:
+    """The least and the most that several runs came to."""
+    return f" ({found['all'][0]:.4g} – {found['all'][-1]:.4g})" if len(found.get("all", [])) > 1 else ""
+
+
 def machinery(result: Result) -> str:
     """What was measured of the machinery, one line each."""
     lines = [_machine(result), "", "| what | value |", "|---|---|"]
@@ -187,10 +192,10 @@ def machinery(result: Result) -> str:
             spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
             added = half["added_ms"]
             lines += [
-                f"| members {name}: turns a second, as fast as they go | {full['turns_per_s']:.0f} |",
+                f"| members {name}: turns a second, as fast as they go | {full['turns_per_s']:.0f}{_among(full)} |",
                 f"| members {name}: processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
                 f"| members {name}: added to a turn at {half['turns_per_s']:.0f} turns a second, ms"
-                f" | p50 {added['p50']}, p90 {added['p90']}, p99 {added['p99']} |",
+                f" | p50 {added['p50']}{_among(half)}, p90 {added['p90']}, p99 {added['p99']} |",
             ]
         full = result["throughput"]["full"]
         written, kept = full["wal_bytes_per_trajectory"], full["rows_bytes_per_trajectory"]

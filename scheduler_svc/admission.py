@@ -7,41 +7,15 @@ Pace (DESIGN §6.3, AReaL's bound): a task may have admitted, void groups not co
 groups. With batching's rule (`batching.py`) nothing trained is ever staler than the bound, without discarding.
 
 Capacity: what the pool's rollout replicas decode at once, in sequences and KV-cache tokens, times a small factor that
-covers work being graded. When the next group in fair order does not fit, nobody smaller overtakes it; when nothing is
-in flight, one group always goes.
+covers work being graded. When the next group in fair order (`fairness.py`, `places.py`) does not fit, nobody smaller overtakes
+it; when nothing is in flight, one group always goes.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_svc.fairness import TaskShare, TenantShare, next_task
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Of one pool, summed over its live rollout replicas."""
-
-    sequences: float
-    kv_tokens: float
-
-
-@dataclass
-class InFlight:
-    """Admitted and not yet scored, in one pool."""
-
-    sequences: int = 0
-    tokens: float = 0.0
-
-    def __add__(self, other: "InFlight") -> "InFlight":
-        return InFlight(self.sequences + other.sequences, self.tokens + other.tokens)
-
-    def has_room(self, capacity: Capacity, task: TaskShare) -> bool:
-        if self.sequences == 0:
-            return True
-        return self.sequences + task.group_size <= capacity.sequences and self.tokens + task.reserved_tokens <= capacity.kv_tokens
-
-    def add(self, task: TaskShare) -> None:
-        self.sequences += task.group_size
-        self.tokens += task.reserved_tokens
+from scheduler_svc.places import Capacity, InFlight, Load, Places
 
 
 @dataclass(frozen=True)
@@ -63,8 +37,19 @@ def pools_with_room(capacities: dict[str, Capacity], in_flight: dict[str, InFlig
     return {
         pool
         for pool, capacity in capacities.items()
-        if capacity.sequences > 0 and in_flight.setdefault(pool, InFlight()).sequences < max(1, capacity.sequences)
+        if capacity.sequences > 0 and in_flight.setdefault(pool, InFlight()).total.sequences < max(1, capacity.sequences)
     }
+
+
+def places_of(
+    tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight]
+) -> dict[str, Places]:
+    """Who is owed places of each of these pools, as seen by those who want some now."""
+    by_pool: dict[str, list[TaskShare]] = {pool: [] for pool in capacities}
+    for task in tasks:
+        if task.pool in by_pool:
+            by_pool[task.pool].append(task)
+    return {pool: Places(capacities[pool], in_flight.setdefault(pool, InFlight()), found, tenants) for pool, found in by_pool.items()}
 
 
 def groups_to_admit(
@@ -75,17 +60,19 @@ def groups_to_admit(
     The capacity of a pool that is full is taken out of `capacities`.
     """
     admitted: list[Admission] = []
+    places = places_of(tasks, tenants, capacities, in_flight)
     while len(admitted) < most:
-        task = next_task((task for task in tasks if task.pool in capacities), tenants)
+        task = next_task((task for task in tasks if task.pool in capacities), tenants, places)
         if task is None:
             break
-        load = in_flight.setdefault(task.pool, InFlight())
-        if not load.has_room(capacities[task.pool], task):
+        tenant, load = tenants[task.tenant], in_flight[task.pool]
+        group = Load(task.group_size, task.reserved_tokens)
+        if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
             del capacities[task.pool]
             continue
-        load.add(task)
+        load.add(task.tenant, tenant.weight, task.task, group)
         task.allowance -= 1
         task.charge(task.group_tokens)
-        tenants[task.tenant].charge(task.group_tokens)
+        tenant.charge(task.group_tokens)
         admitted.append(Admission(task.task, task.group_tokens, task.evaluates))
     return admitted

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
-from scheduler_svc.admission import Capacity
+from scheduler_svc.places import Capacity
 
 log = structlog.get_logger()
 

@@ -11,12 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.messages import BatchGroup, CheckEnvironment, GroupContext, OpenGroup, TrainBatch
 from scheduler_svc import evaluating
-from scheduler_svc.admission import Admission, Capacity, allowance, groups_to_admit, pools_with_room
+from scheduler_svc.admission import Admission, allowance, groups_to_admit, places_of, pools_with_room
 from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.database import ADMISSION_LOCK
 from scheduler_svc.endings import void_and_refund
 from scheduler_svc.fairness import starting_virtual_time
 from scheduler_svc.notices import publish_status
+from scheduler_svc.places import Capacity, InFlight
 from scheduler_svc.policy import Policy, Standing, allowances, steps_to_send_together
 from scheduler_svc.queries import groups, outbox, steps, tasks
 from scheduler_svc.queries.groups import NewGroup
@@ -50,7 +51,7 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
     in_flight = await work_in_flight(connection)
     with_room = {pool: capacities[pool] for pool in pools_with_room(capacities, in_flight)}
     while with_room:
-        claims = await _claims(connection, policy, set(with_room), waiting)
+        claims = await _claims(connection, policy, with_room, waiting, in_flight)
         pools = set(with_room)
         admissions = groups_to_admit(claims.tasks, claims.tenants, with_room, in_flight, most=AT_ONCE)
         some_are_full = pools != set(with_room)  # and their tasks may have stood before those of others
@@ -75,15 +76,36 @@ async def take_place(connection: AsyncConnection, task: Task) -> None:
     )
 
 
-async def _claims(connection: AsyncConnection, policy: Policy, pools: set[str], waiting: Waiting) -> Claims:
+async def _claims(
+    connection: AsyncConnection, policy: Policy, with_room: dict[str, Capacity], waiting: Waiting, in_flight: dict[str, InFlight]
+) -> Claims:
     """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups.
 
     Evaluations wait for no policy: they are of versions that are trained already.
     """
+    pools = set(with_room)
     held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE) if waiting.evaluations else Claims([], {})
-    if policy is Policy.ASYNCHRONOUS:
-        return held_out + await tasks.next_in_line(connection, pools, most=AT_ONCE)
-    return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
+    if policy is not Policy.ASYNCHRONOUS:
+        return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
+    found = await tasks.next_in_line(connection, pools, most=AT_ONCE)
+    return held_out + found + await _short_of_places(connection, found, with_room, in_flight)
+
+
+async def _short_of_places(
+    connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
+) -> Claims:
+    """Who may be owed places and is not among the least served, where more wait than were `seen`."""
+    more = Claims([], {})
+    is_cut = len(seen.tenants) >= AT_ONCE
+    cut_short = {tenant for tenant, count in Counter(task.tenant for task in seen.tasks).items() if count >= AT_ONCE}
+    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items() if is_cut or cut_short else ():
+        if is_cut:
+            in_line = {task.tenant for task in seen.tasks if task.pool == pool}
+            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tenants=places.tenants_with_enough() | in_line)
+        if cut_short:
+            in_line = {task.task for task in (*seen.tasks, *more.tasks)}
+            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | in_line)
+    return more
 
 
 async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission], now_s: float) -> int:

@@ -1,4 +1,5 @@
-"""Who goes next: weighted fair share over tenants, then over each tenant's tasks, by tokens consumed. Pure.
+"""Who goes next: weighted fair share over tenants, then over each tenant's tasks, by tokens consumed; before that, who is short
+of the places owed to it (`places.py`). Pure.
 
 Each tenant and each task has a virtual time: tokens charged, divided by the tenant's weight. The smallest goes next
 (Virtual Token Counter, arXiv 2401.00588). Work is charged an estimate when admitted and corrected when it ends, so
@@ -6,8 +7,9 @@ what counts is what was consumed. A newcomer starts at the smallest virtual time
 waits for the past of others nor lives on credit of its own. The same holds for whoever comes back after a pause.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass
@@ -50,19 +52,37 @@ class TaskShare:
         self.evaluates = True
 
 
-def next_task(tasks: Iterable[TaskShare], tenants: dict[str, TenantShare]) -> TaskShare | None:
-    """The task that may admit the next group; None when no allowance is left.
+class Owed(Protocol):
+    """Who is owed places of a pool, and holds fewer."""
 
-    Order: least-served tenant, then the tenant's highest priority, then its least-served task, of one task its
-    evaluations; ids break ties.
+    def tenant_is_short(self, tenant: str) -> bool: ...
+
+    def task_is_short(self, tenant: str, task: str) -> bool: ...
+
+
+def next_task(tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], places: Mapping[str, Owed]) -> TaskShare | None:
+    """The task that may admit the next group; None when no allowance is left. `places`: by pool.
+
+    Order: tenants that are short of places, the least-served tenant, then the tenant's highest priority, its tasks that are short
+    of places, its least-served task, of one task its evaluations; ids break ties.
     """
-    waiting = [task for task in tasks if task.allowance > 0]
-    if not waiting:
-        return None
-    return min(
-        waiting,
-        key=lambda task: (tenants[task.tenant].virtual_time, task.tenant, -task.priority, task.virtual_time, task.task, not task.evaluates),
-    )
+
+    waiting: dict[tuple[str, str], list[TaskShare]] = {}
+    for task in tasks:
+        if task.allowance > 0:
+            waiting.setdefault((task.tenant, task.pool), []).append(task)
+
+    def of_tenants(key: tuple[str, str]) -> tuple[object, ...]:
+        tenant, pool = key
+        return not places[pool].tenant_is_short(tenant), tenants[tenant].virtual_time, tenant
+
+    def of_its_tasks(task: TaskShare) -> tuple[object, ...]:
+        is_short = places[task.pool].task_is_short(task.tenant, task.task)
+        return -task.priority, not is_short, task.virtual_time, task.task, not task.evaluates
+
+    first = min(map(of_tenants, waiting), default=None)
+    candidates = [task for key, found in waiting.items() if of_tenants(key) == first for task in found]
+    return min(candidates, key=of_its_tasks, default=None)
 
 
 def starting_virtual_time(own: float, active: Collection[float], past: float = 0.0) -> float:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Text,
+    all_,
     any_,
     bindparam,
     column,
@@ -41,6 +42,11 @@ def given(name: str, kind: type[TypeEngine[Any]] | TypeEngine[Any] | None = None
 def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
     """To compare a column with: any of a list."""
     return any_(bindparam(name, type_=ARRAY(kind)))
+
+
+def all_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
+    """To compare a column with: each of a list; what is not equal to all of an empty one is everything."""
+    return all_(bindparam(name, type_=ARRAY(kind)))
 
 
 def in_state(state: ColumnElement[str], *states: StrEnum) -> ColumnElement[bool]:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.fairness import TaskShare, TenantShare
-from scheduler_svc.queries.parameters import Rows, any_of, given, in_state
+from scheduler_svc.queries.parameters import Rows, all_of, any_of, given, in_state
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.states import LIVE, EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
@@ -279,7 +279,7 @@ async def who_waits(connection: AsyncConnection, *, lock: int) -> Waiting | None
     return Waiting(*found[0]) if found else None
 
 
-_may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"))
+_may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"), tasks.c.tenant != all_of("but_tenants"), tasks.c.id != all_of("but_tasks"))
 _least_served = (
     select(tenants)
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
@@ -299,13 +299,16 @@ _NEXT_IN_LINE = Statement(
 )
 
 
-async def next_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
+async def next_in_line(
+    connection: AsyncConnection, pools: Collection[str], *, most: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
+) -> Claims:
     """The tasks that could be given any of the next `most` groups: of the `most` least-served tenants, each one's `most` next tasks.
 
-    Only tasks whose pace allows more, of these pools; in the order of `fairness.next_task`, from indexes, so that it takes about
-    as long for ten tasks as for thousands.
+    Only tasks whose pace allows more, of these pools, and none of those left out; in the order of virtual times, from indexes, so
+    that it takes about as long for ten tasks as for thousands.
     """
-    return _claims(await _NEXT_IN_LINE.run(connection, {"pools": sorted(pools), "most": most}))
+    but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
+    return _claims(await _NEXT_IN_LINE.run(connection, {"pools": sorted(pools), "most": most} | but))
 
 
 _planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from common.spec import TaskSpec
-from scheduler_svc.admission import Capacity, InFlight, allowance, groups_to_admit, pools_with_room
+from scheduler_svc.admission import allowance, groups_to_admit, pools_with_room
 from scheduler_svc.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.fairness import TaskShare, TenantShare, next_task, starting_virtual_time
+from scheduler_svc.places import Capacity, InFlight, Load
 from scheduler_svc.retention import Kept
 from tests.scheduler.stages import spec as task
 
@@ -100,10 +101,10 @@ def test_newcomer_has_no_credit_from_the_past_of_others() -> None:
 
 
 def test_nobody_is_next_when_no_pace_is_left() -> None:
-    assert next_task([share("a", allowance=0)], tenants(acme=1)) is None
+    assert next_task([share("a", allowance=0)], tenants(acme=1), {}) is None
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20), st.floats(1, 1000)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20), st.floats(500, 1000)), min_size=1, max_size=12))
 def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: list[tuple[str, int, float]]) -> None:
     tasks = [share(f"t{i}", tenant, allowance=10**6, group_tokens=tokens) for i, (tenant, _, tokens) in enumerate(described)]
     shares = tenants(**{tenant: 1.0 for tenant, _, _ in described})
@@ -120,7 +121,7 @@ def test_admission_stops_at_capacity_and_lets_nobody_small_overtake() -> None:
     small = share("small", "b", virtual_time=0.0)
     shares = tenants(a=1, b=1)
     shares["b"].virtual_time = 1.0
-    in_flight = {"tiny": InFlight(sequences=10, tokens=100.0)}
+    in_flight = {"tiny": InFlight(Load(10, 100.0))}
     assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight, most=9) == []
 
 
@@ -135,7 +136,7 @@ def test_kv_cache_tokens_bound_admission_too() -> None:
 def test_full_pool_does_not_hold_up_another() -> None:
     tasks = [share("a", "x"), share("b", "y", pool="other")]
     capacities = {"tiny": Capacity(8, 10**9), "other": Capacity(8, 10**9)}
-    in_flight = {"tiny": InFlight(sequences=8, tokens=1.0)}
+    in_flight = {"tiny": InFlight(Load(8, 1.0))}
     assert [each.task for each in groups_to_admit(tasks, tenants(x=1, y=1), capacities, in_flight, most=9)] == ["b"]
 
 
@@ -146,7 +147,7 @@ def test_pool_without_replicas_admits_nothing() -> None:
 
 def test_pools_with_room_are_those_that_might_take_a_group() -> None:
     capacities = {"full": Capacity(8, 100), "idle": Capacity(0.5, 100), "tiny": Capacity(8, 100)}
-    in_flight = {"full": InFlight(sequences=8), "tiny": InFlight(sequences=7)}
+    in_flight = {"full": InFlight(Load(8)), "tiny": InFlight(Load(7))}
     assert pools_with_room(capacities, in_flight) == {"idle", "tiny"}
 
 

@@ -22,10 +22,10 @@ from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
 from scheduler_svc import dispatch, jobs, letters, settlement
-from scheduler_svc.admission import Capacity
 from scheduler_svc.database import Database
 from scheduler_svc.doctor.record import examine_record
 from scheduler_svc.jobs import Offer
+from scheduler_svc.places import Capacity
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import outbox
 from tests.scheduler.stages import POOLS, scored, spec, updated

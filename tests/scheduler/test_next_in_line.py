@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from common.spec import parse_spec
-from scheduler_svc.admission import Admission, Capacity, groups_to_admit
+from scheduler_svc.admission import Admission, groups_to_admit
 from scheduler_svc.database import Database
+from scheduler_svc.places import Capacity
 from scheduler_svc.queries import tasks
 from scheduler_svc.queries.tasks import Claims
 from tests.scheduler.stages import spec
