@@ -31,6 +31,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             Blobs(bus),
             settings.data_dir.absolute() / "adapters" / settings.replica,
             keep=settings.keep_versions,
+            keep_s=settings.keep_s,
             tolerance=Tolerance(most=said, mean=said) if said else engine.canary_tolerance,
         )
         tasks, slots = Tasks(), Slots(pool.sequences)

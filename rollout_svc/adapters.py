@@ -1,8 +1,10 @@
 """Which adapter versions this replica's engine holds: fetched, checked, counted, and let go.
 
 A version is loaded when somebody first needs it, or ahead when its task took a step. It stays while anyone uses it.
-Unused, it goes when its task has ended, when its task is more than `keep` versions further, or when another needs the
-room, least recently used first. What went comes back on demand. When all that is loaded is in use, the next one waits.
+Unused, it goes when its task has ended, when its task is more than `keep` versions further and nobody has used it for
+`keep_s` (dialogues come back to it after each answer of their environment, and evaluations are of old versions), or when
+another needs the room, least recently used first. What went comes back on demand. When all that is loaded is in use, the
+next one waits.
 
 Before a version serves anyone, the engine must give a fixed token sequence the log-probabilities that the trainer gave
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly goes wrong.
@@ -12,7 +14,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,11 +47,12 @@ class _Version:
 class Adapters:
     """Adapter versions by name. One engine change at a time; using what is loaded waits for nothing."""
 
-    def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, tolerance: Tolerance) -> None:
+    def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, keep_s: float, tolerance: Tolerance) -> None:
         self._engine = engine
         self._blobs = blobs
         self._folder = folder
         self._keep = keep
+        self._keep_s = keep_s
         self._tolerance = tolerance
         self._capacity = engine.settings.adapters_held
         self._versions: dict[str, _Version] = {}
@@ -104,21 +107,32 @@ class Adapters:
         """Let versions go when their time has come, until cancelled; then remove what was fetched."""
         try:
             while True:
-                await self._tidy.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(1.0, self._keep_s / 4)):
+                        await self._tidy.wait()
                 self._tidy.clear()
                 async with self._changing:
                     # Looked for anew each time: while one goes, another may have come into use.
-                    while (version := next(filter(self._is_over, self._versions.values()), None)) is not None:
+                    while (version := next(filter(self._is_over, self._by_use()), None)) is not None:
                         await self._unload(version)
                 self._ended &= {version.ref.task for version in self._versions.values()}
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _is_over(self, version: _Version) -> bool:
-        if version.users > 0 or not version.loaded:
-            return False
+    def _by_use(self) -> list[_Version]:
+        """Loaded and used by nobody, the least recently used first."""
+        return sorted(
+            (version for version in self._versions.values() if version.loaded and version.users == 0), key=lambda version: version.used_at
+        )
+
+    def _is_behind(self, version: _Version) -> bool:
         task = version.ref.task
         return task in self._ended or version.ref.version < self._newest.get(task, 0) - self._keep
+
+    def _is_over(self, version: _Version) -> bool:
+        """Nobody will miss it; or it is behind, and its room is needed soon."""
+        is_forgotten = version.ref.task in self._ended or time.monotonic() - version.used_at >= self._keep_s
+        return self._is_behind(version) and (is_forgotten or self.held >= self._capacity)
 
     async def _load(self, version: _Version) -> None:
         ref = version.ref
@@ -131,7 +145,7 @@ class Adapters:
             await self._engine.load(ref.engine_name, folder)
             version.held = True
             await self._check(ref)
-            version.loaded = True
+            version.loaded, version.used_at = True, time.monotonic()
         except BaseException as error:
             if version.held:
                 await asyncio.shield(self._unload(version))
@@ -179,9 +193,8 @@ class Adapters:
         """Wait until one more version fits."""
         while self.held >= self._capacity:
             self._room.clear()
-            idle = [version for version in self._versions.values() if version.loaded and version.users == 0]
-            if idle:
-                await self._unload(min(idle, key=lambda version: (not self._is_over(version), version.used_at)))
+            if idle := self._by_use():
+                await self._unload(next(filter(self._is_behind, idle), idle[0]))
             else:
                 log.warning("adapters_all_in_use", held=self.held)
                 await self._room.wait()

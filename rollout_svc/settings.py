@@ -20,5 +20,7 @@ class RolloutSettings(Settings):
     which is 0.001 on a CPU; on a GPU 1.0, and 0.1 on average."""
     keep_versions: int = Field(default=2, ge=0)
     """Versions behind a task's newest that stay loaded while nobody uses them."""
+    keep_s: float = Field(default=60.0, ge=0)
+    """How long older ones stay after they were last used, if there is room."""
     pull: int = Field(default=4, ge=1)
     """Most messages taken at once, so that replicas share a burst."""

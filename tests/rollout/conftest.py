@@ -143,7 +143,7 @@ async def blobs(bus: Bus) -> Blobs:
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(engine: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterator[Adapters]:
     """Keeps two versions behind the newest; leaves the engine as it found it."""
-    adapters = Adapters(engine, blobs, tmp_path / "adapters", keep=2, tolerance=engine.canary_tolerance)
+    adapters = Adapters(engine, blobs, tmp_path / "adapters", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
     runner = asyncio.create_task(adapters.run())
     try:
         yield adapters

@@ -58,7 +58,7 @@ async def book() -> Book:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     runner = asyncio.create_task(adapters.run())
     try:
         yield adapters
@@ -94,6 +94,31 @@ async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, 
     await eventually(lambda: book.held == {version(5).engine_name, version(6).engine_name})
 
 
+async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp_path: Path) -> None:
+    """Six versions with the newest, of which two may be forgotten at once; a seventh and an eighth fill the engine."""
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=60, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    runner = asyncio.create_task(adapters.run())
+    loaded: list[int] = []
+    try:
+        for number in (1, 2, 3, 4, 5, 6, 1, 2):
+            async with adapters.using(version(number)):
+                loaded.append(number)
+        await asyncio.sleep(0.05)
+        assert book.held == {version(number).engine_name for number in range(1, 7)}
+        assert book.unloading == []
+        for number in (7, 8):
+            async with adapters.using(version(number)):
+                pass
+        await eventually(lambda: book.unloading == [version(3).engine_name])  # behind, and used by nobody for longest
+        adapters._keep_s = 0
+        async with adapters.using(version(8)):
+            pass
+        await eventually(lambda: book.held == {version(number).engine_name for number in (6, 7, 8)})
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+
 @pytest.mark.parametrize(
     ("tolerance", "differences", "is_served"),
     [
@@ -111,7 +136,7 @@ async def test_canary_may_differ_by_what_the_precision_makes(
     book: Book, tmp_path: Path, tolerance: Tolerance, differences: list[float], is_served: bool
 ) -> None:
     book.differences = differences
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, tolerance=tolerance)  # pyright: ignore[reportArgumentType]
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=tolerance)  # pyright: ignore[reportArgumentType]
     if is_served:
         async with adapters.using(version(1)) as name:
             assert name in book.held
@@ -131,7 +156,7 @@ async def test_low_precision_is_compared_roughly(cpu: bool, tolerance: Tolerance
 async def test_disk_that_takes_nothing_is_nobodys_fault_and_may_get_better(book: Book, tmp_path: Path) -> None:
     folder = tmp_path / "adapters"
     folder.write_text("in the way")
-    adapters = Adapters(book, book, folder, keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     with pytest.raises(Away, match=rf"task.v1 cannot be written to {folder}: .*; make room there, or set MARLAAS_DATA_DIR"):
         async with adapters.using(version(1)):
             pytest.fail("served an adapter that is not there")

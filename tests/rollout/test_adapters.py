@@ -147,7 +147,7 @@ async def test_nobody_is_served_before_the_canary_was_compared(engine: Engine, b
             await go_on.wait()
             await super()._check(ref)
 
-    adapters = Slow(engine, blobs, tmp_path / "slow", keep=2, tolerance=engine.canary_tolerance)
+    adapters = Slow(engine, blobs, tmp_path / "slow", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
     first, other = await versions(blobs, oracle, "unchecked", [1, 2])
     wrong = first.model_copy(update={"canary": other.canary})
     served: list[str | None] = []
@@ -200,7 +200,7 @@ async def test_what_a_killed_process_left_is_not_trusted(engine: Engine, blobs: 
     torn = tmp_path / "left" / ref.engine_name
     torn.mkdir(parents=True)
     (torn / "adapter_config.json").write_text("{")
-    adapters = Adapters(engine, blobs, tmp_path / "left", keep=2, tolerance=engine.canary_tolerance)
+    adapters = Adapters(engine, blobs, tmp_path / "left", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
     async with adapters.using(ref):
         assert await holds(engine, ref)
     await engine.unload(ref.engine_name)

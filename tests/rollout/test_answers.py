@@ -47,7 +47,7 @@ class Wordy(Chat):
 
 
 async def answers(engine: Told, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
-    adapters = Adapters(engine, None, folder / "adapters", keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    adapters = Adapters(engine, None, folder / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     rollout = Rollout(engine, chat, adapters, Tasks(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
     return [out async for out in rollout.handle(Delivery("prompts.sample", {}, asked.encode(), 1, 1))]
 
@@ -82,7 +82,7 @@ async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_p
     folder.write_text("in the way")
     book, tasks = Book(), Tasks()
     tasks._states["task"] = "running"
-    adapters = Adapters(book, book, folder, keep=2, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     rollout = Rollout(Told(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]
     with capture_logs() as logs:
         await rollout.follow_versions(Announcing([version(1), version(2)]), "tiny")  # pyright: ignore[reportArgumentType]
