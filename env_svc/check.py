@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -39,6 +40,9 @@ def main() -> None:
         environment = build(options.name, options.options)
     except WrongOptions as error:
         _end(f"{error}", 2)
+    except Exception as error:  # a mistake of whoever writes it, who wants to see where
+        traceback.print_exc()
+        _end(f"{options.name} cannot be built: {type(error).__name__}: {error}", 2)
     rows = list(range(options.rows))
     if options.play:
         rows = rows[::-1] if options.backwards else rows

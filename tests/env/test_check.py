@@ -113,6 +113,13 @@ def test_what_cannot_be_built_is_one_line(name: str, more: list[str], problem: s
     assert problem in ended.stderr
 
 
+def test_mistake_in_a_constructor_is_shown_where_it_is_and_told_in_the_last_line() -> None:
+    ended = checked("tests.env.toys:Unbuildable", "--options", '{"how": "raise"}')
+    assert ended.returncode == 2
+    assert "toys.py" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "tests.env.toys:Unbuildable cannot be built: RuntimeError: the hub is away"
+
+
 async def test_script_plays_many_turns_and_ends_at_the_limit() -> None:
     environment = build("tests.env.toys:Lenient", {})
     episodes = {episode.policy: episode for episode in await play_row(environment, "toy", 0, 0, max_turns=2)}
