@@ -94,17 +94,24 @@ async def _claims(
 async def _short_of_places(
     connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
 ) -> Claims:
-    """Who may be owed places and is not among the least served, where more wait than were `seen`."""
+    """Who may be owed places and is not among the least served, where more wait than were `seen`.
+
+    Nobody is looked for where those that were seen and are short of places themselves can take all that may be admitted now.
+    """
     more = Claims([], {})
-    is_cut = len(seen.tenants) >= AT_ONCE
-    cut_short = {tenant for tenant, count in Counter(task.tenant for task in seen.tasks).items() if count >= AT_ONCE}
-    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items() if is_cut or cut_short else ():
-        if is_cut:
-            in_line = {task.tenant for task in seen.tasks if task.pool == pool}
-            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tenants=places.tenants_with_enough() | in_line)
-        if cut_short:
-            in_line = {task.task for task in (*seen.tasks, *more.tasks)}
-            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | in_line)
+    if len(seen.tasks) < AT_ONCE:  # they are all that wait
+        return more
+    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items():
+        line = [task for task in seen.tasks if task.pool == pool]
+        needed = min(AT_ONCE, places.room_for(line))
+        by_tenant = Counter(task.tenant for task in line)
+        short = Counter(task.tenant for task in line if places.task_is_short(task.tenant, task.task))
+        if len(seen.tenants) >= AT_ONCE and sum(map(places.tenant_is_short, by_tenant)) < needed:
+            passed = places.tenants_with_enough() | by_tenant.keys()
+            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tenants=passed)
+        if any(count >= AT_ONCE and short[tenant] < needed for tenant, count in by_tenant.items()):
+            known = {task.task for task in (*seen.tasks, *more.tasks)}
+            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | known)
     return more
 
 

@@ -80,6 +80,11 @@ class Places:
     def task_is_short(self, tenant: str, task: str) -> bool:
         return self._in_flight.tasks.get((tenant, task), Load()).share_of(self._capacity) < self._owed_a_task[tenant]
 
+    def room_for(self, tasks: Iterable[TaskShare]) -> int:
+        """No more groups than these fit in, the smallest of `tasks`; one always does."""
+        room = self._capacity.sequences - self._in_flight.total.sequences
+        return max(1, int(room // min((task.group_size for task in tasks), default=1)))
+
     def tenants_with_enough(self) -> set[str]:
         return {tenant for tenant in self._in_flight.tenants if not self.tenant_is_short(tenant)}
 
