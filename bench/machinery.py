@@ -41,6 +41,9 @@ TIMED = 40
 """Admissions and steps, of each case."""
 PAST_STEPS = (10, 1_000, 10_000)
 """That a task has behind it when its next one is noted."""
+AIMED_TURNS_PER_S = 2000.0
+BEGIN_AND_END = 1.2
+"""So many times the mean rate is asked for: it is lower while tasks begin and end."""
 WAIT_MS = 1000
 """An environment's answer while memory is measured."""
 
@@ -88,31 +91,44 @@ def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[s
     Together: all members of a group end each turn at the same moment, and travel in one message; at half the rate, groups take
     times of their own. Apart: each turn takes its own time, so members share few messages. Each is the middle one of some runs.
     """
-    work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
-    in_flight = min(options.places * 1.5, work.tasks * work.groups_per_step * work.group_size)
+    bench = _Throughput(folder, server, options)
+    full = bench.fastest(NOTHING)
+    apart = bench.fastest(bench.at_rate(full["turns_per_s"], alike=False))
+    return {
+        "full": full,
+        "half": bench.delayed(bench.at_rate(full["turns_per_s"] / 2, alike=True)),
+        "apart": apart,
+        "apart_half": bench.delayed(bench.at_rate(apart["turns_per_s"] / 2, alike=False)),
+    }
 
-    def played(times: Times) -> dict[str, Any]:
-        with services(folder, server, options.places, {}) as running:
-            return asyncio.run(_played(running, times, work))
 
-    def fastest(times: Times) -> dict[str, Any]:
-        return middle([played(times) for _ in range(options.runs)], lambda run: run["turns_per_s"])
+def aim(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """What is added to a turn at half of the rate that is aimed at, members together."""
+    bench = _Throughput(folder, server, options)
+    return bench.delayed(bench.at_rate(AIMED_TURNS_PER_S / 2 * BEGIN_AND_END, alike=True))
 
-    def at_rate(turns_per_s: float, *, alike: bool) -> Times:
+
+class _Throughput:
+    """Runs of the same work, at one rate or another."""
+
+    def __init__(self, folder: Path, server: Any, options: argparse.Namespace) -> None:
+        self._folder, self._server, self._options = folder, server, options
+        self._work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
+
+    def at_rate(self, turns_per_s: float, *, alike: bool) -> Times:
+        in_flight = min(self._options.places * 1.5, self._work.tasks * self._work.groups_per_step * self._work.group_size)
         between_turns_s = in_flight / turns_per_s
         return Times(between_turns_s / 2, between_turns_s / 2, 0.0, alike=alike)
 
-    def delayed(times: Times) -> dict[str, Any]:
-        return middle([played(times) for _ in range(options.runs)], lambda run: run["added_ms"]["p50"])
+    def fastest(self, times: Times) -> dict[str, Any]:
+        return middle([self._run(times) for _ in range(self._options.runs)], lambda run: run["turns_per_s"])
 
-    full = fastest(NOTHING)
-    apart = fastest(at_rate(full["turns_per_s"], alike=False))
-    return {
-        "full": full,
-        "half": delayed(at_rate(full["turns_per_s"] / 2, alike=True)),
-        "apart": apart,
-        "apart_half": delayed(at_rate(apart["turns_per_s"] / 2, alike=False)),
-    }
+    def delayed(self, times: Times) -> dict[str, Any]:
+        return middle([self._run(times) for _ in range(self._options.runs)], lambda run: run["added_ms"]["p50"])
+
+    def _run(self, times: Times) -> dict[str, Any]:
+        with services(self._folder, self._server, self._options.places, {}) as running:
+            return asyncio.run(_played(running, times, self._work))
 
 
 def middle(runs: Sequence[dict[str, Any]], judged_by: Callable[[dict[str, Any]], float]) -> dict[str, Any]:
@@ -392,7 +408,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
     return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}
 
 
-PARTS = {"throughput": throughput, "statements": statements, "memory": memory, "decisions": decisions, "past": past}
+PARTS = {"throughput": throughput, "aim": aim, "statements": statements, "memory": memory, "decisions": decisions, "past": past}
 
 
 if __name__ == "__main__":

@@ -183,6 +183,14 @@ def _among(found: Result) -> str:
     return f" ({found['all'][0]:.4g} – {found['all'][-1]:.4g})" if len(found.get("all", [])) > 1 else ""
 
 
+def _added(name: str, found: Result) -> str:
+    added = found["added_ms"]
+    return (
+        f"| members {name}: added to a turn at {found['turns_per_s']:.0f} turns a second, ms"
+        f" | p50 {added['p50']}{_among(found)}, p90 {added['p90']}, p99 {added['p99']} |"
+    )
+
+
 def machinery(result: Result) -> str:
     """What was measured of the machinery, one line each."""
     lines = [_machine(result), "", "| what | value |", "|---|---|"]
@@ -190,13 +198,13 @@ def machinery(result: Result) -> str:
         for name, fast, slow in (("together", "full", "half"), ("apart", "apart", "apart_half")):
             full, half = result["throughput"][fast], result["throughput"][slow]
             spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
-            added = half["added_ms"]
             lines += [
                 f"| members {name}: turns a second, as fast as they go | {full['turns_per_s']:.0f}{_among(full)} |",
                 f"| members {name}: processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
-                f"| members {name}: added to a turn at {half['turns_per_s']:.0f} turns a second, ms"
-                f" | p50 {added['p50']}{_among(half)}, p90 {added['p90']}, p99 {added['p99']} |",
+                _added(name, half),
             ]
+        if "aim" in result:
+            lines.append(_added("together", result["aim"]))
         full = result["throughput"]["full"]
         written, kept = full["wal_bytes_per_trajectory"], full["rows_bytes_per_trajectory"]
         lines.append(f"| PostgreSQL a trajectory, bytes | {written} written ahead, {kept} kept |")
@@ -299,7 +307,6 @@ TABLES: dict[str, Table] = {
     "scaling-1000": scaling,
     "agentic": agentic,
     "machinery": machinery,
-    "machinery-past": machinery,
     "trl": trl,
     "trl-asynchronous": trl,
     "trl-eight": trl,

@@ -130,9 +130,12 @@ def failed(stage: str, task: str) -> str:
     return f"failed.{stage}.{task}"
 
 
+VALUES = "$KV."
+
+
 def value_subject(bucket: str, key: str) -> str:
     """Where setting a key-value entry is published: a bucket is a stream underneath."""
-    return f"$KV.{bucket}.{key}"
+    return f"{VALUES}{bucket}.{key}"
 
 
 def in_flight(task: str) -> list[tuple[Stream, str]]:

@@ -1,11 +1,13 @@
 """The outbox's way out: rows become messages, in order, once each in effect (their ids are derived)."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common import crashpoints
+from common import crashpoints, streams
 from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, Reject, Retry
@@ -19,6 +21,16 @@ MOST_AT_ONCE = 256
 IDLE_S = 1.0
 
 log = structlog.get_logger()
+
+
+def overtaken(parcels: Sequence[Parcel], places: Sequence[int]) -> list[Parcel]:
+    """The newest values of keys of which an older value was stored later, and so is what readers see."""
+    newest: dict[str, tuple[Parcel, int, int]] = {}
+    for parcel, place in zip(parcels, places, strict=True):
+        if parcel.subject.startswith(streams.VALUES):
+            latest = max(place, newest[parcel.subject][2] if parcel.subject in newest else 0)
+            newest[parcel.subject] = parcel, place, latest
+    return [parcel for parcel, place, latest in newest.values() if 0 < place < latest]
 
 
 class Relay:
@@ -61,20 +73,24 @@ class Relay:
             parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
         if not parcels:
             return 0
-        # Publishing keeps the order of these calls: they go down one connection.
-        await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
+        # Publishing keeps the order of these calls: they go down one connection. Only one that is tried again falls behind.
+        places = await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
+        for parcel in overtaken(parcels, places):
+            await self._publish(replace(parcel, message_id=f"outbox:{parcel.id}:again"))
         await marker.write(max(parcel.id for parcel in parcels))
         crashpoints.reached("before_forget")
         async with self._database.patience(), connection.begin():
             await outbox.delivered(connection, [parcel.id for parcel in parcels])
         return len(parcels)
 
-    async def _publish(self, parcel: Parcel) -> None:
+    async def _publish(self, parcel: Parcel) -> int:
+        """Its place in its stream; 0 when it can have none."""
         message_id = parcel.message_id or f"outbox:{parcel.id}"
         try:
-            await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+            return await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
         except Reject as error:  # what no retry would change stops nothing behind it
             log.error("letter_refused", subject=parcel.subject, message=message_id, reason=str(error))
+            return 0
 
     async def _wait(self) -> None:
         try:
