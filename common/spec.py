@@ -26,6 +26,8 @@ MOST_BYTES = 1024 * 1024
 """Of a task as JSON: parts of it travel with every message that is about it."""
 MOST_ATTEMPTS = 131_072
 """In one step: each is named in one message to the trainer."""
+MOST_GROUPS = 250_000_000
+"""Of a task's training, and of its evaluations: their numbers tell them apart."""
 MOST_COMPLAINTS = 20
 """That are told at once."""
 LARGEST_INTEGER = 2**63 - 1
@@ -386,6 +388,11 @@ def _too_much(spec: TaskSpec) -> Iterator[str]:
     if (attempts := algorithm.group_size * algorithm.groups_per_step) > MOST_ATTEMPTS:
         of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
         yield f"algorithm: {of} are {attempts} attempts; a step takes {MOST_ATTEMPTS} at most"
+    if (groups := spec.steps * algorithm.groups_per_step) > MOST_GROUPS:
+        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task has {MOST_GROUPS} at most"
+    every, prompts = spec.evaluation.every, spec.evaluation.prompts
+    if every and (groups := (spec.steps // every + 2) * prompts) > MOST_GROUPS:
+        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task has {MOST_GROUPS} at most"
     if (decay := spec.optimizer.weight_decay) > LARGEST_DECAY:
         yield f"optimizer.weight_decay: {decay:g} is more than {LARGEST_DECAY:g}; each update takes it times the learning rate off"
     for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):

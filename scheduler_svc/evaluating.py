@@ -12,7 +12,7 @@ from common import streams
 from common.messages import GroupContext, OpenGroup
 from common.spec import Sampling
 from scheduler_svc.endings import charge_evaluation, end_task
-from scheduler_svc.evaluation import FIRST_ROW, Result, first_group, is_due, prompt_seed, result_of
+from scheduler_svc.evaluation import AGAIN, FIRST_ROW, Result, first_group, is_due, may_be_planned_again, prompt_seed, result_of
 from scheduler_svc.notices import announce
 from scheduler_svc.queries import evaluations, tasks
 from scheduler_svc.queries.evaluations import EndedGroup, Outcome, PlannedGroup
@@ -55,6 +55,16 @@ async def settle(connection: AsyncConnection, by_id: dict[str, Task], outcomes: 
 async def give_up(connection: AsyncConnection, by_id: dict[str, Task], keys: Collection[GroupKey], detail: str) -> None:
     """Groups that will not be finished end as they are: their attempts count as failed, and nothing is refilled."""
     await _ended(connection, by_id, await evaluations.give_up_groups(connection, keys, detail))
+
+
+async def end_overdue(connection: AsyncConnection, by_id: dict[str, Task], overdue: Collection[GroupKey], *, calm_s: float) -> None:
+    """Open groups past their deadlines are given up; where they had longer than the `calm_s` that nothing was disturbed
+    (`calm.py`), they are planned again, a few times."""
+    disturbed = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
+    again = {(task, number) for task, number in overdue if task in disturbed and may_be_planned_again(number)}
+    charged = await evaluations.plan_again(connection, again, add=AGAIN)
+    await tasks.charge(connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])
+    await give_up(connection, by_id, set(overdue) - again, "was not finished before limits.episode_timeout_s")
 
 
 async def finish_if_done(connection: AsyncConnection, task: Task) -> bool:

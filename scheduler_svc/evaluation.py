@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
-from common.spec import Evaluation, TaskSpec
+from common.spec import MOST_GROUPS, Evaluation, TaskSpec
 
 FIRST_GROUP = 1_000_000_000
+AGAIN = MOST_GROUPS
+"""Added to a group's number each time that it is planned again: messages about it under its old number are of no use any more."""
+MOST_TIMES_AGAIN = 3
 FIRST_ROW = 2**31
 """Training counts rows from 0 and does not come this far."""
 
@@ -46,6 +49,10 @@ class Result:
 def is_group(number: int) -> bool:
     """Whether a group of that number is an evaluation's."""
     return number >= FIRST_GROUP
+
+
+def may_be_planned_again(number: int) -> bool:
+    return (number - FIRST_GROUP) // AGAIN < MOST_TIMES_AGAIN
 
 
 def is_due(spec: TaskSpec, version: int) -> bool:

@@ -174,13 +174,12 @@ class Scheduler:
             late = await evaluations.overdue_groups(connection, now_s)
             waiting = await tasks.tasks_waiting_for_an_environment(connection) if families else set[str]()
 
-        async def give_up(connection: AsyncConnection, task_id: str) -> None:
+        async def end_late(connection: AsyncConnection, task_id: str) -> None:
             by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
-            keys = [key for key in late if key[0] == task_id]
-            await evaluating.give_up(connection, by_id, keys, "was not finished before limits.episode_timeout_s")
+            await evaluating.end_overdue(connection, by_id, [key for key in late if key[0] == task_id], calm_s=calm_s)
 
         await self._each(overdue, lambda connection, task: settlement.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
-        await self._each({task for task, _ in late}, give_up)
+        await self._each({task for task, _ in late}, end_late)
         await self._each(waiting, lambda connection, task: dispatch.resolve_environment(connection, task, families))
 
     async def _each(self, found: Collection[str], change: Callable[[AsyncConnection, str], Awaitable[None]]) -> None:

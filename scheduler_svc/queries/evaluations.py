@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Double, and_, func, null, select, true, update
+from sqlalchemy import ColumnElement, Double, and_, delete, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -146,6 +146,27 @@ async def end_complete_groups(connection: AsyncConnection, found: Collection[Gro
         .scalar_subquery()
     )
     return await _end(connection, found, arrived >= evaluation_groups.c.size, "")
+
+
+async def plan_again(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
+    """Open groups among `found` are planned once more, as groups with `add` added to their numbers, which keep what has arrived.
+
+    Returns, by task, what they had been charged.
+    """
+    if not found:
+        return {}
+    old, new = evaluation_groups.c, evaluation_groups.c.number + add
+    values = (old.task, new, old.version, old.prompt, old.size, literal(EvaluationGroupState.PLANNED.value))
+    chosen = (keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
+    names = ["task", "number", "version", "prompt", "size", "state"]
+    await connection.execute(insert(evaluation_groups).from_select(names, select(*values).where(*chosen)), keys(found))
+    of_them = (keyed(evaluation_members.c.task, evaluation_members.c.number),)
+    await connection.execute(update(evaluation_members).where(*of_them).values(number=evaluation_members.c.number + add), keys(found))
+    gone = delete(evaluation_groups).where(*chosen).returning(old.task, old.charged_tokens)
+    charged: dict[str, float] = {}
+    for row in (await connection.execute(gone, keys(found))).all():
+        charged[row.task] = charged.get(row.task, 0.0) + row.charged_tokens
+    return charged
 
 
 async def give_up_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EndedGroup]:

@@ -37,6 +37,8 @@ def raw(**changes: Any) -> dict[str, Any]:
         ({"environment": {"name": "x", "options": {"a": "b" * 2**20}}}, "bytes as JSON, 1048576 at most are taken"),
         ({"optimizer": {"weight_decay": 11.0}}, "optimizer.weight_decay: 11 is more than 10"),
         ({"environment": {"name": "x", "weights": {"reward": 1e9}}}, "environment.weights.reward: 1e+09 is beyond ±1e+06"),
+        ({"steps": 10**6, "algorithm": {"groups_per_step": 256}}, "are 256000000 groups; a task has 250000000 at most"),
+        ({"steps": 10**6, "evaluation": {"every": 1, "prompts": 256}}, "are 256000512 groups; a task has 250000000 at most"),
         ({"algorithm": {"group_size": 256, "groups_per_step": 1024}}, "are 262144 attempts; a step takes 131072 at most"),
         ({f"x{number}": 1 for number in range(1000)}, "x19: no such field; known here: name, tenant"),
         ({f"x{number}": 1 for number in range(1000)}, "; and 980 more"),

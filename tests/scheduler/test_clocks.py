@@ -64,7 +64,7 @@ async def test_one_clock_that_jumps_decides_nothing(
 async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: group.group < 20)
     async with running_world(bus, database_url, stages) as world:
-        disturbing = asyncio.create_task(_disturb(world.scheduler._calm))
+        disturbing = asyncio.create_task(disturb(world.scheduler._calm))
         await world.submit("a", spec(limits={"episode_timeout_s": 0.8}))
         await world.event("a", "finished")
         [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
@@ -72,7 +72,7 @@ async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(b
         disturbing.cancel()
 
 
-async def _disturb(calm: Calm) -> None:
+async def disturb(calm: Calm) -> None:
     while True:
         calm.disturb()
         await asyncio.sleep(0.05)

@@ -1,5 +1,6 @@
 """Evaluations: held-out prompts beside training, their results, and what they end."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,21 @@ from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Evaluation, parse_spec
 from scheduler_svc.cleaning import needed_blobs
 from scheduler_svc.doctor.record import examine_record
-from scheduler_svc.evaluation import FIRST_GROUP, FIRST_ROW, Attempt, first_group, is_due, pass_at_k, prompt_seed, result_of
+from scheduler_svc.evaluation import (
+    AGAIN,
+    FIRST_GROUP,
+    FIRST_ROW,
+    MOST_TIMES_AGAIN,
+    Attempt,
+    first_group,
+    is_due,
+    pass_at_k,
+    prompt_seed,
+    result_of,
+)
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.test_clocks import disturb
 from tests.scheduler.test_life_of_a_task import control
 
 # ---------------------------------------------------------------------------------------------------------------- pure
@@ -178,6 +191,44 @@ async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, da
         results = await told(world, "a")
         assert [one["failed_share"] for one in results] == [0.5, 0.5]
         assert results[0]["failure"] == "was not finished before limits.episode_timeout_s"
+        await clean(world)
+
+
+async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_what_arrived(bus: Bus, database_url: str) -> None:
+    """An outage may take longer than a group has."""
+
+    def lost(group: GroupContext, member: int) -> bool:
+        return evaluates(group) and group.row == FIRST_ROW and member > 0 and group.group < FIRST_GROUP + AGAIN
+
+    stages = Stages(withheld=lost, reward=lambda group, member: 1.0)
+    async with running_world(bus, database_url, stages) as world:
+        disturbing = asyncio.create_task(disturb(world.scheduler._calm))
+        evaluation = {"every": 1, "prompts": 2, "attempts": 2, "temperature": 1.0}
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation=evaluation))
+        await world.event("a", "finished")
+        disturbing.cancel()
+        results = await told(world, "a")
+        assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
+        asked = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
+        assert {FIRST_GROUP, FIRST_GROUP + AGAIN} <= set(asked)
+        assert await world.rows("SELECT count(*) FROM evaluation_groups WHERE state <> 'ended'") == [(0,)]
+        [(charged, booked)] = await world.rows(
+            "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
+        )
+        assert charged == booked
+        await clean(world)
+
+
+async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        disturbing = asyncio.create_task(disturb(world.scheduler._calm))
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 1.5}, evaluation={"every": 1, "prompts": 1}))
+        await world.event("a", "finished")
+        disturbing.cancel()
+        assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
+        asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
+        assert asked == [FIRST_GROUP + times * AGAIN for times in range(MOST_TIMES_AGAIN + 1)]
         await clean(world)
 
 
