@@ -223,6 +223,20 @@ def machinery(result: Result) -> str:
     return "\n".join(lines)
 
 
+def slow_tools(result: Result) -> str:
+    """What may be in flight fixed, and following the samplers."""
+    options = result["options"]
+    lines = [
+        f"{_machine(result)} Sampling {options['sample']} s and tool {options['environment']} s a turn, {options['places']} places.",
+        "",
+        "| what may be in flight | turns a second, come to | places busy |",
+        "|---|---|---|",
+    ]
+    for way, what in (("fixed", "1.5 times the places"), ("following", "1.5 to 8 times the places, following the sampler")):
+        lines.append(f"| {what} | {result[way]['turns_per_s']} | {result[way]['places_busy']:.0%} |")
+    return "\n".join(lines)
+
+
 def trl(result: Result) -> str:
     """Both workloads, each way."""
     options = result["options"]
@@ -307,6 +321,7 @@ TABLES: dict[str, Table] = {
     "scaling-1000": scaling,
     "agentic": agentic,
     "machinery": machinery,
+    "slow-tools": slow_tools,
     "trl": trl,
     "trl-asynchronous": trl,
     "trl-eight": trl,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,6 +13,23 @@ from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.places import Capacity
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Samplers:
+    """The rollout replicas of a pool together."""
+
+    sequences: int = 0
+    kv_tokens: int = 0
+    sampled: float = 0.0
+    """Sequences that they have in hand."""
+
+    def __add__(self, other: "Samplers") -> "Samplers":
+        return Samplers(self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.sampled + other.sampled)
+
+    def times(self, factor: float) -> Capacity:
+        """What may be in flight, as a multiple of what they decode at once."""
+        return Capacity(self.sequences * factor, self.kv_tokens * factor)
 
 
 class Replicas:
@@ -45,13 +63,12 @@ class Replicas:
     def families(self) -> set[str]:
         return {family for report in self._reports for family in report.families}
 
-    def capacities(self, oversubscription: float) -> dict[str, Capacity]:
-        """Per pool, what may be in flight."""
-        found: dict[str, Capacity] = {}
+    @property
+    def samplers(self) -> dict[str, Samplers]:
+        """By pool, those that are alive."""
+        found: dict[str, Samplers] = {}
         for report in self._reports:
             if report.service == "rollout" and report.pool:
-                before = found.get(report.pool, Capacity(0, 0))
-                found[report.pool] = Capacity(
-                    before.sequences + report.sequences * oversubscription, before.kv_tokens + report.kv_tokens * oversubscription
-                )
+                sampled = report.busy.get("sequences", report.sequences)  # one that does not say is taken to be full
+                found[report.pool] = found.get(report.pool, Samplers()) + Samplers(report.sequences, report.kv_tokens, sampled)
         return found

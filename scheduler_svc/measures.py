@@ -1,5 +1,6 @@
 """Prometheus metrics of the scheduler. Everything else about tasks is in PostgreSQL."""
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 VOID_GROUPS = Counter("marlaas_scheduler_void_groups_total", "Groups that ended void, by reason", ["reason"])
+OVERSUBSCRIPTION = Gauge("marlaas_scheduler_oversubscription", "What may be in flight, in what the samplers decode at once", ["pool"])

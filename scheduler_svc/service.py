@@ -14,7 +14,7 @@ from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, evaluating, jobs, letters, settlement
+from scheduler_svc import dispatch, evaluating, jobs, letters, measures, settlement
 from scheduler_svc.calm import Calm
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner, postponed
@@ -22,9 +22,11 @@ from scheduler_svc.database import Database
 from scheduler_svc.jobs import Offer
 from scheduler_svc.lost_steps import send_lost_steps_again
 from scheduler_svc.queries import evaluations, groups, outbox, tasks
+from scheduler_svc.queries.in_flight import work_in_flight
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.stretch import Seen, Stretch
 
 LOST_STEPS_EVERY_S = 60.0
 SPACING_S = 0.03
@@ -51,6 +53,7 @@ class Scheduler:
         self._relay = Relay(database, bus)
         self._admission_wanted = asyncio.Event()
         self._replicas = Replicas(bus, self._admission_wanted.set)
+        self._stretch = Stretch(settings.oversubscription, settings.most_oversubscription)
         self._calm = Calm(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
 
     async def run(self) -> None:
@@ -135,7 +138,7 @@ class Scheduler:
                 wants_more = True
                 while wants_more:
                     async with self._database.transaction() as connection:
-                        capacities = self._replicas.capacities(self._settings.oversubscription)
+                        capacities = {pool: each.times(self._stretch.factor(pool)) for pool, each in self._replicas.samplers.items()}
                         letters, wants_more = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
                     if letters:
                         self._relay.wake()
@@ -173,6 +176,7 @@ class Scheduler:
             overdue = {task for task, _ in await groups.overdue_groups(connection, now_s)}
             late = await evaluations.overdue_groups(connection, now_s)
             waiting = await tasks.tasks_waiting_for_an_environment(connection) if families else set[str]()
+            await self._look_at_samplers(connection, now_s)
 
         async def end_late(connection: AsyncConnection, task_id: str) -> None:
             by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
@@ -181,6 +185,15 @@ class Scheduler:
         await self._each(overdue, lambda connection, task: settlement.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
         await self._each({task for task, _ in late}, end_late)
         await self._each(waiting, lambda connection, task: dispatch.resolve_environment(connection, task, families))
+
+    async def _look_at_samplers(self, connection: AsyncConnection, now_s: float) -> None:
+        in_flight, spent = await work_in_flight(connection), await groups.time_spent(connection, now_s)
+        for pool, samplers in self._replicas.samplers.items():
+            if not samplers.sequences:
+                continue
+            used = in_flight[pool].total.share_of(samplers.times(self._stretch.factor(pool))) if pool in in_flight else 0.0
+            self._stretch.look(pool, Seen(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))
+            measures.OVERSUBSCRIPTION.labels(pool).set(self._stretch.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[AsyncConnection, str], Awaitable[None]]) -> None:
         """Change each task in a transaction of its own: one with which something is wrong keeps nothing from the others."""

@@ -18,5 +18,7 @@ class SchedulerSettings(Settings):
     """How often deadlines are looked at; everything else is driven by events."""
     oversubscription: float = Field(default=1.5, ge=1)
     """In-flight work as a multiple of what the rollout replicas decode at once: the rest is being graded or waits."""
+    most_oversubscription: float = Field(default=8.0, ge=1)
+    """How far that grows by itself while slow environments leave the rollout replicas idle; 1: not at all."""
     sweep_s: float = Field(default=300.0, gt=0)
     """How often messages and blobs that nothing needs any more are looked for."""

@@ -322,6 +322,20 @@ async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str
     return [(row.task, row.number) for row in found]
 
 
+_left = func.extract("epoch", groups.c.deadline_at - _now) / func.extract("epoch", _timeout)
+_SPENT = Statement(
+    select(tasks.c.pool, func.max(1 - _left).label("share"))
+    .join(tasks, tasks.c.id == groups.c.task)
+    .where(in_state(groups.c.state, GroupState.OPEN))
+    .group_by(tasks.c.pool)
+)
+
+
+async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
+    """By pool, the share of its time that the open group has spent which has spent most, by NATS's clock, where it is `now_s`."""
+    return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
+
+
 async def last_sequence(connection: AsyncConnection) -> int:
     """The highest sequence of a scored message that ever counted."""
     return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())
