@@ -78,6 +78,7 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
         lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
         work_in_flight,
         lambda connection: groups.overdue_groups(connection, time.time() - 1000),
+        lambda connection: groups.time_spent(connection, time.time()),
         lambda connection: evaluations.overdue_groups(connection, time.time()),
         lambda connection: groups.unbatched_groups(connection, {"t0": PAST, "t1": PAST}),
         lambda connection: steps.first_needed_sequences(connection, ["t0", "t1"]),
