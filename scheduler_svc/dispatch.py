@@ -85,10 +85,25 @@ async def _claims(
     """
     pools = set(with_room)
     held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE) if waiting.evaluations else Claims([], {})
+    if len(held_out.tasks) >= AT_ONCE:
+        held_out += await _evaluations_short_of_places(connection, held_out, with_room, in_flight)
     if policy is not Policy.ASYNCHRONOUS:
         return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
     found = await tasks.next_in_line(connection, pools, most=AT_ONCE)
     return held_out + found + await _short_of_places(connection, found, with_room, in_flight)
+
+
+async def _evaluations_short_of_places(
+    connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
+) -> Claims:
+    """Of tasks that hold no more than they are owed, and are not among those that were `seen`."""
+    more = Claims([], {})
+    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items():
+        known = {task.task for task in (*seen.tasks, *more.tasks)}
+        more += await tasks.evaluations_in_line(
+            connection, {pool}, most=AT_ONCE, but_tenants=places.tenants_with_enough(), but_tasks=places.tasks_with_enough() | known
+        )
+    return more
 
 
 async def _short_of_places(
@@ -101,15 +116,16 @@ async def _short_of_places(
     more = Claims([], {})
     if len(seen.tasks) < AT_ONCE:  # they are all that wait
         return more
+    seen_of = Counter(task.tenant for task in seen.tasks)  # of all pools: so many of each tenant were looked for
     for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items():
         line = [task for task in seen.tasks if task.pool == pool]
         needed = min(AT_ONCE, places.room_for(line))
-        by_tenant = Counter(task.tenant for task in line)
+        tenants = {task.tenant for task in line}
         short = Counter(task.tenant for task in line if places.task_is_short(task.tenant, task.task))
-        if len(seen.tenants) >= AT_ONCE and sum(map(places.tenant_is_short, by_tenant)) < needed:
-            passed = places.tenants_with_enough() | by_tenant.keys()
+        if len(seen.tenants) >= AT_ONCE and sum(map(places.tenant_is_short, tenants)) < needed:
+            passed = places.tenants_with_enough() | tenants
             more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tenants=passed)
-        if any(count >= AT_ONCE and short[tenant] < needed for tenant, count in by_tenant.items()):
+        if any(count >= AT_ONCE and short[tenant] < needed for tenant, count in seen_of.items()):
             known = {task.task for task in (*seen.tasks, *more.tasks)}
             more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | known)
     return more

@@ -157,14 +157,18 @@ async def plan_again(connection: AsyncConnection, found: Collection[GroupKey], *
         return {}
     old, new = evaluation_groups.c, evaluation_groups.c.number + add
     values = (old.task, new, old.version, old.prompt, old.size, literal(EvaluationGroupState.PLANNED.value))
-    chosen = (keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
+    chosen = select(*values).where(keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
     names = ["task", "number", "version", "prompt", "size", "state"]
-    await connection.execute(insert(evaluation_groups).from_select(names, select(*values).where(*chosen)), keys(found))
-    of_them = (keyed(evaluation_members.c.task, evaluation_members.c.number),)
-    await connection.execute(update(evaluation_members).where(*of_them).values(number=evaluation_members.c.number + add), keys(found))
-    gone = delete(evaluation_groups).where(*chosen).returning(old.task, old.charged_tokens)
+    moved = insert(evaluation_groups).from_select(names, chosen).returning(old.task, old.number)
+    # The rest is of these alone: others have ended since they were found late.
+    among = keys([(row.task, row.number - add) for row in (await connection.execute(moved, keys(found))).all()])
+    members = evaluation_members.c
+    await connection.execute(
+        update(evaluation_members).where(keyed(members.task, members.number)).values(number=members.number + add), among
+    )
+    gone = delete(evaluation_groups).where(keyed(old.task, old.number)).returning(old.task, old.charged_tokens)
     charged: dict[str, float] = {}
-    for row in (await connection.execute(gone, keys(found))).all():
+    for row in (await connection.execute(gone, among)).all():
         charged[row.task] = charged.get(row.task, 0.0) + row.charged_tokens
     return charged
 

@@ -321,6 +321,8 @@ _EVALUATIONS_IN_LINE = Statement(
         tasks.c.id.in_(select(evaluations.c.task).where(in_state(evaluations.c.state, EvaluationState.RUNNING))),
         tasks.c.state == TaskState.RUNNING,
         tasks.c.pool == any_of("pools"),
+        tasks.c.tenant != all_of("but_tenants"),
+        tasks.c.id != all_of("but_tasks"),
         select(evaluation_groups.c.number).where(*_planned).exists(),
     )
     .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
@@ -328,9 +330,12 @@ _EVALUATIONS_IN_LINE = Statement(
 )
 
 
-async def evaluations_in_line(connection: AsyncConnection, pools: Collection[str], *, most: int) -> Claims:
-    """The same for groups of evaluations: of running tasks whose evaluations have groups that wait to be opened."""
-    found_rows = await _EVALUATIONS_IN_LINE.run(connection, {"pools": sorted(pools), "most": most})
+async def evaluations_in_line(
+    connection: AsyncConnection, pools: Collection[str], *, most: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
+) -> Claims:
+    """The same for groups of evaluations: of `most` running tasks whose evaluations have groups that wait to be opened."""
+    but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
+    found_rows = await _EVALUATIONS_IN_LINE.run(connection, {"pools": sorted(pools), "most": most} | but)
     found = _claims(found_rows)
     for row, task in zip(found_rows, found.tasks, strict=True):
         task.evaluate(row.size)

@@ -106,6 +106,7 @@ def test_nobody_is_next_when_no_pace_is_left() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20), st.floats(500, 1000)), min_size=1, max_size=12))
 def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: list[tuple[str, int, float]]) -> None:
+    """Of groups whose tokens differ by so much that the places that everybody is owed do not decide."""
     tasks = [share(f"t{i}", tenant, allowance=10**6, group_tokens=tokens) for i, (tenant, _, tokens) in enumerate(described)]
     shares = tenants(**{tenant: 1.0 for tenant, _, _ in described})
     groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {}, most=10**6)

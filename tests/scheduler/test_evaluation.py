@@ -11,6 +11,7 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Evaluation, parse_spec
+from scheduler_svc import evaluating
 from scheduler_svc.cleaning import needed_blobs
 from scheduler_svc.doctor.record import examine_record
 from scheduler_svc.evaluation import (
@@ -25,6 +26,7 @@ from scheduler_svc.evaluation import (
     prompt_seed,
     result_of,
 )
+from scheduler_svc.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 from tests.scheduler.test_clocks import disturb
@@ -216,6 +218,29 @@ async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_
             "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
         )
         assert charged == booked
+        await clean(world)
+
+
+async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row > FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
+        await eventually(lambda: sum(map(evaluates, stages.opened)) == 4)
+
+        async def first_has_ended() -> bool:
+            return await world.rows(f"SELECT state FROM evaluation_groups WHERE number = {FIRST_GROUP}") == [("ended",)]
+
+        await eventually(first_has_ended)
+        late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
+        async with world.database.transaction() as connection:
+            by_id = {task.id: task for task in await tasks.lock_tasks(connection, ["a"])}
+            await evaluating.end_overdue(connection, by_id, late, calm_s=0.0)
+        assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
+            (FIRST_GROUP,),
+            (FIRST_GROUP + 1 + AGAIN,),
+        ]
+        await world.bus.publish(control("cancel", "a"))
+        await world.event("a", "cancelled")
         await clean(world)
 
 

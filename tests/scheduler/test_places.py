@@ -128,9 +128,8 @@ async def test_tenant_whose_environment_hangs_keeps_nobody_from_sampling(bus: Bu
         raw = spec(limits={"episode_timeout_s": 5}, steps=50)
         raw["algorithm"] |= {"groups_per_step": 16}
         await world.submit("hangs", raw)
-        await eventually(lambda: len(stages.opened) == 6)
+        await eventually(lambda: len(stages.opened) >= 6)
         await world.submit("works", spec(tenant="other"))
         await world.event("works", "step", tenant="other")
-        [(given_up,)] = await world.rows("SELECT count(*) FROM groups WHERE task = 'hangs' AND state = 'void'")
-        assert given_up < 12
+        assert await world.rows("SELECT state FROM tasks WHERE id = 'hangs'") == [("running",)]  # and did not have to fail first
         await world.event("works", "finished", tenant="other")
