@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -96,13 +96,16 @@ async def _claims(
 async def _evaluations_short_of_places(
     connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
 ) -> Claims:
-    """Of tasks that hold no more than they are owed, and are not among those that were `seen`."""
+    """Of tenants, and of tasks, that hold less than they are owed and are not among those that were `seen`."""
     more = Claims([], {})
-    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items():
+
+    async def look(pool: str, *, but_tenants: Set[str] = frozenset(), but_tasks: Set[str] = frozenset()) -> Claims:
         known = {task.task for task in (*seen.tasks, *more.tasks)}
-        more += await tasks.evaluations_in_line(
-            connection, {pool}, most=AT_ONCE, but_tenants=places.tenants_with_enough(), but_tasks=places.tasks_with_enough() | known
-        )
+        return await tasks.evaluations_in_line(connection, {pool}, most=AT_ONCE, but_tenants=but_tenants, but_tasks=but_tasks | known)
+
+    for pool, places in places_of(seen.tasks, seen.tenants, with_room, in_flight).items():
+        more += await look(pool, but_tenants=places.tenants_with_enough())
+        more += await look(pool, but_tasks=places.tasks_with_enough())
     return more
 
 

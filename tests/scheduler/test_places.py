@@ -16,7 +16,7 @@ from scheduler_svc.database import Database
 from scheduler_svc.fairness import TaskShare, TenantShare
 from scheduler_svc.places import OWED, Capacity, InFlight, Load, Places
 from scheduler_svc.policy import Policy
-from scheduler_svc.queries import tasks
+from scheduler_svc.queries import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
@@ -87,29 +87,39 @@ def test_a_pool_of_unknown_cache_counts_sequences() -> None:
     assert Load(5, 100.0).share_of(Capacity(10, 0.0)) == 0.5
 
 
+@pytest.mark.parametrize("pools", [("tiny",), ("tiny", "large")])
+@pytest.mark.parametrize("work", ["training", "evaluations"])
 @pytest.mark.parametrize("owners", ["a tenant each", "one tenant"])
-async def test_who_is_short_of_places_is_found_behind_many_that_are_less_served(database_url: str, owners: str) -> None:
+async def test_who_is_short_of_places_is_found_behind_many_that_are_less_served(
+    database_url: str, owners: str, work: str, pools: tuple[str, ...]
+) -> None:
     """More hold places, and want more, than a look at the least served shows."""
-    hogs = [f"t{number:02}" for number in range(dispatch.AT_ONCE + 4)]
-    capacity = {"tiny": Capacity(4 * len(hogs), 10**9)}
+    hogs = [f"t{number:02}" for number in range((dispatch.AT_ONCE + 4) * len(pools))]
+    held_in = "groups" if work == "training" else "evaluation_groups"
+    capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
     database = await Database.connect(database_url)
     try:
         async with database.transaction() as connection:
-            for task in [*hogs, "short"]:
-                raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", steps=100)
+            for number, task in enumerate([*hogs, "short"]):
+                pool = pools[number % len(pools)]
+                raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
                 raw["algorithm"] |= {"groups_per_step": 50}
                 await tasks.add_task(connection, task, parse_spec(raw))
+                if work == "evaluations":
+                    await evaluations.add(connection, task, 0, None, range(50), size=2)
+                    await connection.execute(text("UPDATE tasks SET admitted = 100"))  # as much as training may be ahead
             await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
         await _admit_all(database, capacity)
         async with database.transaction() as connection:
-            held = (await connection.execute(text("SELECT task, count(*) FROM groups GROUP BY task"))).all()
+            held = (await connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
             assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
             await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
             await connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
-            await connection.execute(text("DELETE FROM groups WHERE task = 't00' AND number = 0"))
+            await connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
         await _admit_all(database, capacity)
         async with database.transaction() as connection:
-            assert (await connection.execute(text("SELECT count(*) FROM groups WHERE task = 'short'"))).scalar_one() == 1
+            opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
+            assert (await connection.execute(opened)).scalar_one() == 1
     finally:
         await database.close()
 
