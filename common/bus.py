@@ -54,6 +54,7 @@ from common.streams import (
 )
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 TRACE_HEADER = "traceparent"
 SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
@@ -307,11 +308,11 @@ class Bus:
         """
         for stream in streams:
             config = _configuration(stream, replicas)
-            await self._patiently(lambda config=config: self._declare_stream(config))
+            await self.patiently(lambda config=config: self._declare_stream(config))
         for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
-            await self._patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
-        await self._patiently(lambda: self._declare_blobs(replicas))
-        await self._patiently(self._read_clock)
+            await self.patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
+        await self.patiently(lambda: self._declare_blobs(replicas))
+        await self.patiently(self._read_clock)
 
     async def _declare_stream(self, config: api.StreamConfig) -> None:
         assert config.name is not None and config.num_replicas is not None
@@ -352,16 +353,21 @@ class Bus:
         if (config.num_replicas or 1) < replicas:
             await self._js.update_stream(config.evolve(num_replicas=replicas))
 
-    async def _patiently(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Run `action` until it succeeds; JetStream may still be starting."""
+    async def patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+        """What `action` returns, tried until JetStream answers: it may be starting, or have more to do than it can answer in time.
+
+        Raises: Fatal when a declaration is refused; Away when this connection is closed.
+        """
         attempt = 0
         while True:
             try:
                 return await action()
-            except (TimeoutError, NatsError, OSError) as error:
+            except (TimeoutError, NatsError, OSError, Away) as error:
                 attempt += 1
                 if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
                     raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
+                if self._client.is_closed:
+                    raise Away("the connection to NATS is closed") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(_backoff_s(attempt))
 
@@ -462,8 +468,8 @@ class Bus:
 
     @asynccontextmanager
     async def _pulling(self, consumer: Consumer) -> AsyncGenerator["_Pull"]:
-        await self._patiently(lambda: self._declare_consumer(consumer))
-        pull = _Pull(self._client, consumer, lambda: self._patiently(lambda: self._declare_consumer(consumer)))
+        await self.patiently(lambda: self._declare_consumer(consumer))
+        pull = _Pull(self._client, consumer, lambda: self.patiently(lambda: self._declare_consumer(consumer)))
         await pull.start()
         self._pulls.append(pull)
         try:
@@ -584,9 +590,12 @@ class Bus:
         `last_only` starts with the last of each subject; `new_only` with the next that arrives.
         """
         policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
-        subscription = await self._js.subscribe(
-            subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=5.0, config=api.ConsumerConfig(deliver_policy=policy)
-        )
+
+        async def subscribe() -> JetStreamContext.PushSubscription:
+            config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
+            return await self._js.subscribe(subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=5.0, config=config)
+
+        subscription = await self.patiently(subscribe)
         try:
             async for message in subscription.messages:
                 yield _delivery(message)
@@ -725,7 +734,11 @@ class Bus:
 
     async def watch_values(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
         """(key, value) of every entry, then of every change; None when deleted. Entries that expire say nothing."""
-        watcher = await (await self._bucket(bucket)).watchall()
+
+        async def watch() -> KeyValue.KeyWatcher:
+            return await (await self._bucket(bucket)).watchall()
+
+        watcher = await self.patiently(watch)
         try:
             async for entry in watcher:
                 if entry is None:

@@ -25,8 +25,9 @@ class Tasks:
         return self._states.get(task) in LIVE
 
     async def read(self, bus: Bus) -> None:
-        """Learn every state there is now."""
-        self._states = {status.task: status.state for status in await bus.all_values(TASKS_BUCKET, TaskStatus)}
+        """Learn every state there is now, as soon as NATS tells."""
+        found = await bus.patiently(lambda: bus.all_values(TASKS_BUCKET, TaskStatus))
+        self._states = {status.task: status.state for status in found}
 
     async def endings(self, bus: Bus) -> AsyncIterator[str]:
         """Ids of tasks that are not live, each as soon as that is known."""

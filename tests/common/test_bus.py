@@ -15,9 +15,10 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
-from common.bus import PING_EVERY_S, PINGS_UNANSWERED, Bus, Delivery, Handler, Outgoing, Slots
+from common.bus import PING_EVERY_S, PINGS_UNANSWERED, PUBLISH_TIMEOUT_S, Bus, Delivery, Handler, Outgoing, Slots
 from common.errors import Away, Fatal, Reject, Retry
-from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask
+from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
+from common.tasks import Tasks
 from marlaas import servers
 from marlaas.servers import Command
 from tests.chaos.clock import Clocks
@@ -377,6 +378,28 @@ async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str,
             wire.speak()
             await eventually(lambda: behind.is_connected)
             assert await behind.publish(job("a")) == 1
+        finally:
+            await behind.close()
+
+
+async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str, bus: Bus) -> None:
+    status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="finished", version=1, steps=1, submitted_s=0, updated_s=0)
+    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
+    async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
+        behind, tasks = await Bus.connect(servers.nats_url(wire.port), "behind the wire"), Tasks()
+        try:
+            wire.silence()
+            told = asyncio.gather(
+                anext(aiter(behind.follow(streams.FAILED, "failed.>"))),
+                anext(aiter(behind.watch_values(streams.TASKS_BUCKET, TaskStatus))),
+                tasks.read(behind),
+            )
+            finished, _ = await asyncio.wait([told], timeout=PUBLISH_TIMEOUT_S + 1)
+            assert not finished, "none of them gives up"
+            wire.speak()
+            await asyncio.wait_for(told, timeout=60)
+            assert tasks.is_dropped("a")
         finally:
             await behind.close()
 
