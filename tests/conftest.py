@@ -43,7 +43,7 @@ def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen
         yield process
     finally:
         process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; SIGTERM would wait for its clients
-        process.wait(timeout=100)
+        process.wait(timeout=250)
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +84,7 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
         await bus.close()
 
 
-async def eventually(condition: object, timeout_s: float = 60.0) -> None:
+async def eventually(condition: object, timeout_s: float = 240.0) -> None:
     """Wait until `condition()` (plain or async) is true; a machine may be slow."""
     assert callable(condition)
     async with asyncio.timeout(timeout_s):

@@ -8,17 +8,25 @@ What follows the last `####` of an answer is the answer; without one it is the w
 searched for its final answer: a boxed one, then "the answer is …", then the last number.
 """
 
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify.errors import TimeoutException
 
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
 
-PARSE_TIMEOUT_S = 5
-"""math-verify's alarm, so this environment runs in the main thread of a worker process."""
+GRADING_S = 10.0
+"""Of computing, for one reply; one that takes longer is wrong. math-verify has an alarm of its own, but that rings by the clock on the
+wall: on a busy machine a right answer would be wrong, and nobody told."""
 MAX_REPLY_CHARS = 20_000
 """Of the end of a reply, where the answer is; parsing is slower than linear."""
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # or it says in every process that its alarm is off
 
 
 class MathProblems(Environment[str]):
@@ -57,9 +65,11 @@ class MathProblems(Environment[str]):
         return Opening([*messages, ChatMessage(role="user", content=question)], state=final_answer(row[self._answer]))
 
     async def step(self, state: str, reply: Reply) -> Turn[str]:
-        found = _parsed(reply.text[-MAX_REPLY_CHARS:])
-        correct = float(bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=PARSE_TIMEOUT_S))
-        return Finish(correct, {"correct": correct, "answered": float(bool(found))})
+        found, is_correct = None, False
+        with suppress(TimeoutException), _computing_at_most(GRADING_S):
+            found = _parsed(reply.text[-MAX_REPLY_CHARS:])
+            is_correct = bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=None)
+        return Finish(float(is_correct), {"correct": float(is_correct), "answered": float(bool(found))})
 
     async def gold(self, state: str) -> str:
         return f"The answer is ${state}$."
@@ -73,4 +83,20 @@ def final_answer(answer: str) -> str:
 
 def _parsed(text: str) -> Any:
     """Expressions that mean the same answer; empty when there is none. `Any` because they are sympy's."""
-    return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=PARSE_TIMEOUT_S)
+    return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None)
+
+
+@contextmanager
+def _computing_at_most(computing_s: float) -> Iterator[None]:
+    """Ends what this process computes, in its main thread, after so much of its own time. Raises: TimeoutException."""
+
+    def end(*_: object) -> None:
+        raise TimeoutException
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, computing_s, computing_s)  # again: math-verify goes on to the next pair after the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -6,7 +6,7 @@ from env_svc.sandboxes.monty import MontySandbox
 from env_svc.sandboxes.sandbox import MIB, Bounds
 from env_svc.tools.tool import Arguments, CallError, Tool
 
-BOUNDS = Bounds(time_s=0.5, memory_bytes=16 * MIB, output_bytes=4096)
+BOUNDS = Bounds(time_s=2.0, memory_bytes=16 * MIB, output_bytes=4096)
 LONGEST = 500
 """Characters of an expression."""
 FUNCTIONS = ("abs", "round", "min", "max", "sqrt")

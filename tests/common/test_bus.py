@@ -15,7 +15,7 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
-from common.bus import PING_EVERY_S, PINGS_UNANSWERED, PUBLISH_TIMEOUT_S, Bus, Delivery, Handler, Outgoing, Slots
+from common.bus import PUBLISH_TIMEOUT_S, Bus, Delivery, Handler, Outgoing, Slots
 from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
 from common.tasks import Tasks
@@ -177,7 +177,7 @@ async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -
         yield
 
     async with consuming(bus, handler, consumer=patient):
-        await eventually(lambda: attempts == [2], timeout_s=40)
+        await eventually(lambda: attempts == [2])
 
 
 async def test_shutdown_returns_what_has_only_just_come(bus: Bus) -> None:
@@ -195,7 +195,7 @@ async def test_shutdown_returns_what_has_only_just_come(bus: Bus) -> None:
             await asyncio.wait(publishing, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*publishing)
     async with consuming(bus, handler, slots=64, consumer=patient):
-        await eventually(lambda: len(seen) == sent, timeout_s=40)
+        await eventually(lambda: len(seen) == sent)
 
 
 async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:
@@ -206,7 +206,7 @@ async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:
     async with consuming(bus, handler) as runner:
         await bus.publish(job("a"))
         with pytest.raises(ExceptionGroup):
-            await asyncio.wait_for(asyncio.shield(runner), 30)
+            await asyncio.wait_for(asyncio.shield(runner), 250)
     assert await bus.backlog(streams.JOBS) == 1
 
 
@@ -226,7 +226,7 @@ async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: B
     await bus.publish(job("a"))
     for life in range(3):
         runner = asyncio.create_task(bus.consume(deadly, handler, Slots(1)))
-        await (eventually(buried) if life == 2 else asyncio.wait([runner], timeout=30))
+        await (eventually(buried) if life == 2 else asyncio.wait([runner], timeout=250))
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
     assert taken == [1, 2]
@@ -341,7 +341,7 @@ async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: 
     await bus.publish(job("a"))
     await handling.wait()
     runner.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(250):
         await asyncio.gather(runner, return_exceptions=True)
     assert runner.cancelled()
 
@@ -355,7 +355,7 @@ async def test_service_waits_while_its_credentials_are_refused_and_goes_on_once_
             await Bus.connect(url, "test")
         assert not waiting.done()
     with running(with_password(servers.nats_command(tmp_path, port), "right"), port, tmp_path / "nats.log"):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(250):
             bus = await waiting
         assert bus.is_connected
         await bus.close()
@@ -373,7 +373,7 @@ async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str,
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
         try:
             wire.silence()
-            await eventually(lambda: not behind.is_connected, timeout_s=PING_EVERY_S * (PINGS_UNANSWERED + 3))
+            await eventually(lambda: not behind.is_connected)
             wire.cut()
             wire.speak()
             await eventually(lambda: behind.is_connected)
@@ -398,7 +398,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
             finished, _ = await asyncio.wait([told], timeout=PUBLISH_TIMEOUT_S + 1)
             assert not finished, "none of them gives up"
             wire.speak()
-            await asyncio.wait_for(told, timeout=60)
+            await asyncio.wait_for(told, timeout=250)
             assert tasks.is_dropped("a")
         finally:
             await behind.close()
@@ -416,7 +416,7 @@ async def test_connection_that_is_closed_for_good_ends_the_service(nats_url: str
     bus = await Bus.connect(nats_url, "closed")
     await bus._client.close()
     with pytest.raises(Fatal, match="NATS has closed the connection"):
-        await asyncio.wait_for(bus.broken(), timeout=20)
+        await asyncio.wait_for(bus.broken(), timeout=250)
 
 
 CLOCKS = """
@@ -440,7 +440,7 @@ def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp
         pytest.skip("no C compiler here, so no process can be given a clock of its own")
     env = os.environ | clocks.environment("here")
     clocks.jump("here", ahead_s)
-    said = subprocess.run([sys.executable, "-c", CLOCKS, nats_url], env=env, capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run([sys.executable, "-c", CLOCKS, nats_url], env=env, capture_output=True, text=True, timeout=250, check=True)
     own_s, shared_s = map(float, said.stdout.split())
     assert abs(own_s - ahead_s - time.time()) < 60
     assert abs(shared_s - time.time()) < 60

@@ -25,8 +25,6 @@ JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=5.0)
 MORE = 50
 """Messages that must come through after each event."""
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:

@@ -25,7 +25,7 @@ def visited(setting: str | None) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
     if setting is not None:
         env["MARLAAS_CRASH_POINT"] = setting
-    return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=250)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,8 +23,6 @@ from tests.conftest import eventually, running
 PATIENCE_S = 120.0
 """A bound; it takes seconds."""
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @dataclass(frozen=True)
 class Process:

@@ -67,7 +67,7 @@ class Killer(Well):
 
 def checked(name: str, *more: str) -> "subprocess.CompletedProcess[str]":
     argv = [sys.executable, "-m", "env_svc.check", name, "--rows", "3", *more]
-    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=250)
 
 
 def test_fit_environment_passes_and_its_trajectory_is_shown() -> None:

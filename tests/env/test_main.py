@@ -25,8 +25,6 @@ from common.messages import (
 from common.spec import Environment, Limits, Sampling
 from tests.conftest import eventually
 
-START_TIMEOUT_S = 60.0
-
 
 @contextmanager
 def replica(nats_url: str, log: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -62,7 +60,7 @@ async def ready(bus: Bus) -> ReplicaReport:
     async def listed() -> bool:
         return bool(await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))
 
-    await eventually(listed, START_TIMEOUT_S)
+    await eventually(listed)
     return (await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
 
 
@@ -96,7 +94,7 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
             limits=Limits(),
             row=0,
             seed=1,
-            deadline_s=time.time() + 60,
+            deadline_s=time.time() + 500,
         )
         await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
 
@@ -110,7 +108,7 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         below = processes_of(process.pid)
         assert len(below) >= 4
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) == 0
+        assert process.wait(timeout=250) == 0
         await eventually(lambda: not any(map(lives, below)))
 
         async def unlisted() -> bool:
@@ -146,7 +144,7 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
         limits=Limits(max_turns=8),
         row=0,
         seed=1,
-        deadline_s=time.time() + 110,
+        deadline_s=time.time() + 500,
     )
     gate, asked = tmp_path / "gate", streams.sample("tiny", "t", "0-0")
 
@@ -157,7 +155,7 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
             message = await bus.last(streams.PROMPTS, asked)
             return message is not None and message.read(SampleTurns).members[0].turn == turn
 
-        await eventually(wanted, 90)
+        await eventually(wanted)
         message = await bus.last(streams.PROMPTS, asked)
         assert message is not None
         request = message.read(SampleTurns).members[0]
@@ -195,7 +193,7 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
 
 def test_wrong_setting_is_one_line() -> None:
     environment = {**os.environ, "MARLAAS_ENV_WORKERS": "many"}
-    ended = subprocess.run([sys.executable, "-m", "env_svc"], env=environment, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-m", "env_svc"], env=environment, capture_output=True, text=True, timeout=250)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert "MARLAAS_ENV_WORKERS" in ended.stderr
@@ -204,5 +202,5 @@ def test_wrong_setting_is_one_line() -> None:
 async def test_family_that_is_not_installed_ends_the_process(bus: Bus, nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with replica(nats_url, log, families="reasoning_gim") as process:
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=250) == 1
     assert "no environment family 'reasoning_gim' is installed here; did you mean 'reasoning_gym'?" in log.read_text()

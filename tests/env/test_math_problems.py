@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from env_svc import rows
+from env_svc.builtin import math_problems
 from env_svc.builtin.math_problems import MathProblems, final_answer
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.rows import row_at
@@ -43,6 +44,17 @@ def graded(gold: str, reply: str) -> tuple[float, float]:
     assert isinstance(turn, Finish)
     assert turn.reward == turn.components["correct"]
     return turn.components["correct"], turn.components["answered"]
+
+
+def test_reply_that_takes_too_long_to_grade_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object, **options: object) -> bool:
+        while True:
+            pass
+
+    monkeypatch.setattr(math_problems, "GRADING_S", 0.3)
+    for step, answered in (("verify", 1.0), ("parse", 0.0)):
+        monkeypatch.setattr(math_problems, step, endless)
+        assert graded("72", "The answer is 72.") == (0.0, answered)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +168,7 @@ def test_copy_of_a_hugging_face_data_set_may_lie_in_the_data_folder(tmp_path: Pa
     paths = [ROOT] if real else [ROOT, Path(__file__).parent / "guests" / "standins"]
     variables = {"MARLAAS_ENV_DATA": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
     variables |= {"HF_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
-    ended = subprocess.run([real or sys.executable, "-c", READ], env=variables, stdout=subprocess.PIPE, check=True, timeout=100)
+    ended = subprocess.run([real or sys.executable, "-c", READ], env=variables, stdout=subprocess.PIPE, check=True, timeout=250)
     read = json.loads(ended.stdout)
     assert read["train"] == [GSM8K, GSM8K]
     assert read["test"] == ["Another?"]

@@ -22,7 +22,7 @@ from env_svc.settings import EnvSettings
 from tests.conftest import eventually
 from tests.env.sandboxing import DOCKER_URL, KINDS, sandbox_of
 
-BOUNDS = Bounds(time_s=5.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
+BOUNDS = Bounds(time_s=10.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
 SECRET = "the-secret-of-the-host"
 
 
@@ -33,7 +33,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     try:
         yield sandbox
     finally:
-        async with asyncio.timeout(50):  # whatever ran: no run holds up its container's removal
+        async with asyncio.timeout(250):  # whatever ran: no run holds up its container's removal
             await sandbox.close()
 
 
@@ -96,8 +96,9 @@ async def test_network_is_out_of_reach(sandbox: Sandbox) -> None:
 async def test_files_of_the_host_are_out_of_reach(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     tmp_path.chmod(0o777)
-    Path("/tmp/marlaas-secret").write_text(SECRET)
-    places = [tmp_path / "secret", "/tmp/marlaas-secret", f"/proc/{os.getpid()}/root{tmp_path}/secret", f"/proc/1/root{tmp_path}/secret"]
+    shared = Path(f"/tmp/marlaas-secret-{os.getpid()}")
+    shared.write_text(SECRET)
+    places = [tmp_path / "secret", shared, f"/proc/{os.getpid()}/root{tmp_path}/secret", f"/proc/1/root{tmp_path}/secret"]
     for place in [*places, Path(__file__), Path.home() / ".bashrc", "/etc/shadow", "/root/.ssh/id_rsa", "/var/run/docker.sock"]:
         ran = await sandbox.run(f"print(open('{place}').read())", BOUNDS)
         assert not ran.is_complete and not ran.output, f"it could read {place}"
@@ -105,7 +106,7 @@ async def test_files_of_the_host_are_out_of_reach(sandbox: Sandbox, tmp_path: Pa
         ran = await sandbox.run(f"open('{place}', 'w').write('x')", BOUNDS)
         assert not ran.is_complete, f"it could write {place}"
     assert not (tmp_path / "new").exists()
-    Path("/tmp/marlaas-secret").unlink()
+    shared.unlink()
 
 
 async def test_environment_variables_stay_outside(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ async def test_daemon_does_not_outlive_its_run(sandbox: Sandbox) -> None:
     source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nprint('parent')"
     started = time.monotonic()
     await sandbox.run(source, BOUNDS)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 100
     await eventually(lambda: not processes_of_runs())
 
 
@@ -185,7 +186,7 @@ async def test_endless_output_is_cut_and_ends_the_run(sandbox: Sandbox, stream: 
 
 async def test_pipes_that_are_full_do_not_hold_up_the_end(sandbox: Sandbox) -> None:
     flood = "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n    os.write(2, b'x' * 65536)"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(250):
         for source in (flood, "print('x' * 10**7, flush=True)") * 4:
             assert not (await sandbox.run(source, BOUNDS)).is_complete
 
@@ -204,7 +205,7 @@ async def test_endless_loop_is_ended(sandbox: Sandbox, source: str) -> None:
     started = time.monotonic()
     ran = await sandbox.run(source, Bounds(time_s=0.5))
     assert not ran.is_complete and ran.output == ""
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
     assert await still_works(sandbox)
 
 
@@ -301,7 +302,7 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
         left = await sandbox._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
         return not {one["Id"] for one in left} & set(waiting)
 
-    await eventually(swept, timeout_s=90)
+    await eventually(swept)
     await sandbox.close()
 
 

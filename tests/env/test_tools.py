@@ -56,7 +56,7 @@ class Table:
 @pytest.fixture
 async def table(workers: Workers) -> AsyncIterator[Table]:
     toolbox = Toolbox()
-    yield Table(ToolPlayer(Player(workers, call_timeout_s=10.0), toolbox))
+    yield Table(ToolPlayer(Player(workers, call_timeout_s=60.0), toolbox))
     await toolbox.close()
 
 
@@ -250,7 +250,10 @@ async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path
     assert (tmp_path / "trace").read_text() == "tried\n"
 
 
-async def test_server_that_is_away_is_not_tried_once_for_every_message(table: Table, tmp_path: Path) -> None:
+async def test_server_that_is_away_is_not_tried_once_for_every_message(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("env_svc.once.FAILURE_S", 600.0)
     environment = environment_of(TALK, cage(tmp_path, away=True))
     outcomes = await asyncio.gather(*(table.play(environment, Open(row, 0)) for row in range(20)))
     outcomes.append(await table.play(environment, Open(20, 0)))
@@ -261,7 +264,7 @@ async def test_server_that_is_away_is_not_tried_once_for_every_message(table: Ta
 async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, tmp_path: Path) -> None:
     toolbox = Toolbox()
     table = Table(ToolPlayer(Player(workers, call_timeout_s=0.2), toolbox))
-    (late,) = await table.play(environment_of(TALK, cage(tmp_path)), Open(0, 0))
+    (late,) = await table.play(environment_of(COMPUTING, cage(tmp_path)), Open(0, 0))
     assert late == Failed("the tools were not ready within 0.2 s", is_infrastructure=True)
     await toolbox.close()
 

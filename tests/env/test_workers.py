@@ -23,12 +23,12 @@ def steps(*replies: str) -> list[Call]:
 
 
 def job_of(calls: Sequence[Call]) -> Job:
-    return Job("t", NAME, {}, calls, 10.0, time.monotonic() + 60.0)
+    return Job("t", NAME, {}, calls, 60.0, time.monotonic() + 500.0)
 
 
-async def run(workers: Workers, calls: Sequence[Call], *, task: str = "t", name: str = NAME, timeout_s: float = 10.0) -> list[Outcome]:
+async def run(workers: Workers, calls: Sequence[Call], *, task: str = "t", name: str = NAME, timeout_s: float = 60.0) -> list[Outcome]:
     found: dict[int, Outcome] = {}
-    async for batch in workers.run(Job(task, name, {}, calls, timeout_s, time.monotonic() + 60.0)):
+    async for batch in workers.run(Job(task, name, {}, calls, timeout_s, time.monotonic() + 500.0)):
         found.update(batch)
     assert sorted(found) == list(range(len(calls)))
     return [found[position] for position in range(len(calls))]
@@ -36,15 +36,16 @@ async def run(workers: Workers, calls: Sequence[Call], *, task: str = "t", name:
 
 async def test_calls_of_one_message_share_a_job(workers: Workers) -> None:
     calls = steps(*(f"reward {number}" for number in range(40)))
-    fewest = len(calls)
-    for _ in range(5):  # a busy machine may stop a worker for longer than a slice
+
+    async def come_together() -> bool:
         batches = [batch async for batch in workers.run(job_of(calls))]
         outcomes = dict(pair for batch in batches for pair in batch)
         assert [outcomes[position] for position in range(40)] == [
             Scored(float(number), {"length": float(len(str(number)))}) for number in range(40)
         ]
-        fewest = min(fewest, len(batches))
-    assert fewest == 1
+        return len(batches) == 1
+
+    await eventually(come_together)  # a busy machine may stop a worker for longer than a slice
 
 
 async def test_open_runs_in_another_process(workers: Workers) -> None:
@@ -83,7 +84,7 @@ async def test_worker_killed_while_idle_is_replaced_without_a_failure(workers: W
     (scored,) = await run(workers, steps("pid"))
     assert isinstance(scored, Scored)
     os.kill(int(scored.reward), signal.SIGKILL)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(250):
         while Path(f"/proc/{int(scored.reward)}").exists():
             await asyncio.sleep(0.02)
     after = await run(workers, steps("pid", "reward 2"))
@@ -100,7 +101,7 @@ async def test_exit_and_memory_hunger_are_failures_of_the_environment(workers: W
 
 
 async def test_wrong_options_fail_every_call(workers: Workers) -> None:
-    job = Job("t", "tests.env.toys:ComputingCountdown", {"start": "x"}, [Open(0, 0), Open(1, 0)], 10.0, time.monotonic() + 60.0)
+    job = Job("t", "tests.env.toys:ComputingCountdown", {"start": "x"}, [Open(0, 0), Open(1, 0)], 10.0, time.monotonic() + 500.0)
     outcomes = [outcome async for batch in workers.run(job) for _, outcome in batch]
     assert [isinstance(outcome, Failed) and "option 'start'" in outcome.reason for outcome in outcomes] == [True, True]
 
@@ -136,7 +137,7 @@ async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, 
 
 async def test_cancelled_job_frees_its_worker(workers: Workers, tmp_path: Path) -> None:
     jobs = [asyncio.ensure_future(run(workers, steps(f"await-file {tmp_path / 'never'}"), task=task, timeout_s=60)) for task in "aabb"]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(250):
         while workers.busy < 2:
             await asyncio.sleep(0.01)
     for job in jobs:

@@ -59,7 +59,7 @@ class Cage(ToolSource):
             written.write("tried\n")
         if self._away:
             raise ToolUnavailable("the cage is empty")
-        given_up_at = asyncio.get_running_loop().time() + 10.0
+        given_up_at = asyncio.get_running_loop().time() + 200.0
         while not self._gate.exists() and asyncio.get_running_loop().time() < given_up_at:
             await asyncio.sleep(0.01)
         return [Parrot()]

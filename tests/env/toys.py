@@ -159,7 +159,7 @@ class Heavy(Countdown):
         super().__init__()
         with Path(trace).open("a") as written:
             written.write("built\n")
-        given_up_at = time.monotonic() + 10.0
+        given_up_at = time.monotonic() + 200.0
         while not Path(gate).exists() and time.monotonic() < given_up_at:
             time.sleep(0.01)
 

@@ -27,7 +27,7 @@ name = "reasoning_gym:gcd"
 
 
 def marlaas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([MARLAAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run([MARLAAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=250)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, schedu
         await client.pause(task)
         await client.resume(task)
         await client.cancel(task, "enough")
-        assert await asyncio.wait_for(seen, 60) == ["accepted", "paused", "resumed", "cancelled"]
+        assert await asyncio.wait_for(seen, 250) == ["accepted", "paused", "resumed", "cancelled"]
         ended = await client.wait(task)
         assert (ended.state, ended.reason) == ("cancelled", "enough")
         with pytest.raises(ClientError, match="is cancelled already; there is nothing to pause"):
@@ -173,7 +173,7 @@ async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_pat
         with running(command, port, tmp_path / "nats.log"):
             await bus.publish(accepted("after"))
             # The follower's place in the stream was in the server's memory; after two missed heartbeats it begins anew.
-            assert (await asyncio.wait_for(first, 100)).task == "after"
+            assert (await asyncio.wait_for(first, 250)).task == "after"
 
 
 def test_new_ids_are_valid_and_differ() -> None:

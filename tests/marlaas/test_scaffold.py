@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def marlaas(folder: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-    return subprocess.run([sys.executable, "-c", CODE, *words], cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run([sys.executable, "-c", CODE, *words], cwd=folder, capture_output=True, text=True, timeout=250, env=environment)
 
 
 def test_written_package_passes_its_test_and_the_check(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_written_package_passes_its_test_and_the_check(tmp_path: Path) -> None:
     assert check.returncode == 0, check.stdout + check.stderr
     assert "from 1 to 5" in check.stdout
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=package, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "pytest", "-q"], cwd=package, capture_output=True, text=True, timeout=250,
         env=os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{ROOT}"},
     )  # fmt: skip
     assert "2 passed" in tests.stdout, tests.stdout
@@ -48,7 +48,7 @@ def test_installed_package_is_found_by_its_name(tmp_path: Path) -> None:
     marlaas(tmp_path, "envs", "new", "number_game")
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), "./number_game"]
-    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=250)
     check = marlaas(tmp_path, "envs", "check", "number_game", "--rows", "2", PYTHONPATH=f"{ROOT}{os.pathsep}{site}")
     assert check.returncode == 0, check.stdout + check.stderr
 

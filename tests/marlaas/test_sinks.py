@@ -100,7 +100,7 @@ def log_both(address: str, folder: Path, **environment: str) -> None:
     known = {"PATH", "LD_LIBRARY_PATH", "TMPDIR"} & os.environ.keys()
     inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", LOG_BOTH, address]
-    done = subprocess.run(command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
 
 

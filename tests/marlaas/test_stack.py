@@ -145,7 +145,7 @@ def test_start_after_a_crash_ends_what_was_left_and_keeps_the_ports(data: Path) 
     try:
         until(lambda: bool(processes.marked_with(stack.MARK, str(data))))  # a new process has no environment for a moment
         again = started(plan)
-        assert orphan.wait(timeout=10) == -signal.SIGTERM
+        assert orphan.wait(timeout=250) == -signal.SIGTERM
     finally:
         orphan.kill()
     assert again.supervisor != state.supervisor

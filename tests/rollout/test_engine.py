@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import Fatal, Reject
 from rollout_svc.engine import Engine, EngineSettings
+from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, wish
 
 
@@ -53,6 +54,11 @@ async def test_reply_that_is_cut_says_so(engine: Engine) -> None:
 
 
 async def test_later_turns_are_begun_before_first_turns_that_came_earlier(engine: Engine) -> None:
+    """Asked again where this process was so slow that the engine had room before later turns had come."""
+    await eventually(lambda: _later_turns_are_first(engine))
+
+
+async def _later_turns_are_first(engine: Engine) -> bool:
     ended: list[str] = []
 
     async def sampled(kind: str, priority: int, max_tokens: int) -> None:
@@ -66,7 +72,7 @@ async def test_later_turns_are_begun_before_first_turns_that_came_earlier(engine
                 runners.create_task(sampled(kind, priority, max_tokens))
     later = [place for place, kind in enumerate(ended) if kind == "later turn"]
     first = [place for place, kind in enumerate(ended) if kind == "first turn"]
-    assert sum(later) / places < sum(first) / places - places / 2
+    return sum(later) / places < sum(first) / places - places / 2
 
 
 async def test_adapters_in_one_batch_do_not_influence_each_other(engine: Engine, oracle: Oracle) -> None:
@@ -128,13 +134,16 @@ async def test_prompt_logprobs_are_at_temperature_one(engine: Engine, oracle: Or
 
 
 async def test_aborted_request_says_so_and_others_go_on(engine: Engine) -> None:
-    doomed = wish(max_tokens=400, stop_ids=[])
-    dying = asyncio.create_task(engine.sample(doomed))
-    other = asyncio.create_task(engine.sample(wish(max_tokens=60, stop_ids=[])))
-    await engine.sample(wish(max_tokens=1))  # by now both are inside
-    await engine.abort([doomed.request_id, "never-heard-of"])
-    assert (await dying).finish == "aborted"
-    assert (await other).finish == "length"
+    finish = "length"
+    while finish == "length":  # where the engine is done with it before this process gets to go on
+        doomed = wish(max_tokens=400, stop_ids=[])
+        dying = asyncio.create_task(engine.sample(doomed))
+        other = asyncio.create_task(engine.sample(wish(max_tokens=60, stop_ids=[])))
+        await engine.sample(wish(max_tokens=1))  # by now both are inside
+        await engine.abort([doomed.request_id, "never-heard-of"])
+        finish = (await dying).finish
+        assert (await other).finish == "length"
+    assert finish == "aborted"
 
 
 async def test_folder_that_is_no_adapter_is_rejected(engine: Engine, oracle: Oracle, tmp_path: Path) -> None:

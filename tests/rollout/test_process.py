@@ -26,7 +26,7 @@ async def ended(nats_url: str, tmp_path: Path, **settings: str) -> tuple[int, st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), 250)
     assert process.returncode is not None
     return process.returncode, output.decode()
 

@@ -62,7 +62,7 @@ class Stage:
     async def answer(self, group: GroupContext, *requests: TurnRequest) -> dict[int, SampledTurn]:
         """Ask and wait until every member is answered and the request is acknowledged."""
         await self.ask(group, *requests)
-        await eventually(lambda: len(self.turns(group)) == len(requests), timeout_s=60)
+        await eventually(lambda: len(self.turns(group)) == len(requests))
         await eventually(self.is_idle)
         return self.turns(group)
 
@@ -76,11 +76,10 @@ async def stage(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> Asy
         yield stage
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def endless(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncIterator[Stage]:
-    """As `stage`, but no token ends a turn: replies go on to their limit."""
-    async with performing(bus, engine, Chat(chat._tokenizer, []), adapters) as stage:
-        yield stage
+@pytest.fixture
+def endless(chat: Chat) -> Chat:
+    """No token ends a turn: replies go on to their limit."""
+    return Chat(chat._tokenizer, [])
 
 
 @asynccontextmanager
@@ -240,7 +239,7 @@ async def test_members_of_another_moment_are_not_waited_for(
     arrived: list[TurnsSampled] = []
 
     async def until(number: int) -> None:
-        await eventually(lambda: len(arrived) == number - 1, timeout_s=60)  # the one before has been answered
+        await eventually(lambda: len(arrived) == number - 1)  # the one before has been answered
 
     async with performing(bus, Overheard(engine, until), chat, adapters) as stage:  # pyright: ignore
         arrived = stage.answers
@@ -266,10 +265,10 @@ async def test_finished_member_makes_room_while_it_waits_for_others(
     async with performing(bus, Overheard(engine, until), chat, adapters) as stage:  # pyright: ignore
         group = group_of("room", max_tokens=1)
         await stage.ask(group, *first_turns(range(8)))
-        await eventually(lambda: stage.rollout.sequences == 1 and stage.slots.free == 64 - 1, timeout_s=60)
+        await eventually(lambda: stage.rollout.sequences == 1 and stage.slots.free == 64 - 1)
         assert stage.answers == []
         last.set()
-        await eventually(lambda: len(stage.turns(group)) == 8, timeout_s=60)
+        await eventually(lambda: len(stage.turns(group)) == 8)
         await eventually(stage.is_idle)
 
 
@@ -308,33 +307,54 @@ async def test_group_past_its_deadline_is_dropped(stage: Stage) -> None:
     assert stage.turns(late) == {}
 
 
-async def test_deadline_ends_a_group_that_is_being_sampled(endless: Stage) -> None:
-    late = group_of("slow", max_tokens=440, deadline_s=time.time() + 0.5)
-    await endless.ask(late, *first_turns(range(16)))
-    await eventually(lambda: endless.rollout.sequences == 16)
-    await eventually(endless.is_idle)
-    assert time.time() >= late.deadline_s
-    assert len(endless.turns(late)) < 16
-    assert endless.rollout.sequences == 0
+async def test_deadline_ends_a_group_that_is_being_sampled(bus: Bus, engine: Engine, endless: Chat, adapters: Adapters) -> None:
+    overheard = Overheard(engine, lambda number: asyncio.Event().wait())
+    async with performing(bus, overheard, endless, adapters) as stage:  # pyright: ignore
+        late = group_of("slow", max_tokens=440)
+        stage.rollout._now_s = lambda: late.deadline_s - 3.0  # when it is taken up, however late that is
+        await stage.ask(late, *first_turns(range(16)))
+        await eventually(stage.is_idle)
+        assert overheard.wishes
+        assert stage.turns(late) == {}
 
 
-async def test_cancelled_task_is_aborted_and_others_go_on(endless: Stage, engine: Engine, blobs: Blobs, oracle: Oracle) -> None:
+class Unending(Overheard):
+    """The engine, of whose replies none comes to an end before some are aborted."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, lambda number: self._some_are_aborted.wait())
+        self._some_are_aborted = asyncio.Event()
+        self._aborted: set[str] = set()
+
+    async def sample(self, wanted: SampleRequest) -> Sampled:
+        sampled = await super().sample(wanted)
+        return Sampled([], [], "aborted") if wanted.request_id in self._aborted else sampled
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        await self._engine.abort(request_ids)
+        self._aborted |= set(request_ids)
+        self._some_are_aborted.set()
+
+
+async def test_cancelled_task_is_aborted_and_others_go_on(
+    bus: Bus, engine: Engine, endless: Chat, adapters: Adapters, blobs: Blobs, oracle: Oracle
+) -> None:
     ref = await published(blobs, oracle, "doomed", 1, seed=9)
-    doomed, other = group_of("doomed", adapter=ref, max_tokens=440), group_of("survivor", max_tokens=60)
-    await endless.ask(doomed, *first_turns(range(4)))
-    await endless.ask(other, *first_turns(range(2)))
-    await eventually(lambda: endless.rollout.sequences == 6)
-    await endless.bus.put_value(streams.TASKS_BUCKET, "doomed", status("doomed", "cancelled"))
-    await eventually(lambda: len(endless.turns(other)) == 2)
-    later = group_of("doomed", adapter=ref, group=1)
-    await endless.ask(later, *first_turns(range(4)))
-    await eventually(endless.is_idle)
-    assert endless.turns(doomed) == endless.turns(later) == {}
+    doomed, other, later = group_of("doomed", adapter=ref, max_tokens=440), group_of("survivor"), group_of("doomed", adapter=ref, group=1)
+    async with performing(bus, Unending(engine), endless, adapters) as stage:  # pyright: ignore
+        await stage.ask(doomed, *first_turns(range(4)))
+        await stage.ask(other, *first_turns(range(2)))
+        await eventually(lambda: stage.rollout.sequences == 6)
+        await stage.bus.put_value(streams.TASKS_BUCKET, "doomed", status("doomed", "cancelled"))
+        await eventually(lambda: len(stage.turns(other)) == 2)
+        await stage.ask(later, *first_turns(range(4)))
+        await eventually(stage.is_idle)
+        assert stage.turns(doomed) == stage.turns(later) == {}
 
-    async def unloaded() -> bool:
-        return ref.engine_name not in await engine.loaded()
+        async def unloaded() -> bool:
+            return ref.engine_name not in await engine.loaded()
 
-    await eventually(unloaded)
+        await eventually(unloaded)
 
 
 async def test_paused_task_goes_on_with_what_is_in_flight(stage: Stage) -> None:
@@ -356,12 +376,15 @@ async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: 
     await eventually(loaded)
 
 
-async def test_slots_count_members_and_come_back_as_they_finish(stage: Stage) -> None:
-    group = group_of("slots", max_tokens=200)
-    await stage.ask(group, *first_turns(range(12)))
-    await eventually(lambda: stage.slots.free <= 64 - 12, timeout_s=60)
-    await eventually(lambda: stage.slots.free == 64, timeout_s=60)
-    await eventually(lambda: len(stage.turns(group)) == 12)
+async def test_slots_count_members_and_come_back_as_they_finish(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:
+    all_in = asyncio.Event()
+    async with performing(bus, Overheard(engine, lambda number: all_in.wait()), chat, adapters) as stage:  # pyright: ignore
+        group = group_of("slots")
+        await stage.ask(group, *first_turns(range(12)))
+        await eventually(lambda: stage.slots.free == 64 - 12)
+        all_in.set()
+        await eventually(lambda: stage.slots.free == 64)
+        await eventually(lambda: len(stage.turns(group)) == 12)
 
 
 @pytest.mark.parametrize("change", [{"seed": 6}, {"member": 1}, {"turn": 1}])

@@ -136,7 +136,7 @@ class World:
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
         """The data of the task's first event of that name; waits for it."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(250):
             async for delivery in self.bus.follow(streams.EVENTS, streams.events(tenant, task)):
                 from common.messages import Event
 
@@ -157,7 +157,7 @@ async def ended(runners: Sequence[asyncio.Task[None]]) -> None:
     died = [error for runner in runners if runner.done() and not runner.cancelled() and (error := runner.exception())]
     for runner in runners:
         runner.cancel()
-    _, deaf = await asyncio.wait(runners, timeout=20)
+    _, deaf = await asyncio.wait(runners, timeout=250)
     assert not deaf, f"not ended by cancelling them: {deaf}"
     if died:
         raise died[0]

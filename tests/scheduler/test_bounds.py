@@ -62,5 +62,5 @@ async def test_forty_times_more_tasks_than_there_is_room_for_are_never_in_flight
             assert waiting * 2 <= room
             return await world.rows("SELECT count(*) FROM tasks WHERE state = 'finished'") == [(tasks,)]
 
-        await eventually(all_ended, timeout_s=90)
+        await eventually(all_ended)
     assert 0 < stages.most <= room

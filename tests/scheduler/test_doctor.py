@@ -354,7 +354,7 @@ async def test_process_says_what_is_wrong_and_how_it_ended(bus: Bus, nats_url: s
         env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
         env |= {"MARLAAS_NATS_URL": nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": database_url} | changes
         argv = [sys.executable, "-m", "scheduler_svc.doctor", *options]
-        done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, timeout=60)
+        done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, timeout=250)
         return done.returncode, done.stdout + done.stderr
 
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:

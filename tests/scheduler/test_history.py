@@ -36,8 +36,6 @@ OURS = Relayed("ours", 7)
 STEPS = 30
 """So many that no task of these tests ends before it is stopped."""
 
-pytestmark = pytest.mark.timeout(400)  # what a stopped stage held comes back when its time to acknowledge is over
-
 
 @pytest.mark.parametrize(
     ("relayed", "mark", "last_given", "expected"),
@@ -72,7 +70,7 @@ def restored(url: str, dumped: Path) -> str:
 
 
 def _run(program: str, *arguments: str) -> None:
-    subprocess.run([servers.postgres_binary(program), *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run([servers.postgres_binary(program), *arguments], check=True, capture_output=True, timeout=250)
 
 
 async def refuses_to_start(database_url: str, bus: Bus) -> str:
@@ -92,7 +90,7 @@ async def trained(world: World, task: str, version: int) -> None:
     async def there() -> bool:
         return await world.rows(f"SELECT id FROM tasks WHERE id = '{task}' AND version >= {version}") != []
 
-    await eventually(there, timeout_s=120)
+    await eventually(there)
 
 
 async def store_checkpoints(bus: Bus, database: Database) -> None:

@@ -279,7 +279,7 @@ async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass
     holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, most=1))
     async with running_world(bus, database_url, Stages()) as world:
         await world.submit("a")
-        await asyncio.wait_for(taken.wait(), timeout=20)
+        await asyncio.wait_for(taken.wait(), timeout=250)
         await world.event("a", "step")  # of other groups: those of version 0 may be trained from version 1, too
         async with world.database.transaction() as connection:
             locked = await tasks.lock_tasks(connection, ["a"])

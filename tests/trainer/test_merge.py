@@ -21,7 +21,7 @@ def test_merged_model_has_the_logits_of_base_and_adapter(policy: Policy, model_f
     resident = train_step(policy, initial_resident(policy, "a", spec), make_groups(1), spec, budget_tokens=1024).resident
     write_adapter(tmp_path / "adapter", resident.layout, resident.optimizer.params, torch.float32)
     argv = [sys.executable, "-m", "trainer_svc.merge", str(model_folder), str(tmp_path / "adapter"), str(tmp_path / "merged")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     ids = torch.arange(24)[None] * 7 % VOCABULARY
 
@@ -39,7 +39,7 @@ def test_merged_model_has_the_logits_of_base_and_adapter(policy: Policy, model_f
 
 def test_what_cannot_be_merged_is_said_in_one_line(model_folder: Path, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "trainer_svc.merge", str(model_folder), str(tmp_path / "none"), str(tmp_path / "merged")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250)
     assert done.returncode == 1
     assert "merge: adapter" in done.stderr
     assert "Traceback" not in done.stderr

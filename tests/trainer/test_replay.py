@@ -69,7 +69,7 @@ async def test_steps_taken_again_in_another_process_have_the_recorded_digests(
     for arguments, versions in ((["a"], [1, 2, 3]), (["a", "3"], [3])):
         argv = [sys.executable, "-m", "trainer_svc.replay", *arguments, "--json"]
         done = await asyncio.to_thread(
-            subprocess.run, argv, env=environment(nats_url, pools_file), capture_output=True, text=True, timeout=100
+            subprocess.run, argv, env=environment(nats_url, pools_file), capture_output=True, text=True, timeout=250
         )
         assert done.returncode == 0, done.stdout + done.stderr
         found = [json.loads(line) for line in done.stdout.splitlines()]
