@@ -5,13 +5,15 @@ import signal
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from nats.errors import Error as NatsError
 
 from common.bus import Bus
+from common.errors import Away
 from marlaas import servers
 from marlaas.servers import Command
 
@@ -85,13 +87,14 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
 
 
 async def eventually(condition: object, timeout_s: float = 240.0) -> None:
-    """Wait until `condition()` (plain or async) is true; a machine may be slow."""
+    """Wait until `condition()` (plain or async) is true; a machine may be slow, and so may a server that is asked."""
     assert callable(condition)
     async with asyncio.timeout(timeout_s):
         while True:
-            result = condition()
-            if asyncio.iscoroutine(result):
-                result = await result
-            if result:
-                return
+            with suppress(Away, NatsError, TimeoutError):
+                result = condition()
+                if asyncio.iscoroutine(result):
+                    result = await result
+                if result:
+                    return
             await asyncio.sleep(0.02)

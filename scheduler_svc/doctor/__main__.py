@@ -7,7 +7,7 @@ import sys
 from common.settings import read_or_exit
 from scheduler_svc.settings import SchedulerSettings
 
-CONNECT_TIMEOUT_S = 8.0
+CONNECT_TIMEOUT_S = 20.0
 
 
 def main() -> None:

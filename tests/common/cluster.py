@@ -3,9 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -29,12 +30,20 @@ class Ports:
     routes: int
 
 
+def _free_ports() -> list[Ports]:
+    """No two the same: all are held until each is known."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.create_server((servers.HOST, 0))) for _ in range(3 * NODES)]
+        numbers = iter([int(probe.getsockname()[1]) for probe in probes])
+        return [Ports(next(numbers), next(numbers), next(numbers)) for _ in range(NODES)]
+
+
 class Cluster:
     """Its nodes, by number; each keeps its files below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = [Ports(servers.free_port(), servers.free_port(), servers.free_port()) for _ in range(NODES)]
+        self._ports = _free_ports()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property

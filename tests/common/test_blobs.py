@@ -113,7 +113,7 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
         try:
-            wire.bytes_per_s = 8e6
+            wire.bytes_per_s = 2e6
             storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", large_folder))
 
             async def half_stored() -> bool:
@@ -126,6 +126,7 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
                 await storing
             assert [blob for blob in await Blobs(bus).listed() if blob.is_whole] == []
             wire.mend()
+            await eventually(lambda: behind.is_connected)
             ref = await Blobs(behind).put_folder("task/v1/adapter", large_folder)
             assert [(blob.name, blob.is_whole) for blob in await Blobs(bus).listed()] == [(ref.name, True)]
         finally:

@@ -2,7 +2,7 @@
 
 import asyncio
 import filecmp
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.errors import Away
 from common.messages import ControlTask, HistoryMark, SubmitTask
 from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, STREAMS
 from tests.common.cluster import NODES, Cluster, running_cluster
@@ -48,15 +47,6 @@ async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.close()
-
-
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` gives once the cluster has chosen who answers; handlers wait in the same way."""
-    while True:
-        try:
-            return await ask()
-        except Away:
-            await asyncio.sleep(0.1)
 
 
 def job(number: int) -> Outgoing:
@@ -105,7 +95,7 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
     async def more_come_through() -> None:
         """Of those that are published from now on."""
         first = published
-        await eventually(lambda: published > first + MORE and f"t{first + MORE}" in handled, 120)
+        await eventually(lambda: published > first + MORE and f"t{first + MORE}" in handled)
 
     async with connected(whole, "sender") as sender, connected(whole, "worker") as worker:
         consuming = asyncio.create_task(worker.consume(JOBS, handler, Slots(8)))
@@ -123,8 +113,8 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
             return await worker.backlog(streams.JOBS) == 0
 
         await whole.caught_up()
-        await eventually(all_done, 60)
-        effects = await worker.subjects(streams.TURNS)
+        await eventually(all_done)
+        effects = await worker.patiently(lambda: worker.subjects(streams.TURNS))
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
     assert effects == {streams.checked(f"t{number}"): 1 for number in range(published)}
@@ -147,11 +137,11 @@ async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_
             await bus.put_value(HISTORY_BUCKET, "mark", HistoryMark(deployment="ours", position=node))
             whole.kill(node)
             await bus.publish(Outgoing(streams.events("acme", "a"), ControlTask(task=f"t{node}", tenant="acme"), f"event:{node}"))
-            await eventually(lambda node=node: f"t{node}" in followed, 120)
-            assert await patiently(lambda: bus.get_value(HISTORY_BUCKET, "mark", HistoryMark)) == HistoryMark(
+            await eventually(lambda node=node: f"t{node}" in followed)
+            assert await bus.patiently(lambda: bus.get_value(HISTORY_BUCKET, "mark", HistoryMark)) == HistoryMark(
                 deployment="ours", position=node
             )
-            fetched = await patiently(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
+            fetched = await bus.patiently(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
             assert filecmp.cmp(fetched / "weights", tmp_path / "adapter" / "weights", shallow=False)
             whole.start(node)
         following.cancel()

@@ -132,8 +132,11 @@ def test_replicas_added_late_share_the_work(deployment: Deployment, tmp_path: Pa
         job.close()
     for container, sampled in before.items():
         assert deployment.metric(container, "marlaas_rollout_sampled_tokens_total") > sampled
-    alive = deployment.psql("SELECT stage, count(*) FROM stage_health WHERE alive GROUP BY stage ORDER BY stage")
-    assert alive == [["env", "2"], ["rollout", "2"], ["trainer", "2"]]
+
+    def alive() -> list[list[str]]:
+        return deployment.psql("SELECT stage, count(*) FROM stage_health WHERE alive GROUP BY stage ORDER BY stage")
+
+    until(lambda: alive() == [["env", "2"], ["rollout", "2"], ["trainer", "2"]], 120, lambda: str(alive()))
 
 
 def test_views_answer_in_psql(deployment: Deployment) -> None:
@@ -165,8 +168,9 @@ def test_what_is_wrong_outside_is_one_line_an_attempt(deployment: Deployment, se
             return (done.stdout + done.stderr).splitlines()
 
         until(lambda: sum(event in line for line in lines()) >= 3, 60, lambda: "\n".join(lines()))
-        said = log_events("\n".join(lines()))
-        assert len(said) == len(lines())  # nothing but structured lines: no traceback
+        found = lines()
+        said = log_events("\n".join(found))
+        assert len(said) == len(found)  # nothing but structured lines: no traceback
         assert [line["event"] for line in said if line["event"] != event] == ["starting"]
         assert [line["attempt"] for line in said[1:]] == list(range(1, len(said)))
     finally:

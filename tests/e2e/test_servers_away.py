@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from common import streams
@@ -148,8 +149,10 @@ async def test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_
                 await eventually(process.is_ready, PATIENCE_S)
                 bus = await Bus.connect(url, "test")
                 await answers(bus, "first")
+                own = psutil.Process(server.pid).children(recursive=True)
                 server.send_signal(signal.SIGKILL)
                 server.wait()
+                psutil.wait_procs(own)  # they notice by themselves, and keep another from starting until then
                 await process.says("tick_postponed", times=2)
             with running(postgres, postgres_port, postgres_log):
                 await answers(bus, "second")

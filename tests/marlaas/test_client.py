@@ -112,10 +112,13 @@ async def test_status_that_nobody_can_read_is_not_taken_for_an_absent_stack(nats
             await client.status("mine-1")
 
 
-async def test_submitting_again_under_the_same_id_returns_the_same_task(nats_url: str, scheduler: Answering) -> None:
+async def test_submitting_again_under_the_same_id_returns_the_same_task(
+    nats_url: str, scheduler: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Client.connect(nats_url) as client:
         assert await client.submit(SPEC, "mine-1") == "mine-1"
         assert await client.submit(SPEC, "mine-1") == "mine-1"
+        monkeypatch.setattr("marlaas.client.REPEATED_TIMEOUT_S", 60.0)
         with pytest.raises(TaskRejected):
             await client.submit({**SPEC, "pool": "huge"}, "mine-1")
         assert len(await client.tasks()) == 1

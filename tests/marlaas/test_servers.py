@@ -9,6 +9,7 @@ from marlaas import servers
 from marlaas.servers import FULL_BELOW_BYTES, Command, NatsDisk
 from tests.chaos.disk import BLOCK, empty, fill, small_disk
 from tests.conftest import running
+from tests.marlaas.waiting import until
 
 
 def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:
@@ -16,9 +17,9 @@ def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:
     command = servers.nats_command(tmp_path / "nats", port)
     assert asyncio.run(servers.has_jetstream(port)) is None
     with running(command, port, tmp_path / "nats.log"):
-        assert asyncio.run(servers.has_jetstream(port)) is True
+        until(lambda: asyncio.run(servers.has_jetstream(port)) is True)
     with running(Command("nats", [command.argv[0], "-a", servers.HOST, "-p", str(bare)]), bare, tmp_path / "bare.log"):
-        assert asyncio.run(servers.has_jetstream(bare)) is False
+        until(lambda: asyncio.run(servers.has_jetstream(bare)) is False)
 
 
 def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def started(plan: Plan) -> Stack:
-    return stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+    return stack.wait_until_ready(stack.start(plan), ignore)
 
 
 def identities(state: Stack) -> list[processes.Identity]:
@@ -61,7 +62,7 @@ def component_now(data: Path, name: str) -> Component:
 def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> None:
     plan = plan_for(data, prepare=[sys.executable, "-c", "print('migrated')"], services=[DUMMY, DUMMY])
     seen: list[list[str]] = []
-    state = stack.wait_until_ready(stack.start(plan), lambda state: seen.append([c.condition for c in state.components]), timeout_s=60)
+    state = stack.wait_until_ready(stack.start(plan), lambda state: seen.append([c.condition for c in state.components]))
     assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
     assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
     assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
@@ -125,7 +126,7 @@ def test_killed_servers_are_started_again(data: Path) -> None:
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
     for name in ("nats", "postgres"):
-        until(lambda name=name: component_now(data, name).restarts == 1 and component_now(data, name).condition == "ready")
+        until(lambda name=name: component_now(data, name).restarts >= 1 and component_now(data, name).condition == "ready")
 
 
 def test_nothing_outlives_a_killed_supervisor(data: Path) -> None:
@@ -173,7 +174,7 @@ def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
 def test_service_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(data: Path) -> None:
     plan = plan_for(data, services=[DUMMY, [*DUMMY, "--broken"]])
     with pytest.raises(StackError, match=r"dummy1 does not run.*model folder /nowhere does not exist"):
-        stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+        stack.wait_until_ready(stack.start(plan), ignore)
     assert not servers.is_listening(plan.nats_port)
     assert not servers.is_listening(plan.postgres_port)
 
@@ -181,7 +182,7 @@ def test_service_that_cannot_start_is_named_with_its_last_words_and_nothing_stay
 def test_failing_migrations_stop_the_start(data: Path) -> None:
     plan = plan_for(data, prepare=[sys.executable, "-c", "raise SystemExit('revision 0007 is unknown')"])
     with pytest.raises(StackError, match=r"migrations does not run.*revision 0007 is unknown"):
-        stack.wait_until_ready(stack.start(plan), ignore, timeout_s=60)
+        stack.wait_until_ready(stack.start(plan), ignore)
     state = read_stack(data)
     assert state is not None
     assert state.component("dummy0").condition == "waiting"
@@ -211,10 +212,16 @@ def test_nats_is_started_again_when_its_disk_was_full(data: Path) -> None:
         if not mounted:
             pytest.skip("this user may not mount a file system")
         started(plan_for(data))
-        before = component_now(data, "nats")
-        fill(store)
-        time.sleep(3 * HEALTH_EVERY_S)  # until the supervisor has looked: nothing else can tell
-        assert component_now(data, "nats").process == before.process
-        empty(store)
-        until(lambda: (now := component_now(data, "nats")).condition == "ready" and now.process != before.process)
+        before = component_now(data, "nats").process
+
+        def is_another() -> bool:
+            return (now := component_now(data, "nats")).condition == "ready" and now.process != before
+
+        while not is_another():  # again, where the supervisor got no chance to look while the disk was full
+            fill(store)
+            time.sleep(3 * HEALTH_EVERY_S)  # until it has looked: nothing else can tell
+            assert component_now(data, "nats").process == before
+            empty(store)
+            with suppress(AssertionError):
+                until(is_another, timeout_s=20)
         stack.stop(data)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
     """Returns once `condition()` is true; fails the test when that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -59,7 +59,7 @@ async def test_forty_times_more_tasks_than_there_is_room_for_are_never_in_flight
 
         async def all_ended() -> bool:
             waiting = sum((await bus.subjects(streams.PROMPTS, "prompts.open.>")).values())
-            assert waiting * 2 <= room
+            assert waiting <= room  # an answer may have come before its request is acknowledged
             return await world.rows("SELECT count(*) FROM tasks WHERE state = 'finished'") == [(tasks,)]
 
         await eventually(all_ended)

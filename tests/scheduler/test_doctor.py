@@ -98,6 +98,15 @@ async def sentences(world: World, depth: Depth = STRICT) -> list[str]:
     return sorted({finding.rule for finding in found})
 
 
+async def clean(world: World) -> None:
+    """The doctor finds nothing any more; a slow machine may take longer than STRICT waits to delete what has just become old."""
+
+    async def nothing_is_found() -> bool:
+        return await sentences(world) == []
+
+    await eventually(nothing_is_found)
+
+
 async def test_clean_run_with_failures_and_a_cancelled_task_is_clean(bus: Bus, database_url: str, tmp_path: Path) -> None:
     made = stages(
         bus,
@@ -111,11 +120,11 @@ async def test_clean_run_with_failures_and_a_cancelled_task_is_clean(bus: Bus, d
         await eventually(lambda: any(group.task == "stuck" for group in made.opened))
         await world.event("a", "finished")
         await settled(world)
-        assert await sentences(world) == []  # with one task live
+        await clean(world)  # with one task live
         await bus.publish(control("cancel", "stuck", tenant="other"))
         await world.event("stuck", "cancelled", tenant="other")
         await settled(world)
-        assert await sentences(world) == []
+        await clean(world)
 
 
 # ------------------------------------------------------------------------------------------------- PostgreSQL's rules
@@ -298,7 +307,7 @@ async def test_each_rule_about_nats_is_named_when_it_is_broken(
         await world.event("a", "finished")
         await world.submit("live", spec(tenant="other", steps=9))
         await waiting_for_a_member(world)
-        assert await sentences(world) == []  # what ended is deleted by then, and would not be again
+        await clean(world)  # what ended is deleted by then, and would not be again
         await break_it(world, made)
         assert rule in await sentences(world)
 
@@ -317,14 +326,14 @@ async def test_sweep_deletes_what_nothing_needs_and_nothing_else(bus: Bus, datab
         await world.event("a", "finished")
         await world.submit("live", spec(tenant="other", steps=9))
         await waiting_for_a_member(world)
-        assert await sentences(world) == []  # what ended or grew old is deleted by then
+        await clean(world)  # what ended or grew old is deleted by then
         before = sorted(await Blobs(bus).names())
         await made.store("live", 99)  # a step that may be on its way
         await leave_a_blob_of_a_step_taken_twice(world, made)
         await leave_a_message_of_an_ended_task(world, made)
         await leave_a_message_of_an_unknown_task(world, made)
         await Cleaner(world.database, bus, sweep_s=60).sweep()
-        assert await sentences(world) == []
+        await clean(world)
         assert sorted(name for name in await Blobs(bus).names() if ".v99." not in name) == before
         assert len([name for name in await Blobs(bus).names() if ".v99." in name]) == 2
         assert set(await bus.subjects(streams.SCORED)) >= WAITING
@@ -344,7 +353,7 @@ async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url
             return {name.rpartition("-")[0] for name in await Blobs(bus).names()} == expected
 
         await eventually(cleaned)
-        assert await sentences(world) == []
+        await clean(world)
         await Blobs(bus).delete(next(name for name in await Blobs(bus).names() if name.startswith("a.v3.checkpoint")))
         assert await sentences(world) == [stored.MISSING]
 

@@ -1,6 +1,5 @@
 """Evaluations: held-out prompts beside training, their results, and what they end."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from scheduler_svc.evaluation import (
 from scheduler_svc.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
-from tests.scheduler.test_clocks import disturb
 from tests.scheduler.test_life_of_a_task import control
 
 # ---------------------------------------------------------------------------------------------------------------- pure
@@ -188,7 +186,7 @@ async def test_failed_attempts_count_neither_for_nor_against_the_version(bus: Bu
 async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 4}, evaluation={"every": 1, "prompts": 2}))
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 8}, evaluation={"every": 1, "prompts": 2}))
         await world.event("a", "finished")
         results = await told(world, "a")
         assert [one["failed_share"] for one in results] == [0.5, 0.5]
@@ -204,11 +202,10 @@ async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_
 
     stages = Stages(withheld=lost, reward=lambda group, member: 1.0)
     async with running_world(bus, database_url, stages) as world:
-        disturbing = asyncio.create_task(disturb(world.scheduler._calm))
+        world.disturb()
         evaluation = {"every": 1, "prompts": 2, "attempts": 2, "temperature": 1.0}
         await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation=evaluation))
         await world.event("a", "finished")
-        disturbing.cancel()
         results = await told(world, "a")
         assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
         asked = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
@@ -247,10 +244,9 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
 async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
-        disturbing = asyncio.create_task(disturb(world.scheduler._calm))
+        world.disturb()
         await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 1.5}, evaluation={"every": 1, "prompts": 1}))
         await world.event("a", "finished")
-        disturbing.cancel()
         assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
         asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
         assert asked == [FIRST_GROUP + times * AGAIN for times in range(MOST_TIMES_AGAIN + 1)]

@@ -136,7 +136,7 @@ async def test_tenant_whose_environment_hangs_keeps_nobody_from_sampling(bus: Bu
     stages = Stages(withheld=lambda group, member: group.task == "hangs")
     async with running_world(bus, database_url, stages, sequences=8) as world:
         raw = spec(limits={"episode_timeout_s": 5}, steps=50)
-        raw["algorithm"] |= {"groups_per_step": 16}
+        raw["algorithm"] |= {"groups_per_step": 64}
         await world.submit("hangs", raw)
         await eventually(lambda: len(stages.opened) >= 6)
         await world.submit("works", spec(tenant="other"))
