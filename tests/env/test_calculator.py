@@ -53,7 +53,7 @@ async def test_arithmetic(calculator: Calculator, expression: str, value: str) -
         ("'a' * 10", "Constant is not arithmetic"),
         ("[x for x in (1, 2)]", "is not arithmetic"),
         ("open('/etc/passwd')", "is not"),
-        ("9**9**9**9", "too large, or took more than 0.5 s"),
+        ("9**9**9**9", "too large, or took more than 2 s"),
         ("1)\nimport os\nprint((2", "is not an expression"),
         ("1+" * 400 + "1", "at most 500"),
         ("(" * 300, "is not an expression"),
