@@ -10,7 +10,7 @@ searched for its final answer: a boxed one, then "the answer is …", then the l
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -68,7 +68,7 @@ class MathProblems(Environment[str]):
         found, is_correct = None, False
         with suppress(TimeoutException), _computing_at_most(GRADING_S):
             found = _parsed(reply.text[-MAX_REPLY_CHARS:])
-            is_correct = bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=None)
+            is_correct = bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=0)
         return Finish(float(is_correct), {"correct": float(is_correct), "answered": float(bool(found))})
 
     async def gold(self, state: str) -> str:
@@ -83,11 +83,11 @@ def final_answer(answer: str) -> str:
 
 def _parsed(text: str) -> Any:
     """Expressions that mean the same answer; empty when there is none. `Any` because they are sympy's."""
-    return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None)
+    return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
 
 
 @contextmanager
-def _computing_at_most(computing_s: float) -> Iterator[None]:
+def _computing_at_most(computing_s: float) -> Generator[None]:
     """Ends what this process computes, in its main thread, after so much of its own time. Raises: TimeoutException."""
 
     def end(*_: object) -> None:
