@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
 
-.PHONY: install demo test test-compose test-chaos chaos check clean
+.PHONY: install demo test test-slow test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -43,8 +43,13 @@ demo: install
 
 # In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
+IN_PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(IN_PARALLEL)
+
+# The tests marked slow, which `make test` leaves out.
+test-slow: install
+	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)
 
 # Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
 chaos: install

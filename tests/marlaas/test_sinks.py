@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event as Record
-from wandb.proto import wandb_internal_pb2
 
 from common.messages import Event
 from marlaas.sinks import SinkError, open_sink, point_of
@@ -104,7 +103,10 @@ def log_both(address: str, folder: Path, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_wandb_run_holds_the_points_by_version(tmp_path: Path) -> None:
+    from wandb.proto import wandb_internal_pb2  # takes half a second, of every process that collects tests
+
     log_both("wandb:letters", tmp_path, WANDB_MODE="offline")
     (file,) = tmp_path.glob("wandb/offline-run-*/run-a-1.wandb")
     told = [wandb_internal_pb2.Record.FromString(record) for record in wandb_records(file.read_bytes())]
@@ -132,6 +134,7 @@ def wandb_records(content: bytes) -> Iterator[bytes]:
             part = b""
 
 
+@pytest.mark.slow
 def test_trackio_table_holds_the_points_by_version(tmp_path: Path) -> None:
     log_both("trackio:letters", tmp_path, TRACKIO_DIR=str(tmp_path / "kept"))
     with sqlite3.connect(tmp_path / "kept" / "letters.db") as database:
