@@ -6,8 +6,10 @@ import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import settings
 from nats.errors import Error as NatsError
@@ -48,24 +50,41 @@ def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen
         process.wait(timeout=250)
 
 
+VOLATILE = [part for name in ("fsync", "synchronous_commit", "full_page_writes") for part in ("-c", f"{name}=off")]
+"""PostgreSQL's settings for data that need not survive the machine's own crash; they do survive the server's."""
+
+
 @pytest.fixture(scope="session")
 def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("postgres")
     port = servers.free_port()
-    with running(servers.postgres_command(folder / "data", port), port, folder / "postgres.log"):
+    command = servers.postgres_command(folder / "data", port)
+    with running(replace(command, argv=[*command.argv, *VOLATILE]), port, folder / "postgres.log"):
         yield port
 
 
-@pytest.fixture
-def database_url(postgres_port: int) -> str:
-    """A migrated database of its own for each test."""
+@pytest.fixture(scope="session")
+def migrated_database(postgres_port: int) -> str:
+    """Template of the tests' databases: one that every migration has been applied to."""
     from scheduler_svc.migrate import migrate
 
+    servers.create_database(postgres_port, "migrated")
+    migrate(servers.database_url(postgres_port, "migrated"))
+    return "migrated"
+
+
+@pytest.fixture
+def database_url(postgres_port: int, migrated_database: str) -> str:
+    """A migrated database of its own for each test, copied: ten times as fast as migrating it."""
+    return copied_database(postgres_port, migrated_database)
+
+
+def copied_database(postgres_port: int, template: str) -> str:
+    """URL of a new database with the content of `template`, which must have no connections."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    servers.create_database(postgres_port, name)
-    url = servers.database_url(postgres_port, name)
-    migrate(url)
-    return url
+    with psycopg.connect(f"postgresql://marlaas@{servers.HOST}:{postgres_port}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
+    return servers.database_url(postgres_port, name)
 
 
 @pytest.fixture
