@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
+import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +17,7 @@ from scheduler_svc.policy import Policy
 from scheduler_svc.queries import evaluations, groups, ledger, steps, tasks
 from scheduler_svc.queries.in_flight import work_in_flight
 from scheduler_svc.queries.progress import LATEST_GROUPS, progress_of
+from tests.conftest import copied_database
 from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
@@ -71,6 +73,22 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
     assert await cleaning.grown_old(connection, [task])
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def filled_database(postgres_port: int, migrated_database: str) -> str:
+    """Template: tasks with a long past and a little present."""
+    url = copied_database(postgres_port, migrated_database)
+    database = await Database.connect(url)
+    try:
+        async with database.transaction() as connection:
+            for number in range(TASKS):
+                await tasks.add_task(connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+            for statement in PAST_AND_PRESENT.split(";"):
+                await connection.execute(text(statement))
+    finally:
+        await database.close()
+    return url.rpartition("/")[2]
+
+
 @pytest.mark.parametrize(
     "ask",
     [
@@ -92,14 +110,11 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
         step_batched_and_trained,
     ],
 )
-async def test_past_is_not_read_by_plans_for_all_parameters(database_url: str, ask: Callable[[AsyncConnection], Awaitable[object]]) -> None:
-    database = await Database.connect(database_url)
+async def test_past_is_not_read_by_plans_for_all_parameters(
+    postgres_port: int, filled_database: str, ask: Callable[[AsyncConnection], Awaitable[object]]
+) -> None:
+    database = await Database.connect(copied_database(postgres_port, filled_database))
     try:
-        async with database.transaction() as connection:
-            for number in range(TASKS):
-                await tasks.add_task(connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
-            for statement in PAST_AND_PRESENT.split(";"):
-                await connection.execute(text(statement))
         async with database.transaction() as connection:
             await connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
             before = await rows_read(connection)
