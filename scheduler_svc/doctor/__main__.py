@@ -1,4 +1,4 @@
-"""`python -m scheduler_svc.doctor [--deep] [--strict] [--json]`: exit status 0 when every rule holds, 1 when not."""
+"""`python -m scheduler_svc.doctor [--deep] [--strict] [--json] [--timeout-s SECONDS]`: exit status 0 when every rule holds, 1 when not."""
 
 import argparse
 import asyncio
@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--deep", action="store_true", help="read every adapter and checkpoint, and compare its digest")
     parser.add_argument("--strict", action="store_true", help="count also what the scheduler's next sweep would delete")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--timeout-s", type=float, default=CONNECT_TIMEOUT_S, help="seconds to wait for PostgreSQL and NATS together")
     options = parser.parse_args()
     settings = read_or_exit(SchedulerSettings)
     assert isinstance(settings, SchedulerSettings)
@@ -38,7 +39,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     missing = "PostgreSQL does not answer with this version's schema; correct MARLAAS_SCHEDULER_DATABASE_URL"
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(options.timeout_s):
             database = await Database.connect(settings.database_url)
             missing = "NATS does not answer; correct MARLAAS_NATS_URL"
             bus = await Bus.connect(settings.nats_url, "doctor")
