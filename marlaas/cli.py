@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -492,12 +492,19 @@ def _say(text: str) -> None:
 def main() -> None:
     """Entry point of the `marlaas` command."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end `up --foreground` and `demo` in order
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Exit status of one command; an error that its user can correct is one line on stderr."""
     try:
-        app()
+        app(arguments, prog_name="marlaas")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
-        sys.exit(0)
+        return 0
     except Exception as error:
         from common.errors import MarlaasError
         from marlaas.servers import ServerError
@@ -506,4 +513,5 @@ def main() -> None:
         if not isinstance(error, MarlaasError | StackError | ServerError):
             raise
         print(f"marlaas: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 1
+    return 0

@@ -1,16 +1,23 @@
-"""The command line as a user meets it: a process, what it prints, and how it ends."""
+"""The command line as a user meets it: what it prints, and how it ends.
+
+Four tests start real processes, for what only those show: imports, the exit status, signals. The others run in this one.
+"""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tomllib
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
 from common.bus import Bus
+from marlaas.client import Client
 from marlaas.tasks import read_task
-from tests.marlaas.conftest import STEPS, Answering
+from tests.marlaas.command import Done, marlaas
+from tests.marlaas.conftest import SPEC, STEPS, Answering
 
 MARLAAS = str(Path(sys.executable).parent / "marlaas")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,7 +32,7 @@ name = "reasoning_gym:gcd"
 """
 
 
-def marlaas(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([MARLAAS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=250)
 
 
@@ -36,22 +43,38 @@ def task_file(tmp_path: Path) -> Path:
     return path
 
 
-def complaint(done: subprocess.CompletedProcess[str]) -> str:
+def complaint(done: subprocess.CompletedProcess[str] | Done) -> str:
     """What it complained about: one line, no traceback, exit status 1."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["up"], ["demo"], ["submit"]])
-def test_help_is_answered_without_importing_what_takes_long(command: list[str], tmp_path: Path) -> None:
-    argv = [sys.executable, "-X", "importtime", MARLAAS, *command, "--help"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+def test_help_is_answered_without_importing_what_takes_long(tmp_path: Path) -> None:
+    helps = "from marlaas.cli import run\nfor command in [], ['up'], ['demo'], ['submit']: assert run([*command, '--help']) == 0"
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", helps], cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0
-    assert "Usage: marlaas" in done.stdout
+    assert [done.stdout.count(f"Usage: marlaas{command} [") for command in ("", " up", " demo", " submit")] == [1, 1, 1, 1]
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "marlaas" in imported
     assert not imported & {"torch", "transformers", "peft", "vllm", "numpy", "nats", "sqlalchemy", "psycopg", "docker", "matplotlib"}
+
+
+def test_usage_error_and_help_are_ends_of_the_process(tmp_path: Path) -> None:
+    """As the installed command ends."""
+    assert (process("--help", cwd=tmp_path).returncode, process("watch", "--nonsense", cwd=tmp_path).returncode) == (0, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, nats_url: str, scheduler: Answering, tmp_path: Path) -> None:
+    async with Client.connect(nats_url) as client:
+        await client.submit(SPEC | {"name": "slow"}, "slow")
+    following = await asyncio.create_subprocess_exec(MARLAAS, "watch", "slow", "--url", nats_url, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    assert following.stdout is not None
+    assert b"accepted" in await following.stdout.readline()
+    following.send_signal(number)
+    _, complaints = await following.communicate()
+    assert (following.returncode, complaints) == (130, b"")
 
 
 @pytest.mark.parametrize("command", [["ps"], ["status"], ["watch"], ["envs"], ["cancel", "x"], ["pull", "x"], ["psql"], ["doctor"]])
@@ -66,7 +89,7 @@ def test_down_without_a_stack_is_harmless(tmp_path: Path) -> None:
 
 def test_unknown_field_is_named_with_its_nearest(task_file: Path) -> None:
     task_file.write_text(TASK + "[algorithm]\ngroup_sise = 4\n")
-    text = complaint(marlaas("submit", "task.toml", cwd=task_file.parent))
+    text = complaint(process("submit", "task.toml", cwd=task_file.parent))
     assert text == "marlaas: task.toml: algorithm.group_sise: no such field; did you mean 'group_size'?\n"
 
 
@@ -122,6 +145,7 @@ def test_id_that_no_task_can_have_is_told_before_anything_is_asked(command: list
     assert text.count("\n") == 1
 
 
+@pytest.mark.slow  # by design it tries for ten seconds
 def test_unreachable_nats_is_named(task_file: Path) -> None:
     text = complaint(marlaas("submit", "task.toml", "--url", "nats://127.0.0.1:1", cwd=task_file.parent))
     assert "NATS does not answer at nats://127.0.0.1:1" in text
