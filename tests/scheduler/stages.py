@@ -174,7 +174,7 @@ async def running_world(
     """The scheduler, an env and a trainer at work until the block ends."""
     database = await Database.connect(database_url)
     scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, POOLS)
-    env = ReplicaReport(replica="one", service="env", families=["toy"])
+    env = ReplicaReport(replica="one", service="env", families=["toy"], environments=["toy"])
     rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6)
     world = World(bus, database, scheduler, stages, rollout)
     runners = [

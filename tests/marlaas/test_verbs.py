@@ -1,0 +1,151 @@
+"""Every verb of the command line against the real scheduler, whose environment, sampler and trainer a test plays."""
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from common.bus import Bus
+from marlaas.processes import identify
+from marlaas.stack import make_plan
+from marlaas.state import Component, Stack, locked, write_stack
+from tests.conftest import eventually
+from tests.marlaas.command import Done, marlaas
+from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
+from tests.scheduler.finished import settled, stages
+from tests.scheduler.stages import World, running_world, scored
+from tests.scheduler.test_letters import bury, recorded
+
+TASK = """\
+name = "sums"
+tenant = "acme"
+pool = "tiny"
+steps = 3
+environment.name = "toy"
+algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }
+"""
+Run = Callable[..., Awaitable[Done]]
+
+
+@pytest.fixture
+async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
+    """Groups of the task `held` never end."""
+    (tmp_path / "task.toml").write_text(TASK)
+    made = stages(bus, tmp_path / "made", withheld=lambda group, member: group.task == "held")
+    async with running_world(bus, database_url, made) as world:
+        yield world
+
+
+@pytest.fixture
+def run(nats_url: str, tmp_path: Path) -> Run:
+    async def run(*arguments: str) -> Done:
+        return await asyncio.to_thread(marlaas, *arguments, "--url", nats_url, cwd=tmp_path)
+
+    return run
+
+
+async def out(done: Awaitable[Done]) -> str:
+    result = await done
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_path: Path) -> None:
+    assert await out(run("ps")) == "no tasks yet; submit one with `marlaas submit task.toml`\n"
+
+    async def is_listed() -> bool:
+        return await out(run("envs")) == "toy\n"
+
+    await eventually(is_listed)
+    watched = (await out(run("submit", "task.toml", "--id", "mine", "--watch"))).splitlines()
+    assert [line.split()[2] for line in watched] == ["accepted", "step", "step", "step", "finished"]
+    await settled(world)
+    for command in "ps", "status":
+        [row] = [line for line in (await out(run(command))).splitlines() if "mine" in line]
+        assert "finished" in row
+    assert "version 3 of mine, rank 8" in await out(run("pull", "mine"))
+    assert (tmp_path / "mine.v3" / "content").read_text() == "mine 3 adapter "
+    assert "version 2 of mine" in await out(run("pull", "mine", "--version", "2", "--to", "older"))
+    assert (tmp_path / "older" / "content").read_text() == "mine 2 adapter "
+    assert "task mine has no version 7" in complaint(await run("pull", "mine", "--version", "7"))
+
+
+async def test_submit_is_rejected_with_every_reason(world: World, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK.replace('"tiny"', '"huge"').replace('"toy"', '"absent"'))
+    reasons = complaint(await run("submit", "task.toml")).splitlines()
+    assert reasons[0].endswith(":")
+    assert any("huge" in reason for reason in reasons[1:])
+
+
+async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
+    await out(run("submit", "task.toml", "--id", "held"))
+
+    async def shows(state: str) -> None:
+        async def is_shown() -> bool:
+            return state in await out(run("ps"))
+
+        await eventually(is_shown)
+
+    await shows("running")
+    assert await out(run("pause", "held", "--reason", "lunch")) == "pausing held\n"
+    await shows("paused")
+    assert "lunch" in await out(run("ps"))
+    assert await out(run("resume", "held")) == "resuming held\n"
+    await shows("running")
+    assert await out(run("cancel", "held", "--reason", "enough")) == "cancelling held\n"
+    watched = (await out(run("watch", "held"))).splitlines()
+    assert [line.split(maxsplit=2)[2] for line in watched] == ["accepted", "paused", "resumed", "cancelled: enough"]
+    await shows("cancelled")
+    assert "there is nothing to pause" in complaint(await run("pause", "held"))
+
+
+async def test_failures_and_resend(world: World, run: Run) -> None:
+    await out(run("submit", "task.toml", "--id", "held"))
+    assert await out(run("failures", "held")) == "no message was given up\n"
+    await eventually(lambda: world.stages.opened)
+    letter = await bury(world.bus, "settle", "held", scored(world.stages.opened[0], 0, reward=1.0))
+    await recorded(world, 1)
+    [row] = [line for line in (await out(run("failures"))).splitlines() if "disk full" in line]
+    assert row.split()[0] == str(letter)
+    assert await out(run("resend", str(letter))) == f"sent again: the message of letter {letter}\n"
+    await eventually(lambda: world.rows("SELECT 1 FROM trajectories WHERE task = 'held' AND state = 'scored'"))
+    assert "there is no dead letter 99" in complaint(await run("resend", "99"))
+
+
+async def test_status_pools_logs_psql_and_doctor_of_a_stack_on_this_machine(
+    world: World, run: Run, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    """Of a data directory that names this world's servers; psql and doctor become other programs, so they are processes."""
+    await out(run("submit", "task.toml", "--id", "mine", "--watch"))
+    await settled(world)
+    data, this = tmp_path / "stack", identify(1)
+    assert this is not None
+    (data / "logs").mkdir(parents=True)
+    (data / "logs" / "nats.log").write_text("first\nlast\n")
+    plan = make_plan(data, EXAMPLES.parent / "pools.toml")
+    env = {"MARLAAS_NATS_URL": nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": database_url}
+    (data / "plan.json").write_text(plan.model_copy(update={"prepare_env": env}).model_dump_json())
+    ports = {"nats_port": int(nats_url.rpartition(":")[2]), "postgres_port": make_url(database_url).port or 0}
+    nats = Component(name="nats", condition="ready", process=this, since_s=time.time())
+    state = Stack(supervisor=this, nats_url=nats_url, database_url=database_url, started_s=0, components=[nats], **ports)
+
+    async def process(*arguments: str) -> str:
+        argv = [MARLAAS, *arguments, "--data", str(data)]
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=250)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    with locked(data):
+        write_stack(data, state)
+        shown = await out(asyncio.to_thread(marlaas, "status", "--data", str(data), cwd=tmp_path))
+        assert "nats" in shown
+        assert "mine" in shown
+        assert "tiny" in await out(asyncio.to_thread(marlaas, "pools", "--data", str(data), cwd=tmp_path))
+        assert await process("logs", "nats", "-n", "1") == "last\n"
+        assert "finished" in await process("psql", "-c", "SELECT state FROM tasks")
+        assert json.loads(await process("doctor", "--json")) == []
