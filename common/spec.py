@@ -234,9 +234,12 @@ class Keep(Section):
     every: int = Field(default=0, ge=0, le=1_000_000)
     """Also the checkpoint of each version that this divides; 0: none."""
     best: int = Field(default=0, ge=0, le=1_000_000)
-    """Also the checkpoints of so many versions whose evaluations had the highest rewards."""
-    adapters: Literal["all", "checkpoints"] = "all"
-    """Of every version, or only of those whose checkpoint is kept."""
+    """Also the checkpoints of so many versions whose evaluations had the highest rewards; 1 where `evaluation.every` is set and
+    this is not."""
+    adapters: Literal["all", "checkpoints"] = "checkpoints"
+    """Adapters of every version, or only of those whose checkpoint is kept."""
+    adapters_every: int = Field(default=0, ge=0, le=1_000_000)
+    """With `checkpoints`, also the adapter of each version that this divides, without its checkpoint; 0: none."""
     batches: int = Field(default=0, ge=0, le=1_000_000)
     """Trained trajectories of the last so many steps, for `marlaas replay`: about 5 bytes a token."""
 
@@ -341,6 +344,16 @@ class TaskSpec(Section):
         match raw:
             case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(said := raw.get("correction", {}), dict):
                 return {**raw, "correction": {"proximal": "start", **said}}
+            case _:
+                return raw
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_best_of_an_evaluated_task_is_kept(cls, raw: Any) -> Any:
+        """Like the default above; only in what is submitted: a task that was stored before says `best` itself."""
+        match raw:
+            case {"evaluation": {"every": int(steps)}} if steps > 0 and isinstance(said := raw.get("keep", {}), dict):
+                return {**raw, "keep": {"best": 1, **said}}
             case _:
                 return raw
 

@@ -23,7 +23,9 @@ class Kept:
         return version > self.at - keep.checkpoints or (keep.every > 0 and version % keep.every == 0) or version in self.held
 
     def has_adapter(self, version: int) -> bool:
-        return self.spec.keep.adapters == "all" or self.has_checkpoint(version) or version > self.at - self._sampled_versions
+        keep = self.spec.keep
+        is_chosen = keep.adapters == "all" or (keep.adapters_every > 0 and version % keep.adapters_every == 0)
+        return is_chosen or self.has_checkpoint(version) or version > self.at - self._sampled_versions
 
     def has_batch(self, version: int) -> bool:
         """Of the step that made `version`."""

@@ -138,7 +138,12 @@ def spec_digest(spec: TaskSpec) -> str:
 
 
 def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
-    return spec.model_dump(mode="json", exclude_defaults=True)
+    """Of `keep.adapters` beyond its first default, `all`: a task that was stored then must still know its checkpoints."""
+    said = spec.model_dump(mode="json", exclude_defaults=True)
+    keep = {name: value for name, value in said.pop("keep", {}).items() if name != "adapters"}
+    if spec.keep.adapters != "all":
+        keep["adapters"] = spec.keep.adapters
+    return said | ({"keep": keep} if keep else {})
 
 
 def _vector(layout: Layout, tensors: dict[str, Tensor], vector: str) -> Tensor:

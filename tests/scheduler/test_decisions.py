@@ -1,6 +1,7 @@
 """The scheduler's pure decisions: pace, fairness, capacity, batching."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -290,13 +291,18 @@ TestPaceAndBatching = PaceAndBatching.TestCase
 
 
 @given(
-    st.integers(1, 6), st.integers(0, 5), st.sampled_from(["all", "checkpoints"]), st.integers(0, 6), st.integers(0, 3), st.integers(1, 40)
+    st.integers(1, 6),
+    st.integers(0, 5),
+    st.sampled_from([{"adapters": "all"}, {}, {"adapters_every": 3}]),
+    st.integers(0, 6),
+    st.integers(0, 3),
+    st.integers(1, 40),
 )
 def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
-    checkpoints: int, every: int, adapters: str, batches: int, staleness: int, steps: int
+    checkpoints: int, every: int, adapters: dict[str, Any], batches: int, staleness: int, steps: int
 ) -> None:
     """Deleting after each step only what that step made old leaves nothing else, and never the latest."""
-    keep = {"checkpoints": checkpoints, "every": every, "adapters": adapters, "batches": batches}
+    keep = {"checkpoints": checkpoints, "every": every, "batches": batches, **adapters}
     spec = TaskSpec.model_validate(task(steps=40, keep=keep, algorithm={"max_staleness": staleness}))
     kinds = ("adapter", "checkpoint", "batch")
     stored: set[tuple[str, int]] = set()
@@ -308,3 +314,6 @@ def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
         assert stored == {(kind, version) for kind in kinds for version in range(1, at + 1) if wanted[kind](version)}
         assert ("adapter", at) in stored
         assert ("checkpoint", at) in stored
+    adapters_kept = {version for kind, version in stored if kind == "adapter"}
+    assert adapters == {} or adapters_kept >= set(range(3, steps + 1, 3))
+    assert adapters != {} or len(adapters_kept) <= max(checkpoints, staleness + 2) + (steps // every if every else 0)

@@ -1,5 +1,7 @@
 """One optimizer step, and many: isolation between tasks, resuming, order, and what a bad task may do."""
 
+import hashlib
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +215,16 @@ def test_damaged_checkpoint_is_refused(policy: Policy, tmp_path: Path) -> None:
 def test_spec_digest_ignores_fields_at_their_defaults() -> None:
     assert spec_digest(make_spec("a", lora={"rank": 8})) == spec_digest(make_spec("a"))
     assert spec_digest(make_spec("a", lora={"rank": 4})) != spec_digest(make_spec("a"))
+
+
+def test_spec_digest_of_a_task_that_was_stored_when_every_adapter_was_kept_stays() -> None:
+    """Its checkpoints name the digest of then, when `all` was what nothing said."""
+    said = make_spec("a").model_dump(mode="json", exclude_defaults=True)
+    then = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    assert spec_digest(make_spec("a", keep={"adapters": "all"})) == then
+    chosen = said | {"keep": {"adapters": "checkpoints", "checkpoints": 3}}
+    then = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+    assert spec_digest(make_spec("a", keep={"adapters": "checkpoints", "checkpoints": 3})) == then
 
 
 @pytest.mark.parametrize("name", [*DIFFERENT])
