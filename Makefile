@@ -43,7 +43,7 @@ demo: install
 
 # In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
-IN_PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
+IN_PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
 test: install
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 

@@ -25,9 +25,14 @@ LONGEST = (
     "tests/common/test_cluster",
     "tests/trainer/test_process",
     "tests/e2e/",
-    "tests/scheduler/test_doctor",
+    "tests/env/test_main",
+    "tests/scheduler/test_history",
 )
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
+APART = ("tests/common/test_cluster", "tests/trainer/test_process", "tests/env/test_main", "tests/env/test_hosted", "tests/e2e/")
+"""Files whose tests share nothing and wait long, so that several processes may share them; any other file is one process's."""
+ENGINE = {f"tests/rollout/test_{name}.py" for name in ("adapters", "calculator", "engine", "service")}
+"""Files whose tests share the sampler's engine, which takes ten seconds to start: all of them are one process's."""
 
 settings.register_profile("busy machine", deadline=None)  # how long an example takes says only what else runs here
 settings.load_profile("busy machine")
@@ -35,6 +40,33 @@ settings.load_profile("busy machine")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST)))
+    apart = {file for item in items if "engine" in getattr(item, "fixturenames", ()) and (file := _file(item.nodeid)) not in ENGINE}
+    if apart:
+        raise pytest.UsageError(f"these files use the engine too: name them in ENGINE of {__file__}: {sorted(apart)}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `--dist loadgroup`: groups by name, as pytest-xdist 3.8 finds no mark in the ids of pytest 9.2."""
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    assert log is None or isinstance(log, Producer)
+    return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def _group(nodeid: str) -> str:
+    """Tests of one group run in one process, one after the other."""
+    file = _file(nodeid)
+    return nodeid if file.startswith(APART) else "engine" if file in ENGINE else file
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 @contextmanager
