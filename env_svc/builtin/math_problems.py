@@ -4,27 +4,32 @@ Rows are JSON objects with a question and an answer, as in GSM8K:
 
     {"question": "Natalia sold 48 clips in April and half as many in May. How many?", "answer": "48 + 24 = <<48+24=72>>72 …\\n#### 72"}
 
-What follows the last `####` of an answer is the answer; without one it is the whole text, which may be LaTeX. A reply is
-searched for its final answer: a boxed one, then "the answer is …", then the last number.
+What follows the last `####` of an answer is the answer; without one it is the whole text, which may be LaTeX. A reply's last stated
+answer decides (`stated_answers.py`); without one, its last number.
 """
 
 import logging
+import re
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
 
+from env_svc.builtin.stated_answers import Stated, is_expression, normalised, stated_answers, words
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
 
-GRADING_S = 10.0
+GRADING_S = 2.0
 """Of computing, for one reply; one that takes longer is wrong. math-verify has an alarm of its own, but that rings by the clock on the
 wall: on a busy machine a right answer would be wrong, and nobody told."""
 MAX_REPLY_CHARS = 20_000
-"""Of the end of a reply, where the answer is; parsing is slower than linear."""
+"""Length of a reply's end that is searched for its answer."""
+THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+SMALL = 1e-4
+"""Size below which numbers are compared relative to their size: the library compares six decimals, and takes 2⁻⁹⁹ for 2⁻⁹⁸."""
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # or it says in every process that its alarm is off
 
@@ -65,11 +70,16 @@ class MathProblems(Environment[str]):
         return Opening([*messages, ChatMessage(role="user", content=question)], state=final_answer(row[self._answer]))
 
     async def step(self, state: str, reply: Reply) -> Turn[str]:
-        found, is_correct = None, False
+        answered, correct = False, False
         with suppress(TimeoutException), _computing_at_most(GRADING_S):
-            found = _parsed(reply.text[-MAX_REPLY_CHARS:])
-            is_correct = bool(found) and verify(_parsed(f"${state}$") or _parsed(state), found, timeout_seconds=0)
-        return Finish(float(is_correct), {"correct": float(is_correct), "answered": float(bool(found))})
+            statements = stated_answers(reply.text[-MAX_REPLY_CHARS:])
+            found = _answer(statements)
+            answered = bool(found)
+            correct = answered and _are_equal(state, found)
+            if not correct and not is_expression(state):  # a day, a name, "no solution"
+                said = next((ways for ways in statements if ways), [])
+                correct = words(state) in {words(way.text) for way in said}
+        return Finish(float(correct), {"correct": float(correct), "answered": float(answered or correct)})
 
     async def gold(self, state: str) -> str:
         return f"The answer is ${state}$."
@@ -77,8 +87,32 @@ class MathProblems(Environment[str]):
 
 def final_answer(answer: str) -> str:
     """`72` of a GSM8K answer that ends with `#### 72`; commas between thousands are left out."""
-    final = answer.rpartition("####")[2].strip()
-    return final.replace(",", "") if final.replace(",", "").lstrip("-").replace(".", "", 1).isdigit() else final.strip("$")
+    final = answer.rpartition("####")[2].strip().strip("$")
+    return final.replace(",", "") if THOUSANDS.fullmatch(final) else final
+
+
+def _answer(statements: Sequence[Sequence[Stated]]) -> Any:
+    """Expressions of the last stated answer that can be read; empty when there is none."""
+    for ways in statements:
+        for way in ways:
+            if found := _expression(way.text) if way.is_whole else _parsed(way.text):
+                return found
+    return []
+
+
+def _expression(text: str) -> Any:
+    """Expressions of a text that is an answer and nothing else."""
+    return _parsed(f"${normalised(text)}$")
+
+
+def _are_equal(answer: str, found: Any) -> bool:
+    gold = (_expression(answer) if is_expression(answer) else []) or _parsed(answer)
+    if not gold or not verify(gold, found, timeout_seconds=0):
+        return False
+    if not all(getattr(expression, "is_number", False) for expression in (gold[0], found[0])):
+        return True
+    one, other = (expression.doit().evalf() for expression in (gold[0], found[0]))
+    return bool(min(abs(one), abs(other)) >= SMALL or abs(one - other) <= 1e-6 * max(abs(one), abs(other)))
 
 
 def _parsed(text: str) -> Any:

@@ -13,8 +13,11 @@ import pytest
 from env_svc import rows
 from env_svc.builtin import math_problems
 from env_svc.builtin.math_problems import MathProblems, final_answer
+from env_svc.builtin.stated_answers import MAX_STATEMENTS, MAX_UNSTATED_CHARS, stated_answers
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.rows import row_at
+from tests.env.math_verdicts import NOT_RECOGNISED, VERDICTS
+from tests.env.word_problems import RIGHT, WRONG, word_problems
 
 ROOT = Path(__file__).parents[2]
 READ = """
@@ -77,6 +80,34 @@ def test_reply_that_takes_too_long_to_grade_is_wrong(monkeypatch: pytest.MonkeyP
 )
 def test_equal_answers_are_correct_however_they_are_written(gold: str, reply: str, expected: tuple[float, float]) -> None:
     assert graded(gold, reply) == expected
+
+
+@pytest.mark.parametrize(("gold", "reply", "is_correct"), VERDICTS)
+def test_verdict_on_an_answer(gold: str, reply: str, is_correct: bool) -> None:
+    assert graded(gold, reply)[0] == float(is_correct)
+
+
+@pytest.mark.parametrize(("gold", "reply"), NOT_RECOGNISED)
+def test_answer_that_is_not_recognised_is_named_in_the_docs(gold: str, reply: str) -> None:
+    """One that is recognised some day is to be moved among the verdicts, and out of docs/environments.md."""
+    assert graded(gold, reply)[0] == 0.0
+
+
+def test_last_stated_answer_decides_whatever_the_solution_before_it_holds() -> None:
+    solved = word_problems(60, seed=3)
+    assert len({problem.solution for problem in solved}) == 60
+    refused = [state(problem) for problem in solved for state in RIGHT if graded(problem.gold, state(problem))[0] != 1.0]
+    accepted = [state(problem) for problem in solved for state in WRONG if graded(problem.gold, state(problem))[0] != 0.0]
+    assert (refused, accepted) == ([], [])
+
+
+@pytest.mark.parametrize("part", ["answer is ", "\\boxed{", "\\boxed{1}, ", "#### 1\n", "1 ", "\\(1", "$x "])
+def test_long_reply_is_searched_for_a_bounded_number_of_answers(part: str) -> None:
+    for characters in (1_000, 256_000):
+        found = stated_answers((part * (characters // len(part) + 1))[:characters])
+        ways = [way for statement in found for way in statement]
+        assert len(found) <= MAX_STATEMENTS + 1
+        assert max(len(way.text) for way in ways) <= MAX_UNSTATED_CHARS
 
 
 @pytest.mark.parametrize(

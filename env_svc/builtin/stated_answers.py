@@ -1,0 +1,138 @@
+"""Where a reply to a math problem states its final answer, and how that is written. Pure: the comparison is the library's.
+
+An answer is stated by `\\boxed{…}`, by `#### …`, or by "the answer is …", "Answer: …" and the like. The last one decides, whatever stands
+before it: an earlier "answer", a dollar sign or a percentage in the working is none.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+STATEMENT = re.compile(r"####|\\f?boxed\s*\{|\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
+MAX_STATEMENTS = 8
+"""Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", decides nothing."""
+MAX_STATED_CHARS = 300
+"""Maximum length of a stated answer. The library's time grows with the square of what it reads."""
+MAX_UNSTATED_CHARS = 1000
+"""Length of a reply's end that is searched for its last number, where no answer is stated."""
+
+SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
+JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or)?[\s$]*")
+"""Between two boxes that state one answer together."""
+WORD = re.compile(r"(?<!\\)\b[A-Za-z]{2,}")
+COMMAND = re.compile(r"\\(?:text|mathrm|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
+MARKUP = " \t*_`"
+LEAD = "answer is "
+"""Before a text that is searched for an answer: the library then takes the first expression that follows, and not the last."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """One way to read a stated answer."""
+
+    text: str
+    is_whole: bool
+    """Whether the text is the answer and nothing else; otherwise it is searched for one."""
+
+
+def stated_answers(reply: str) -> list[list[Stated]]:
+    """The reply's statements, the last one first; of each the ways to read it, the best one first.
+
+    The last entry reads the reply's end, for a reply that states no answer. Time is linear in the reply's length.
+    """
+    matches = list(STATEMENT.finditer(reply))[-MAX_STATEMENTS:]
+    ends = [*(match.start() for match in matches[1:]), len(reply)]
+    found = [list(_ways(reply, match, end)) for match, end in zip(matches, ends, strict=False)]
+    if len(matches) > 1:
+        found = _with_joined_boxes(reply, matches, found)
+    return [*reversed(found), [Stated(reply[-MAX_UNSTATED_CHARS:], is_whole=False)]]
+
+
+def _ways(reply: str, match: "re.Match[str]", end: int) -> Iterator[Stated]:
+    if "boxed" in match[0]:
+        content = _braced(reply, match.end())
+        if content is not None:
+            yield Stated(content + _percent_after(reply, match.end() + len(content) + 1), is_whole=True)
+        return
+    rest = reply[match.end() : min(end, match.end() + MAX_STATED_CHARS)].lstrip("\n:=" + MARKUP)
+    line = rest.partition("\n")[0] if match[0] == "####" else rest[: found.start()] if (found := SENTENCE_END.search(rest)) else rest
+    if is_expression(line):
+        yield Stated(line.strip(MARKUP).rstrip(".").strip("$" + MARKUP), is_whole=True)
+    yield Stated(LEAD + line, is_whole=False)
+    yield Stated(LEAD + rest, is_whole=False)
+
+
+def _with_joined_boxes(reply: str, matches: "list[re.Match[str]]", found: list[list[Stated]]) -> list[list[Stated]]:
+    """`\\boxed{1}` and `\\boxed{2}`, with nothing else between them, state both."""
+    joined = [found[0]]
+    for before, match, ways in zip(matches, matches[1:], found[1:], strict=False):
+        if "boxed" in before[0] and "boxed" in match[0] and joined[-1] and ways:
+            content = _braced(reply, before.end()) or ""
+            if JOINED.fullmatch(reply, before.end() + len(content) + 1, match.start()):
+                ways = [Stated(f"{joined[-1][0].text}, {ways[0].text}", is_whole=True)]
+        joined.append(ways)
+    return joined
+
+
+def _braced(text: str, start: int) -> str | None:
+    """What stands in braces that were opened just before `start`; None where they are not closed, or too far away."""
+    depth = 1
+    for position in range(start, min(len(text), start + MAX_STATED_CHARS)):
+        if text[position] == "\\":
+            continue
+        escaped = text[position - 1] == "\\"
+        depth += 0 if escaped else {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[start:position]
+    return None
+
+
+def _percent_after(text: str, position: int) -> str:
+    return "\\%" if re.match(r"\s*\\?%", text[position : position + 10]) else ""
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text has no words beside those that LaTeX knows, so that it can be read as one expression."""
+    return bool(text.strip("$." + MARKUP)) and not WORD.search(COMMAND.sub(" ", _as_latex(text))) and text.count("$") <= 2
+
+
+def words(text: str) -> str:
+    """An answer in words, as it is compared: without case, mark-up, and what stands around it."""
+    return TEXT.sub(r"\1", text.removeprefix(LEAD)).strip("$.!" + MARKUP).casefold()
+
+
+# ------------------------------------------------------------------------------------- notations that the library misreads
+
+REPEATING = re.compile(r"(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s*\{?\s*(?P<repeated>\d+)\s*\}?")
+SPACED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|\{,\}| )\d{3})+(?![\d,])")
+MIXED = re.compile(r"(?<![\d/.^)}])(?P<whole>\d+)\s+(?P<over>\d+)\s*/\s*(?P<under>\d+)(?![\d.])")
+SCIENTIFIC = re.compile(r"(?<![\w.])(?P<digits>\d+(?:\.\d+)?)[eE](?P<power>[+-]?\d+)(?!\w)")
+PLAIN = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])")
+"""Names that a reply may write without LaTeX's backslash."""
+EXPONENTIAL = re.compile(r"(?<![\\A-Za-z])exp\((?P<power>[^()]*)\)")
+ROOT = re.compile(r"\\sqrt\s*\((?P<of>[^()]*)\)")
+ROMAN = re.compile(r"\\(?:mathrm|mathit|rm)\s*\{\s*(?P<letter>[A-Za-z])\s*\}")
+
+
+def normalised(expression: str) -> str:
+    """An answer in LaTeX, in the notations that the library reads as they are meant."""
+    expression = REPEATING.sub(_repeating_decimal, _as_latex(expression))
+    expression = SPACED_THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), expression)
+    expression = SCIENTIFIC.sub(r"\g<digits> \\cdot 10^{\g<power>}", expression)
+    expression = MIXED.sub(r"\g<whole>\\frac{\g<over>}{\g<under>}", expression)
+    expression = ROOT.sub(r"\\sqrt{\g<of>}", expression)
+    return ROMAN.sub(r"\g<letter>", expression).replace("\\varnothing", "\\emptyset")
+
+
+def _as_latex(text: str) -> str:
+    return PLAIN.sub(r"\\\1", EXPONENTIAL.sub(r"e^{\g<power>}", text))
+
+
+def _repeating_decimal(match: "re.Match[str]") -> str:
+    """0.1\\overline{6} as a fraction."""
+    whole, fixed, repeated = match["whole"] or "0", match["fixed"], match["repeated"]
+    shift = 10 ** len(fixed)
+    value = Fraction(int(whole + fixed), shift) + Fraction(int(repeated), shift * (10 ** len(repeated) - 1))
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
