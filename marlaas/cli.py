@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
-WIDTH_OF_A_PIPE = 200
-"""It has no edge, and nothing should be cut off."""
+WIDTH_OF_A_PIPE = 100_000
+"""Characters of a line where output is no terminal, or `--wide` asks for whole lines: nothing is cut off."""
 ROOT = Path(__file__).parent.parent
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=_possible)]
 Reason = Annotated[str, typer.Option(help="Kept with the task.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every column, and every reason whole, however long the lines become.")]
 
 
 # --------------------------------------------------------------------------------------------------------------- stack
@@ -98,7 +99,7 @@ def down(data: Data = DEFAULT_DATA) -> None:
 
 
 @app.command()
-def status(data: Data = DEFAULT_DATA, url: Url = "") -> None:
+def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """Show the processes of the stack and every task."""
     from marlaas import display
     from marlaas.state import running_stack
@@ -109,19 +110,28 @@ def status(data: Data = DEFAULT_DATA, url: Url = "") -> None:
         _say("")
         if stack.component("nats").condition != "ready":
             return
-    ps(data, url)
+    ps(data, url, wide)
 
 
 @app.command()
-def ps(data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """List every task."""
+def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List every task, as many columns as fit; `marlaas show TASK` has all of one."""
     from marlaas import display
 
     statuses = _asked(data, url, lambda client: client.tasks())
     if statuses:
-        _console().print(display.status_table(statuses))
+        console = _console(wide)
+        console.print(display.status_table(statuses, _width(console)))
     else:
         _say("no tasks yet; submit one with `marlaas submit task.toml`")
+
+
+@app.command()
+def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show everything that is known of one task."""
+    from marlaas import display
+
+    _console().print(display.task_table(_asked(data, url, lambda client: client.status(task))))
 
 
 @app.command()
@@ -200,14 +210,18 @@ def submit(
 
 @app.command()
 def watch(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Ids; none: everything that happens from now on.", callback=_possible)] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Ids; none: every task that has not ended, from now on.", callback=_possible)
+    ] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks that come later, without end.")] = False,
     log_to: Annotated[
         list[str] | None, typer.Option("--log-to", help="Also tensorboard:<folder>, wandb:<project> or trackio:<project>.")
     ] = None,
 ) -> None:
     """Print what happens to tasks, one line per event, until they have ended."""
+    from common.tasks import ENDED
     from marlaas import display, sinks
 
     opened = [sinks.open_sink(address) for address in log_to or []]
@@ -215,7 +229,11 @@ def watch(
     async def follow(client: "Client") -> None:
         for task in tasks or []:
             await client.status(task)
-        async for event in client.watch(*(tasks or [])):
+        live = [] if tasks or following else [status.task for status in await client.tasks() if status.state not in ENDED]
+        if not (tasks or following or live):
+            _say("no task is running; `marlaas watch --follow` waits for the next one")
+            return
+        async for event in client.watch(*(tasks or live), from_now=not tasks):
             _say(display.event_line(event))
             if (point := sinks.point_of(event)) is not None:
                 for sink in opened:
@@ -256,13 +274,15 @@ def failures(
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
+    wide: Wide = False,
 ) -> None:
     """List messages that were given up, with the reason: dead letters."""
     from marlaas import display
 
     found = _asked(data, url, lambda client: client.failures(task))
     if found:
-        _console().print(display.failures_table(found))
+        console = _console(wide)
+        console.print(display.failures_table(found, _width(console)))
     else:
         _say("no message was given up")
 
@@ -323,11 +343,15 @@ def replay(
 
 @envs_app.callback(invoke_without_command=True)
 def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """List the environments that a task may name; `new` and `check` help to write one."""
+    """List the environments that a task may name: those of the stack, or without one those installed here."""
     from marlaas import display
+    from marlaas.state import is_running_on
 
     if context.invoked_subcommand is not None:
         return
+    if not url and not is_running_on(data):
+        _say(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
+        raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
     names = display.environments(_asked(data, url, lambda client: client.replicas()))
     _say("\n".join(names) if names else "no environment service reports; see `marlaas status`")
 
@@ -479,14 +503,19 @@ async def _client(data: Path, url: str) -> "AsyncGenerator[Client]":
         yield client
 
 
-def _console() -> "Console":
+def _console(wide: bool = False) -> "Console":
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+    return Console(width=None if sys.stdout.isatty() and not wide else WIDTH_OF_A_PIPE)
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
+def _width(console: "Console") -> int | None:
+    """Characters that a line may take; None where it may take any number."""
+    return None if console.width == WIDTH_OF_A_PIPE else console.width
+
+
+def _say(text: str, to: TextIO | None = None) -> None:
+    print(text, flush=True, file=to)
 
 
 def main() -> None:

@@ -213,10 +213,10 @@ class Client:
         found = await self._all(streams.REPLICAS_BUCKET, ReplicaReport)
         return sorted(found, key=lambda report: (report.service, report.replica))
 
-    async def watch(self, *tasks: str) -> AsyncIterator[Event]:
+    async def watch(self, *tasks: str, from_now: bool = False) -> AsyncIterator[Event]:
         """What happened to these tasks and what happens next, in order; ends when all of them have ended.
 
-        Without any: everything that happens from now on to anyone's task, without end.
+        With `from_now`, what happened before is left out. Without tasks: everything that happens from now on to any task, without end.
         Raises: WrongId; NoAnswer when NATS knows no stack.
         """
         for task in tasks:
@@ -225,14 +225,16 @@ class Client:
         awaited = set(tasks)
         accepted: set[str] = set()
         subject = f"events.*.{tasks[0]}" if len(tasks) == 1 else "events.>"
-        past = None if tasks else await self._bus.last(streams.EVENTS, subject)
+        past = await self._bus.last(streams.EVENTS, subject) if from_now or not tasks else None
         async for delivery in self._bus.follow(streams.EVENTS, subject, new_only=not tasks):
-            if past is not None and delivery.sequence <= past.sequence:
+            is_past = past is not None and delivery.sequence <= past.sequence
+            if is_past and not tasks:
                 continue  # NATS was started anew before anything happened: then nats-py follows from the stream's beginning
             event = delivery.read(Event)
             if tasks and event.task not in awaited:
                 continue
-            yield event
+            if not is_past:
+                yield event
             if event.event == "accepted":
                 accepted.add(event.task)
             if event.event == "rejected" and event.task in accepted:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from common.messages import Event, ReplicaReport, TaskStatus
 from marlaas.client import Failure
+from marlaas.listing import Field, listing
 from marlaas.progress import Progress, sparkline, step_of
 from marlaas.state import Stack
 
@@ -47,40 +48,60 @@ def starting_table(stack: Stack, now_s: float) -> Table:
     return table
 
 
-def status_table(statuses: Iterable[TaskStatus], now_s: float | None = None) -> Table:
-    """Every task, one line each."""
+def status_table(statuses: Sequence[TaskStatus], width: int | None = None, now_s: float | None = None) -> Table:
+    """Every task, one line each, in `width` characters; None for all of every line."""
     now_s = now_s or time.time()
-    columns = [
-        _whole("task"),
-        "tenant",
-        "pool",
-        _whole("state"),
-        _whole("version"),
-        _whole("reward"),
-        "staleness",
-        "failed",
-        _whole("tokens"),
-        "dead letters",
-        _whole("age"),
+    fields: list[Field[TaskStatus]] = [
+        Field("task", lambda one: Text(one.task)),
+        Field("tenant", lambda one: Text(one.tenant), rank=4),
+        Field("pool", lambda one: Text(one.pool), rank=7),
+        Field("state", lambda one: _coloured(one.state)),
+        Field("version", lambda one: Text(f"{one.version}/{one.steps}")),
+        Field("reward", lambda one: Text(_f(one.reward)), rank=1),
+        Field("staleness", lambda one: Text(_f(one.staleness)), rank=8),
+        Field("failed", lambda one: Text(_share(one.failed_share)), rank=3),
+        Field("tokens", lambda one: Text(_count(one.sampled_tokens)), rank=6),
+        Field("dead letters", lambda one: Text(str(one.dead_letters), style="red" if one.dead_letters else ""), rank=5),
+        Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
     ]
-    table = Table(*columns, box=None, header_style="bold")
-    for one in statuses:
-        state = _coloured(one.state)
-        if one.reason:
-            state.append(f" ({one.reason})", style="dim")
-        age = duration(now_s - one.submitted_s)
-        version = f"{one.version}/{one.steps}"
-        letters = Text(str(one.dead_letters), style="red" if one.dead_letters else "")
-        row = [one.task, one.tenant, one.pool, state, version, _f(one.reward), _f(one.staleness), _share(one.failed_share)]
-        table.add_row(*row, _count(one.sampled_tokens), letters, age)
-    return table
+    return listing(statuses, fields, lambda one: one.reason, width)
 
 
-def failures_table(failures: Iterable[Failure]) -> Table:
-    """Messages that were given up, one line each."""
-    table = Table(_whole("letter"), _whole("task"), "stage", "attempts", "reason", box=None, header_style="bold")
-    for one in failures:
-        table.add_row(str(one.letter), one.task or f"- ({one.subject})", one.stage, str(one.attempts), Text(one.reason))
+def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
+    """Messages that were given up, one line each, in `width` characters; None for all of every line."""
+    fields: list[Field[Failure]] = [
+        Field("letter", lambda one: Text(str(one.letter))),
+        Field("task", lambda one: Text(one.task or f"- ({one.subject})")),
+        Field("stage", lambda one: Text(one.stage), rank=1),
+        Field("attempts", lambda one: Text(str(one.attempts)), rank=2),
+    ]
+    return listing(failures, fields, lambda one: one.reason, width)
+
+
+def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
+    """Everything that is known of one task, a line for each field; long texts are wrapped and never cut."""
+    now_s = now_s or time.time()
+    adapter = status.adapter
+    rows: dict[str, Text | str] = {
+        "task": status.task,
+        "name": status.name,
+        "tenant": status.tenant,
+        "pool": status.pool,
+        "state": _coloured(status.state),
+        "reason": status.reason or "-",
+        "version": f"{status.version} of {status.steps}",
+        "reward": _f(status.reward),
+        "staleness": _f(status.staleness),
+        "failed groups": _share(status.failed_share),
+        "sampled tokens": f"{status.sampled_tokens:,}",
+        "dead letters": str(status.dead_letters),
+        "adapter": "-" if adapter is None else f"{adapter.blob.name}, rank {adapter.rank}, {adapter.blob.size_bytes:,} bytes",
+        "submitted": f"{duration(now_s - status.submitted_s)} ago",
+        "changed": f"{duration(now_s - status.updated_s)} ago",
+    }
+    table = Table.grid(Column(style="bold", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table
 
 
@@ -159,11 +180,6 @@ def duration(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
-
-
-def _whole(header: str) -> Column:
-    """A column that is never cut short: ids are there to be copied."""
-    return Column(header, no_wrap=True, overflow="ignore")
 
 
 def _coloured(state: str) -> Text:

@@ -130,10 +130,20 @@ def write_stack(data: Path, stack: Stack) -> None:
 
 def running_stack(data: Path) -> Stack:
     """The state of the stack that runs on `data`. Raises: StackError when none does."""
-    stack = read_stack(data) if is_locked(data) else None
-    if stack is None or not is_running(stack.supervisor):
+    stack = _running_stack(data)
+    if stack is None:
         raise StackError(f"no stack runs on {data}; start one with `marlaas up`, or name another with --data or --url")
     return stack
+
+
+def is_running_on(data: Path) -> bool:
+    """Whether a stack runs on `data`."""
+    return _running_stack(data) is not None
+
+
+def _running_stack(data: Path) -> Stack | None:
+    stack = read_stack(data) if is_locked(data) else None
+    return stack if stack is not None and is_running(stack.supervisor) else None
 
 
 def is_locked(data: Path) -> bool:

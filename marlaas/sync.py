@@ -56,8 +56,8 @@ class SyncClient:
     def wait(self, task: str) -> TaskStatus:
         return self._run(self._client.wait(task))
 
-    def watch(self, *tasks: str) -> Iterator[Event]:
-        events = aiter(self._client.watch(*tasks))
+    def watch(self, *tasks: str, from_now: bool = False) -> Iterator[Event]:
+        events = aiter(self._client.watch(*tasks, from_now=from_now))
         while (event := self._run(_next(events))) is not None:
             yield event
 

@@ -77,7 +77,7 @@ async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, nats_url
     assert (following.returncode, complaints) == (130, b"")
 
 
-@pytest.mark.parametrize("command", [["ps"], ["status"], ["watch"], ["envs"], ["cancel", "x"], ["pull", "x"], ["psql"], ["doctor"]])
+@pytest.mark.parametrize("command", [["ps"], ["status"], ["watch"], ["show", "x"], ["cancel", "x"], ["pull", "x"], ["psql"], ["doctor"]])
 def test_without_a_stack_the_way_to_one_is_told(command: list[str], tmp_path: Path) -> None:
     assert complaint(marlaas(*command, cwd=tmp_path)).startswith("marlaas: no stack runs on .marlaas; start one with `marlaas up`")
 
@@ -143,6 +143,13 @@ def test_id_that_no_task_can_have_is_told_before_anything_is_asked(command: list
     text = complaint(marlaas(*command, cwd=task_file.parent))  # where no stack runs, nor is any named
     assert text.startswith("marlaas: 'My Task' cannot be the id of a task: small letters, digits and hyphens, 63 at most")
     assert text.count("\n") == 1
+
+
+def test_environments_are_those_installed_here_where_no_stack_runs(tmp_path: Path) -> None:
+    done = process("envs", cwd=tmp_path)
+    assert done.returncode == 0
+    assert {"calculator", "code", "math", "reasoning_gym:gcd"} <= set(done.stdout.splitlines())
+    assert "no stack runs on .marlaas; installed here" in done.stderr
 
 
 @pytest.mark.slow  # by design it tries for ten seconds

@@ -179,6 +179,21 @@ async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_pat
             assert (await asyncio.wait_for(first, 250)).task == "after"
 
 
+async def test_watch_from_now_leaves_the_past_out_and_ends_with_the_tasks(bus: Bus, nats_url: str) -> None:
+    for task, event in (("a", "accepted"), ("b", "accepted"), ("b", "finished")):
+        await bus.publish(happened(task, event))
+    async with Client.connect(nats_url) as client:
+
+        async def names(*tasks: str) -> list[tuple[str, str]]:
+            return [(event.task, event.event) async for event in client.watch(*tasks, from_now=True)]
+
+        following = asyncio.ensure_future(names("a", "b"))
+        await eventually(lambda: is_followed(bus))
+        await bus.publish(happened("a", "finished"))
+        assert await asyncio.wait_for(following, 250) == [("a", "finished")]
+        assert await names("a", "b") == []
+
+
 def test_new_ids_are_valid_and_differ() -> None:
     ids = {new_task_id("a" * 40) for _ in range(100)}
     assert len(ids) == 100
@@ -190,7 +205,11 @@ async def _names(client: Client, task: str) -> list[str]:
 
 
 def accepted(task: str) -> Outgoing:
-    return Outgoing(streams.events("acme", task), Event(tenant="acme", task=task, event="accepted", at_s=0), f"event:{task}")
+    return happened(task, "accepted")
+
+
+def happened(task: str, event: str) -> Outgoing:
+    return Outgoing(streams.events("acme", task), Event(tenant="acme", task=task, event=event, at_s=0), f"event:{task}:{event}")
 
 
 async def is_followed(bus: Bus) -> bool:

@@ -68,6 +68,8 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     for command in "ps", "status":
         [row] = [line for line in (await out(run(command))).splitlines() if "mine" in line]
         assert "finished" in row
+    shown = (await out(run("show", "mine"))).splitlines()
+    assert ["version", "3", "of", "3"] in [line.split() for line in shown]
     assert "version 3 of mine, rank 8" in await out(run("pull", "mine"))
     assert (tmp_path / "mine.v3" / "content").read_text() == "mine 3 adapter "
     assert "version 2 of mine" in await out(run("pull", "mine", "--version", "2", "--to", "older"))
@@ -102,6 +104,35 @@ async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
     assert [line.split(maxsplit=2)[2] for line in watched] == ["accepted", "paused", "resumed", "cancelled: enough"]
     await shows("cancelled")
     assert "there is nothing to pause" in complaint(await run("pause", "held"))
+
+
+async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run: Run, nats_url: str, tmp_path: Path) -> None:
+    await out(run("submit", "task.toml", "--id", "mine", "--watch"))
+    await settled(world)
+    assert "no task is running" in await out(run("watch"))
+    await out(run("submit", "task.toml", "--id", "held"))
+    watching = await asyncio.create_subprocess_exec(MARLAAS, "watch", "--url", nats_url, cwd=tmp_path, stdout=subprocess.PIPE)
+    assert watching.stdout is not None
+    lines: list[str] = []
+
+    async def read() -> None:
+        async for line in watching.stdout or ():
+            lines.append(line.decode())
+
+    reading = asyncio.ensure_future(read())
+
+    async def is_seen() -> bool:  # the process follows from some moment on, and no event before it is printed
+        await run("pause", "held")
+        await run("resume", "held")
+        return bool(lines)
+
+    await eventually(is_seen)
+    await out(run("cancel", "held"))
+    await asyncio.wait_for(reading, 250)
+    assert await watching.wait() == 0
+    assert {line.split()[1] for line in lines} == {"held"}
+    assert "accepted" not in lines[0]
+    assert lines[-1].split()[2] == "cancelled:"
 
 
 async def test_failures_and_resend(world: World, run: Run) -> None:

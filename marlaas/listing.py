@@ -1,0 +1,61 @@
+"""Tables with one row a record that stay readable at any width: less important columns go first, the reason is cut last.
+
+Pure functions to rich's renderables. A width of None is that of a pipe, or of `--wide`: every column, and every reason whole.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich.table import Column, Table
+from rich.text import Text
+
+R = TypeVar("R")
+PADDING = 2
+"""Characters between two columns."""
+MIN_REASON_WIDTH = 24
+"""Characters of a reason that are worth more than another column."""
+
+
+@dataclass(frozen=True)
+class Field(Generic[R]):
+    """One column."""
+
+    header: str
+    cell: Callable[[R], Text]
+    rank: int = 0
+    """0 for a column that is always there; of the others the highest is left out first."""
+
+
+def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[R], str], width: int | None) -> Table:
+    """`fields` of every record, as many as fit in `width` characters, then its reason in what remains of the line."""
+    cells = {field.header: [field.cell(record) for record in records] for field in fields}
+    widths = {header: max(len(header), *(cell.cell_len for cell in column)) for header, column in cells.items()}
+    reasons = [" ".join(reason(record).split()) for record in records]
+    shown = list(fields)
+    while width is not None and _taken(shown, widths) + _wanted(reasons) > width and any(field.rank for field in shown):
+        shown.remove(max(shown, key=lambda field: field.rank))
+    headers = [field.header for field in shown]
+    table = Table(*(_whole(header) for header in headers), box=None, header_style="bold", pad_edge=False, padding=(0, PADDING, 0, 0))
+    if any(reasons):
+        table.add_column("reason", no_wrap=True, overflow="ignore", style="dim")
+    left = None if width is None else max(1, width - _taken(shown, widths))
+    for row, text in enumerate(reasons):
+        last = Text(text)
+        if left is not None:
+            last.truncate(left, overflow="ellipsis")
+        table.add_row(*(cells[header][row] for header in headers), *([last] if any(reasons) else []))
+    return table
+
+
+def _taken(shown: Sequence[Field[R]], widths: dict[str, int]) -> int:
+    return sum(widths[field.header] + PADDING for field in shown)
+
+
+def _wanted(reasons: Sequence[str]) -> int:
+    return min(MIN_REASON_WIDTH, max(map(len, reasons), default=0))
+
+
+def _whole(header: str) -> Column:
+    """A column that is never cut short: ids are there to be copied."""
+    return Column(header, no_wrap=True, overflow="ignore")

@@ -1,0 +1,68 @@
+"""Lists of tasks and of dead letters at the widths of terminals, whatever one reason's length is."""
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from common.messages import TaskStatus
+from marlaas import display
+from marlaas.client import Failure
+from marlaas.listing import MIN_REASON_WIDTH
+
+LONG = "the environment 'my_env' could not be built: " + "FileNotFoundError: /data/rows.jsonl is not there\n" * 200
+
+
+def status(task: str, reason: str = "") -> TaskStatus:
+    return TaskStatus(
+        tenant="a-tenant-of-24-characters", task=task, name="letters", pool="tiny", state="failed" if reason else "running", reason=reason,
+        version=12, steps=30, reward=0.5, staleness=1.0, sampled_tokens=123_456, failed_share=0.125, submitted_s=0.0, updated_s=60.0,
+    )  # fmt: skip
+
+
+def printed(renderable: RenderableType, width: int) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(renderable)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("reason", ["", "budget", LONG])
+def test_every_task_has_one_line_that_fits(width: int, reason: str) -> None:
+    statuses = [status("letters-872c122b"), status("a-task-with-a-long-id-1234abcd", reason)]
+    header, first, second = printed(display.status_table(statuses, width, now_s=3600.0), width)
+    assert max(map(len, (header, first, second))) <= width
+    assert "letters-872c122b" in first
+    assert "a-task-with-a-long-id-1234abcd" in second
+    assert "12/30" in second
+    if reason:
+        shown = second[header.index("reason") :].rstrip()
+        assert reason.startswith(shown.removesuffix("…"))
+        assert len(shown) >= min(len(reason), MIN_REASON_WIDTH)
+    if width == 200 and reason != LONG:
+        assert {"tenant", "pool", "staleness", "tokens"} <= set(header.split())
+
+
+def test_reason_is_whole_where_lines_may_have_any_length() -> None:
+    statuses = [status("letters-872c122b", LONG)]
+    assert " ".join(LONG.split()) in printed(display.status_table(statuses, None, now_s=3600.0), 100_000)[1]
+    failures = [Failure(7, "letters-872c122b", "open", "prompts.open.x", LONG, 5)]
+    assert " ".join(LONG.split()) in printed(display.failures_table(failures, None), 100_000)[1]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_dead_letter_has_one_line_that_fits(width: int) -> None:
+    subject = "jobs.submit.acme"
+    failures = [Failure(7, "letters-872c122b", "open", "prompts.open.x", LONG, 5), Failure(1234, None, "jobs", subject, "no such verb", 1)]
+    header, first, second = printed(display.failures_table(failures, width), width)
+    assert max(map(len, (header, first, second))) <= width
+    assert first.rstrip().endswith("…")
+    assert second.split()[0] == "1234"
+    assert second.rstrip().endswith("no such verb")
+
+
+def test_one_task_is_shown_with_all_of_its_reason() -> None:
+    lines = printed(display.task_table(status("letters-872c122b", LONG), now_s=3600.0), 80)
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("FileNotFoundError") == 200
+    assert any(line.split() == ["sampled", "tokens", "123,456"] for line in lines)
