@@ -93,9 +93,13 @@ class Oracle:
 
     def logprobs(self, ids: Sequence[int], adapter: str | None, temperature: float = 1.0) -> np.ndarray:
         """Of tokens 1…T-1 of `ids` (T,)."""
+        return np.take_along_axis(self.distributions(ids, adapter, temperature), np.asarray(ids[1:])[:, None], 1)[:, 0]
+
+    def distributions(self, ids: Sequence[int], adapter: str | None, temperature: float = 1.0) -> np.ndarray:
+        """Of every token in the places 1…T-1 of `ids` (T,): log-probabilities (T-1, V)."""
         with self._torch.no_grad(), self._using(adapter):
             logits_T_V = self._model(self._torch.tensor([list(ids)])).logits[0, :-1].double() / temperature
-        return logits_T_V.log_softmax(-1).gather(1, self._torch.tensor(ids[1:])[:, None])[:, 0].numpy()
+        return logits_T_V.log_softmax(-1).numpy()
 
     @contextmanager
     def _using(self, adapter: str | None) -> Generator[None]:

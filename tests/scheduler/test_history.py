@@ -170,7 +170,7 @@ async def test_task_whose_checkpoint_is_gone_is_paused_with_the_reason(bus: Bus,
 
 @asynccontextmanager
 async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
-    with running(servers.nats_command(folder, port), port, log):
+    with running(servers.nats_command(folder, port, sync="1s"), port, log):
         bus = await Bus.connect(servers.nats_url(port), "test")
         await bus.declare()
         try:
