@@ -86,23 +86,34 @@ VOLATILE = [part for name in ("fsync", "synchronous_commit", "full_page_writes")
 """PostgreSQL's settings for data that need not survive the machine's own crash; they do survive the server's."""
 
 
-@pytest.fixture(scope="session")
-def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    folder = tmp_path_factory.mktemp("postgres")
+@contextmanager
+def running_postgres(folder: Path) -> Iterator[int]:
+    """Its port, until the block ends."""
     port = servers.free_port()
     command = servers.postgres_command(folder / "data", port)
     with running(replace(command, argv=[*command.argv, *VOLATILE]), port, folder / "postgres.log"):
         yield port
 
 
-@pytest.fixture(scope="session")
-def migrated_database(postgres_port: int) -> str:
-    """Template of the tests' databases: one that every migration has been applied to."""
+def migrated(postgres_port: int) -> str:
+    """Name of a new database, to be copied, that every migration has been applied to."""
     from scheduler_svc.migrate import migrate
 
     servers.create_database(postgres_port, "migrated")
     migrate(servers.database_url(postgres_port, "migrated"))
     return "migrated"
+
+
+@pytest.fixture(scope="session")
+def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def migrated_database(postgres_port: int) -> str:
+    """Template of the tests' databases."""
+    return migrated(postgres_port)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """A world at rest that tests of the doctor break: made once, then copied, PostgreSQL as a template and NATS as a folder.
 
-Task `a` and its evaluations finished, `failed` lost a step, `stuck` was cancelled, `refused` was rejected, and `live` waits at
-version 2 for a member of its group 4. No service runs any more, so nothing changes but what a test changes.
+Task `a` and its evaluations finished, `failed` lost a step, `stuck` was cancelled, `refused` was rejected, `sent`
+waits for its first step, and `live` at version 2 for a member of its group 4. No service runs any more, so nothing
+changes but what a test changes.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from sqlalchemy import text
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
-from common.messages import BlobRef, DeadLetter, GroupContext, TrainBatch
+from common.messages import BlobRef, CheckEnvironment, DeadLetter, GroupContext, TrainBatch
 from marlaas import servers
 from scheduler_svc.cleaning import SPACING_S, Cleaner
 from scheduler_svc.database import Database
@@ -40,8 +41,13 @@ class StagesWithBlobs(Stages):
 
     blobs: Blobs | None = None
     folder: Path = field(default_factory=Path)
-    untrained: str = ""
-    """Task whose batches the trainer leaves alone."""
+    untrained: Sequence[str] = ()
+    """Tasks whose batches the trainer leaves alone."""
+
+    async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        self.objection = "no such toy" if delivery.read(CheckEnvironment).task == "refused" else None
+        async for out in super().check(delivery):
+            yield out
 
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         batch = delivery.read(TrainBatch)
@@ -49,7 +55,7 @@ class StagesWithBlobs(Stages):
         if (batch.task, batch.version) == ("live", 1):
             # A straggler of version 1 holds up version 2. Opened later it would be of version 2, and a step could leave without it.
             await eventually(lambda: any((group.task, group.group) == ("live", 4) for group in self.opened), 60)
-        if batch.task != self.untrained:
+        if batch.task not in self.untrained:
             kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
             stored = await self.store(batch.task, batch.version + 1, kinds=kinds)
             made = updated(batch)
@@ -160,7 +166,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
         bus = await Bus.connect(servers.nats_url(port), "test")
         try:
             await bus.declare()
-            made = stages(bus, folder / "made", withheld=is_withheld, untrained="failed")
+            made = stages(bus, folder / "made", withheld=is_withheld, untrained=("failed", "sent"))
             async with running_world(bus, url, made) as world:
                 await _play(world, made)
                 await Cleaner(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task had ended
@@ -180,11 +186,19 @@ async def _play(world: World, made: StagesWithBlobs) -> None:
     letter = DeadLetter(stage="train", subject="x", reason="loss is NaN", attempts=1, headers={}, body=made.batches[-1].encode())
     await world.bus.publish(Outgoing(streams.failed("train", "failed"), letter, "letter"))
     await world.event("failed", "failed")
+    await world.submit("sent", spec(limits=LONG))
+
+    async def sampled() -> bool:
+        """All that its bound allows, of which half is on its way to the trainer."""
+        return await world.rows("SELECT count(*) FROM trajectories WHERE task = 'sent' AND state = 'scored'") == [(8,)]
+
+    await eventually(sampled)
+    await eventually(lambda: any(batch.task == "sent" for batch in made.batches))
     await world.submit("stuck", spec(limits=LONG))
     await eventually(lambda: any(group.task == "stuck" for group in made.opened))
     await world.bus.publish(control("cancel", "stuck"))
     await world.event("stuck", "cancelled")
-    await world.submit("refused", spec(pool="none"))
+    await world.submit("refused")
     await world.event("refused", "rejected")
     await settled(world)
 

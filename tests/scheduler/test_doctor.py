@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from common.messages import OpenGroup
 from scheduler_svc.cleaning import Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.doctor import messages, record, stored
-from scheduler_svc.doctor.examination import RULES, examine
+from scheduler_svc.doctor.examination import RULES, Depth, examine
 from scheduler_svc.doctor.finding import Finding
 from tests.conftest import eventually
-from tests.scheduler import breakages
+from tests.scheduler import breakages, doctor_mutations
 from tests.scheduler.breakages import Breaking
 from tests.scheduler.finished import AT_REST, WAITING, Copy, Finished, clean, copied, finish, sentences, settled, stages, store
 from tests.scheduler.stages import running_world, spec
@@ -72,11 +73,17 @@ async def test_world_at_rest_is_clean(finished: Finished, tmp_path: Path) -> Non
 # -------------------------------------------------------------------------------------------------- the rules, each broken
 
 
-@pytest.mark.parametrize(("rule", "statement"), breakages.RECORD)
-async def test_rule_of_the_record_is_named_when_it_is_broken(rule: str, statement: str, record_url: str) -> None:
-    found = [finding for finding in await broken_rules(record_url, statement) if finding.rule == rule]
-    assert found
-    assert all("task=" in finding.where or "subject=" in finding.where for finding in found)
+@pytest.mark.parametrize(("rule", "statements"), breakages.RECORD, ids=[rule for rule, _ in breakages.RECORD])
+async def test_rule_of_the_record_is_named_when_it_is_broken(rule: str, statements: Sequence[str], record_url: str) -> None:
+    for statement in statements:
+        found = [finding for finding in await broken_rules(record_url, statement) if finding.rule == rule]
+        assert found, statement
+        assert all("task=" in finding.where or "subject=" in finding.where for finding in found)
+
+
+async def test_rules_of_the_record_are_not_named_for_what_leaves_them_whole(record_url: str) -> None:
+    for rule, statement in breakages.SOUND:
+        assert rule not in {finding.rule for finding in await broken_rules(record_url, statement)}, statement
 
 
 async def broken_rules(database_url: str, statement: str) -> list[Finding]:
@@ -102,10 +109,28 @@ async def test_rule_about_nats_is_named_when_it_is_broken(rule: str, break_it: B
         assert rule in await named(world)
 
 
-async def named(world: Copy) -> list[str]:
-    found = await examine(world.database, world.bus, AT_REST)
+@pytest.mark.parametrize(("rule", "change", "depth"), breakages.SOUND_STORES, ids=[each[1].__name__ for each in breakages.SOUND_STORES])
+async def test_rule_about_nats_is_not_named_for_what_leaves_it_whole(
+    rule: str, change: Breaking, depth: Depth, finished: Finished, tmp_path: Path
+) -> None:
+    async with copied(finished, tmp_path) as world:
+        await change(world)
+        assert rule not in await named(world, depth)
+
+
+async def named(world: Copy, depth: Depth = AT_REST) -> list[str]:
+    found = await examine(world.database, world.bus, depth)
     print(*found, sep="\n")
     return sorted({finding.rule for finding in found})
+
+
+@pytest.mark.slow
+async def test_tests_of_the_rules_fail_for_every_rule_that_is_changed(finished: Finished, tmp_path: Path) -> None:
+    """And the page has the numbers."""
+    tallies = await doctor_mutations.every_mutant(finished, tmp_path)
+    assert doctor_mutations.unexpected(tallies) == []
+    page = doctor_mutations.PAGE.read_text()
+    assert doctor_mutations.written(page, doctor_mutations.table(tallies)) == page, "python -m tests.scheduler.doctor_mutations --write"
 
 
 # --------------------------------------------------------------------------------------------------- sweep and process
