@@ -15,10 +15,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from latex2sympy2_extended.logic import And
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
+from sympy.core.relational import Relational
 
-from env_svc.builtin.stated_answers import Stated, is_expression, normalised, stated_answers, words
+from env_svc.builtin.stated_answers import Stated, is_computable, is_expression, normalised, plain, stated_answers, words
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
 
@@ -76,7 +78,7 @@ class MathProblems(Environment[str]):
             found = _answer(statements)
             answered = bool(found)
             correct = answered and _are_equal(state, found)
-            if not correct and not is_expression(state):  # a day, a name, "no solution"
+            if not correct and state and not (is_expression(state) and is_computable(state)):  # a day, "no solution", 99999!
                 said = next((ways for ways in statements if ways), [])
                 correct = words(state) in {words(way.text) for way in said}
         return Finish(float(correct), {"correct": float(correct), "answered": float(answered or correct)})
@@ -95,7 +97,7 @@ def _answer(statements: Sequence[Sequence[Stated]]) -> Any:
     """Expressions of the last stated answer that can be read; empty when there is none."""
     for ways in statements:
         for way in ways:
-            if found := _expression(way.text) if way.is_whole else _parsed(way.text):
+            if found := _expression(way.text) if way.is_whole else _parsed(plain(way.text)):
                 return found
     return []
 
@@ -107,7 +109,7 @@ def _expression(text: str) -> Any:
 
 def _are_equal(answer: str, found: Any) -> bool:
     gold = (_expression(answer) if is_expression(answer) else []) or _parsed(answer)
-    if not gold or not verify(gold, found, timeout_seconds=0):
+    if not gold or not verify(gold, found, timeout_seconds=0, allow_set_relation_comp=_is_solved(found[0])):
         return False
     if not all(getattr(expression, "is_number", False) for expression in (gold[0], found[0])):
         return True
@@ -115,8 +117,19 @@ def _are_equal(answer: str, found: Any) -> bool:
     return bool(min(abs(one), abs(other)) >= SMALL or abs(one - other) <= 1e-6 * max(abs(one), abs(other)))
 
 
+def _is_solved(expression: Any) -> bool:
+    """Whether an inequality has a variable alone on one side and a number on the other; one that repeats the question has not."""
+    relations = expression.args if isinstance(expression, And) else (expression,)
+    return all(
+        isinstance(one, Relational) and any(a.is_Symbol and b.is_number for a, b in ((one.lhs, one.rhs), (one.rhs, one.lhs)))
+        for one in relations
+    )
+
+
 def _parsed(text: str) -> Any:
     """Expressions that mean the same answer; empty when there is none. `Any` because they are sympy's."""
+    if not is_computable(text):
+        return []
     return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
 
 

@@ -1,7 +1,7 @@
 """Where a reply to a math problem states its final answer, and how that is written. Pure: the comparison is the library's.
 
-An answer is stated by `\\boxed{…}`, by `#### …`, or by "the answer is …", "Answer: …" and the like. The last one decides, whatever stands
-before it: an earlier "answer", a dollar sign or a percentage in the working is none.
+An answer is stated by `\\boxed{…}`, by `#### …`, by `<answer>…</answer>`, or by "the answer is …", "Answer: …" and the like. The last one
+decides, whatever stands before it: an earlier "answer", a dollar sign or a percentage in the working is none.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-STATEMENT = re.compile(r"####|\\f?boxed\s*\{|\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
+STATEMENT = re.compile(r"####|<answer>|\\f?boxed\s*\{|(?<!</)\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
 MAX_STATEMENTS = 8
 """Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", decides nothing."""
 MAX_STATED_CHARS = 300
@@ -17,6 +17,8 @@ MAX_STATED_CHARS = 300
 MAX_UNSTATED_CHARS = 1000
 """Length of a reply's end that is searched for its last number, where no answer is stated."""
 
+HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
+"""A heading of Markdown, with text below it: it states no answer."""
 SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or)?[\s$]*")
 """Between two boxes that state one answer together."""
@@ -56,6 +58,10 @@ def _ways(reply: str, match: "re.Match[str]", end: int) -> Iterator[Stated]:
         if content is not None:
             yield Stated(content + _percent_after(reply, match.end() + len(content) + 1), is_whole=True)
         return
+    if HEADING.match(reply, match.start(), min(len(reply), match.start() + MAX_STATED_CHARS)):
+        return
+    if match[0].casefold() == "<answer>":
+        end = max(reply.find("</answer>", match.end(), end), match.end())
     rest = reply[match.end() : min(end, match.end() + MAX_STATED_CHARS)].lstrip("\n:=" + MARKUP)
     line = rest.partition("\n")[0] if match[0] == "####" else rest[: found.start()] if (found := SENTENCE_END.search(rest)) else rest
     if is_expression(line):
@@ -105,7 +111,11 @@ def words(text: str) -> str:
 
 # ------------------------------------------------------------------------------------- notations that the library misreads
 
-REPEATING = re.compile(r"(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s*\{?\s*(?P<repeated>\d+)\s*\}?")
+REPEATING = re.compile(r"(?<![\d.])(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s*\{?\s*(?P<repeated>\d+)\s*\}?")
+ENDLESS = re.compile(r"(?<![\d.])(?P<whole>\d{0,12})\.(?P<fixed>\d{0,12}?)(?P<repeated>\d{1,6}?)(?P=repeated)+(?:\.{3}|…|\\[lc]?dots)")
+"""A decimal that an ellipsis continues: its shortest block of digits that is written twice or more repeats."""
+MINUS = str.maketrans("−–", "--")
+CURRENCY = re.compile(r"(?<![\w)}])(?P<sign>-?)[ ]?\\?[$€£¥₹](?P<inner>-?)(?=\d)")
 SPACED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|\{,\}| )\d{3})+(?![\d,])")
 MIXED = re.compile(r"(?<![\d/.^)}])(?P<whole>\d+)\s+(?P<over>\d+)\s*/\s*(?P<under>\d+)(?![\d.])")
 SCIENTIFIC = re.compile(r"(?<![\w.])(?P<digits>\d+(?:\.\d+)?)[eE](?P<power>[+-]?\d+)(?!\w)")
@@ -116,9 +126,36 @@ ROOT = re.compile(r"\\sqrt\s*\((?P<of>[^()]*)\)")
 ROMAN = re.compile(r"\\(?:mathrm|mathit|rm)\s*\{\s*(?P<letter>[A-Za-z])\s*\}")
 
 
+MAX_DEPTH = 8
+"""Maximum depth of nested brackets: the library's parser takes seconds for twenty."""
+MAX_BARS = 8
+"""Maximum number of `|`: the parser finds by trial which of them are pairs."""
+HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\s*-?\s*\d{5}|\d{5}\s*\}?\s*!|\\(?:[dt]?binom|sum|prod)(?![A-Za-z])[^\n]{0,40}?\d{5}")
+"""A power, factorial, binomial, sum or product over more than 9,999, whose digits the library would compute."""
+TOWER = re.compile(r"(?:(?:\^|\*\*)[{(\s]*[\w.]+[\s]*){3}")
+"""Powers of powers of powers."""
+
+
+def is_computable(expression: str) -> bool:
+    """Whether the library can parse and compare an expression soon."""
+    depth = deepest = 0
+    for character in expression:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest <= MAX_DEPTH and expression.count("|") <= MAX_BARS and not HUGE.search(expression) and not TOWER.search(expression)
+
+
+def plain(text: str) -> str:
+    """A text with mixed numbers, endless decimals, minus signs and prices in the notations that the library finds in a text."""
+    text = ENDLESS.sub(_endless_decimal, text.translate(MINUS))
+    text = CURRENCY.sub(r" \g<sign>\g<inner>", text) if "-" in text or not text.count("$") else text
+    return MIXED.sub(_improper_fraction, text)
+
+
 def normalised(expression: str) -> str:
     """An answer in LaTeX, in the notations that the library reads as they are meant."""
-    expression = REPEATING.sub(_repeating_decimal, _as_latex(expression))
+    expression = CURRENCY.sub(r"\g<sign>\g<inner>", expression.translate(MINUS))
+    expression = ENDLESS.sub(_endless_decimal, REPEATING.sub(_repeating_decimal, _as_latex(expression)))
     expression = SPACED_THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), expression)
     expression = SCIENTIFIC.sub(r"\g<digits> \\cdot 10^{\g<power>}", expression)
     expression = MIXED.sub(r"\g<whole>\\frac{\g<over>}{\g<under>}", expression)
@@ -132,7 +169,22 @@ def _as_latex(text: str) -> str:
 
 def _repeating_decimal(match: "re.Match[str]") -> str:
     """0.1\\overline{6} as a fraction."""
+    value = _repeated(match)
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _endless_decimal(match: "re.Match[str]") -> str:
+    """0.1666... as 1/6."""
+    return str(_repeated(match))
+
+
+def _improper_fraction(match: "re.Match[str]") -> str:
+    """11 5/6 as 71/6; what is no mixed number, such as 4 10/3, as it is."""
+    over, under = int(match["over"]), int(match["under"])
+    return str(int(match["whole"]) + Fraction(over, under)) if 0 < over < under else match[0]
+
+
+def _repeated(match: "re.Match[str]") -> Fraction:
     whole, fixed, repeated = match["whole"] or "0", match["fixed"], match["repeated"]
     shift = 10 ** len(fixed)
-    value = Fraction(int(whole + fixed), shift) + Fraction(int(repeated), shift * (10 ** len(repeated) - 1))
-    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+    return Fraction(int(whole + fixed), shift) + Fraction(int(repeated), shift * (10 ** len(repeated) - 1))

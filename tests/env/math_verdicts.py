@@ -88,11 +88,31 @@ VERDICTS: tuple[tuple[str, str, bool], ...] = (
     ("18 dollars", "The answer is $18", True),
     ("Monday", "Monday", True),
     ("2 hours 30 minutes", "The answer is 2 hours 30 minutes.", True),
+    ("72", "<answer>72</answer>", True),
+    ("72", "<answer>71</answer> is not 72", False),
+    ("72", "#### Step 1: add 48 and 24.\nThat makes 72.", True),
+    ("72", "#### Monday", False),
+    ("", "\\boxed{}", False),
+    ("\\frac{71}{6}", "11 5/6", True),
+    ("2", "2 2/3", False),
+    ("\\frac{1}{3}", "0.333...", True),
+    ("\\frac{1}{6}", "\\boxed{0.1666\\ldots}", True),
+    ("-5", "−5", True),
+    ("-72", "The answer is -$72.", True),
+    ("€20", "The answer is 20 euros.", True),
+    ("[-1,1]", "\\boxed{-1 \\le x \\le 1}", True),
+    ("[-1,1]", "\\boxed{-1 < x \\le 1}", False),
+    ("(-\\infty,3)", "\\boxed{x<3}", True),
+    ("(-\\infty,2)", "\\boxed{2x+1<5}", False),
+    ("72", "\\boxed{99999999!}", False),
+    ("99999999!", "\\boxed{99999999!}", True),
+    ("2^{9999999999}", "The answer is $2^{9999999999}$.", True),
+    ("72", "\\boxed{9^{9^{9^9}}}", False),
 )
 
 NOT_RECOGNISED: tuple[tuple[str, str], ...] = (
     ("14 - i", "\\boxed{14.0 - 1.0i}"),
-    ("[-1,1]", "\\boxed{-1 \\le x \\le 1}"),
-    ("(-\\infty,3)", "\\boxed{x<3}"),
+    ("10000\\text{ m}", "\\boxed{10\\text{ km}}"),
+    ("\\sqrt{1/n}", "\\boxed{\\frac{1}{\\sqrt{n}}}"),
 )
-"""Right answers that are refused: an inequality where an interval was asked for, and complex numbers in decimals."""
+"""Right answers that are refused: complex numbers in decimals, other units, and roots of a variable's inverse, which may be negative."""
