@@ -15,40 +15,45 @@ def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -
     return Sample(np.array(ids, np.int32), np.array(sampled, np.uint8), logprobs, advantage, weight=0.5)
 
 
-def contexts(packed: Packed) -> list[tuple[tuple[int, ...], int, float]]:
-    """For every sampled token: what it sees, in order of position, the token, and the sampler's logprob."""
+Seen = tuple[bytes, int, float]
+"""The tokens that a token sees (int32, in order of position), the token itself, and the sampler's logprob of it."""
+
+
+def contexts(packed: Packed) -> list[Seen]:
+    """Of every sampled token."""
     seen_by = _seen_in_spans(packed) if packed.spans else _seen_in_rows(packed)
     ids, positions, branch = packed.ids_B_T.ravel(), packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
-    found = []
+    found: list[Seen] = []
     for flat, target, logprob in zip(packed.predictor_N, packed.target_N, packed.sampler_logprobs_N, strict=True):
         assert branch[flat] != PAD
-        seen = sorted(seen_by[int(flat)], key=lambda other: positions[other])
-        assert positions[seen].tolist() == list(range(len(seen)))
-        found.append((tuple(ids[seen].tolist()), int(target), float(logprob)))
+        seen = seen_by[int(flat)]
+        seen = seen[np.argsort(positions[seen])]
+        assert np.array_equal(positions[seen], np.arange(len(seen)))
+        found.append((ids[seen].astype(np.int32).tobytes(), int(target), float(logprob)))
     return sorted(found)
 
 
-def _seen_in_rows(packed: Packed) -> dict[int, list[int]]:
+def _seen_in_rows(packed: Packed) -> list[np.ndarray]:
     columns = packed.ids_B_T.shape[1]
-    return {flat: list(range(flat - flat % columns, flat + 1)) for flat in range(packed.ids_B_T.size)}
+    return [np.arange(flat - flat % columns, flat + 1) for flat in range(packed.ids_B_T.size)]
 
 
-def _seen_in_spans(packed: Packed) -> dict[int, list[int]]:
+def _seen_in_spans(packed: Packed) -> list[np.ndarray]:
     """Found at each token's own place among the results."""
     assert packed.spans
-    results: list[list[int]] = []
+    results: list[np.ndarray] = []
     for block in packed.spans.blocks:
         visible_S_Q_K = (
             np.tril(np.ones((*block.queries_S_Q.shape, block.keys_S_K.shape[1]), bool)) if block.causal else visible(packed, block)
         )
         for keys, visible_Q_K in zip(block.keys_S_K, visible_S_Q_K, strict=True):
-            results += [keys[visible_K].tolist() for visible_K in visible_Q_K]
-    return {flat: results[home] for flat, home in enumerate(packed.spans.home_N)}
+            results += [keys[visible_K] for visible_K in visible_Q_K]
+    return [results[home] for home in packed.spans.home_N]
 
 
-def expected_contexts(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], int, float]]:
+def expected_contexts(samples: Sequence[Sample]) -> list[Seen]:
     return sorted(
-        (tuple(s.ids_T[:position].tolist()), int(s.ids_T[position]), float(s.logprobs_T[position]))
+        (s.ids_T[:position].astype(np.int32).tobytes(), int(s.ids_T[position]), float(s.logprobs_T[position]))
         for s in samples
         for position in np.flatnonzero(s.sampled_T)
     )
