@@ -41,5 +41,5 @@ def test_merged_model_has_the_logits_of_base_and_adapter(policy: Policy, model_f
 
 def test_what_cannot_be_merged_is_said_in_one_line(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["merge", str(model_folder), str(tmp_path / "none"), str(tmp_path / "merged")])
-    with pytest.raises(SystemExit, match="^merge: adapter .*$"):
+    with pytest.raises(SystemExit, match=r"^merge: adapter .*$"):
         main()
