@@ -18,6 +18,7 @@ from common.bus import Bus
 from common.errors import Away
 from marlaas import servers
 from marlaas.servers import Command
+from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
 LONGEST = (
     "tests/compose/",

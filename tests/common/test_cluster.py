@@ -120,6 +120,7 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
     assert effects == {streams.checked(f"t{number}"): 1 for number in range(published)}
 
 
+@pytest.mark.slow
 async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_path: Path) -> None:
     followed: list[str] = []
     (tmp_path / "adapter").mkdir()

@@ -1,0 +1,112 @@
+"""Tests that take longer than LONG_S, each with its reason; the end of a run names those that are not listed.
+
+What is above LONG_S by the clock is only reported, as a busy machine makes any test slow. One that computes that long, twice over, fails
+the run: processor time does not depend on what else runs.
+"""
+
+import resource
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import pytest
+
+LONG_S = 8.0
+COMPUTES_S = 2 * LONG_S
+REDELIVERED = "a message of a process that died is delivered to another when its lease has passed"
+ELECTED = "a cluster elects a leader after each node that is killed"
+REASONS: dict[str, str] = {
+    "tests/chaos/": "breaks a real stack for minutes",
+    "tests/compose/": "builds, starts and kills containers",
+    "tests/common/test_cluster.py::test_everything_is_declared_with_as_many_copies_and_never_with_fewer": ELECTED,
+    "tests/common/test_cluster.py::test_followers_values_and_blobs_outlive_each_node": ELECTED,
+    "tests/common/test_cluster.py::test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_once": ELECTED,
+    "tests/e2e/test_servers_away.py::test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_back":
+        "each server is absent, there, and gone again, and the service tries at growing distances",
+    "tests/e2e/test_servers_away.py::test_service_waits_for_nats_and_goes_on_when_it_comes_back":
+        "the server is absent, there, and gone again, and the service tries at growing distances",
+    "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
+        "the whole stack, with its engine, starts twice and trains three tasks",
+    "tests/env/test_main.py::test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn": REDELIVERED,
+    "tests/env/test_service.py::test_task_that_hangs_in_workers_does_not_hold_up_another": "four calls hang until their limit",
+    "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
+    "tests/marlaas/test_client.py::test_what_happened_before_is_not_told_again_when_nats_restarts":
+        "a follower begins again after two missed heartbeats of the server",
+    "tests/scheduler/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
+        "four processes, of which two look twice, three seconds apart",
+    "tests/scheduler/test_doctor.py::test_tests_of_the_rules_fail_for_every_rule_that_is_changed": "tries 400 mutants",
+    "tests/scheduler/test_history.py::test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on": REDELIVERED,
+    "tests/scheduler/test_statement.py::test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was":
+        "psycopg waits for an answer to its cancelling, four times",
+    "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two": REDELIVERED,
+    "tests/trainer/test_replay.py::test_steps_taken_again_in_another_process_have_the_recorded_digests": "two processes load torch",
+}  # fmt: skip
+"""`path::function`, or a folder → why it takes so long."""
+COMPUTED = "computed_s"
+"""Name of the property of a report that holds the processor time, of the process and of its children that ended."""
+
+
+@dataclass(frozen=True)
+class Long:
+    """A test that took longer than it may without a reason."""
+
+    test: str
+    took_s: float
+    computed_s: float
+
+    def __str__(self) -> str:
+        return f"{self.took_s:6.1f} s, of them {self.computed_s:.1f} s computing: {self.test}"
+
+
+def unlisted(reports: Iterable[pytest.TestReport]) -> list[Long]:
+    """The longest first."""
+    found = [
+        Long(report.nodeid, report.duration, float(str(dict(report.user_properties).get(COMPUTED, 0))))
+        for report in reports
+        if report.when == "call" and report.duration > LONG_S and not _is_listed(report.nodeid)
+    ]
+    return sorted(found, key=lambda one: -one.took_s)
+
+
+def _is_listed(nodeid: str) -> bool:
+    folder = "/".join(nodeid.split("/")[:2]) + "/"
+    return folder in REASONS or nodeid.partition("[")[0] in REASONS
+
+
+def _computed_s() -> float:
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    before = _computed_s()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((COMPUTED, round(_computed_s() - before, 2)))
+
+
+class Reporting:
+    """Collects the reports of a run, of all its processes."""
+
+    def __init__(self) -> None:
+        self._reports: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.duration > LONG_S:
+            self._reports.append(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and any(one.computed_s > COMPUTES_S for one in unlisted(self._reports)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if found := unlisted(self._reports):
+            terminalreporter.section(f"longer than {LONG_S:g} s, without a reason in tests/long_tests.py")
+            for one in found:
+                terminalreporter.write_line(f"{one}{'  FAILS THE RUN' if one.computed_s > COMPUTES_S else ''}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Reporting())
