@@ -5,8 +5,10 @@ so that a folder that can be seen is whole.
 """
 
 import asyncio
+import base64
 import hashlib
 import io
+import re
 import shutil
 import tarfile
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from nats.errors import Error as NatsError
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
-from nats.js.errors import BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
+from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
 from common.bus import Bus
@@ -34,6 +36,12 @@ SMALL_BYTES = 1024 * 1024
 """Up to here a blob of one chunk is read as one message."""
 FETCH_TIMEOUT_S = 120.0
 """nats-py's `get` waits for ever when the connection breaks under it."""
+BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
+"""Of a blob that a step made."""
+FULL = frozenset({10023, 10047, 10077})
+"""JetStream's error codes for a store, or a stream, that takes no more bytes."""
+ROOM = "free some with `marlaas prune` or `marlaas delete TASK`, or give NATS more: docs/operations.md, Storage"
+"""The way out of a full store; what waits for it goes on by itself."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,23 @@ class StoredBlob:
     """A blob's entry in the store."""
 
     name: str
+    size_bytes: int
     age_s: float
     is_whole: bool
+
+
+@dataclass(frozen=True)
+class StoreUsage:
+    """How full the blob store is."""
+
+    used_bytes: int
+    limit_bytes: int | None
+    """None where the store has no bound of its own."""
+
+    @property
+    def share(self) -> float:
+        """0 where there is no bound."""
+        return self.used_bytes / self.limit_bytes if self.limit_bytes else 0.0
 
 
 class Blobs:
@@ -72,6 +95,8 @@ class Blobs:
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, len(packed))))
             await store.put(ref.name, packed, meta=meta)
         except (TimeoutError, NatsError, OSError) as error:
+            if isinstance(error, APIError) and error.err_code in FULL:
+                raise Away(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Away(f"could not store blob {ref.name}: {error}") from None
         return ref
 
@@ -123,12 +148,38 @@ class Blobs:
         return found.data or b""
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is away or full."""
+        """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is.
+
+        nats-py's own `delete` leaves a mark behind for every name, for ever, and a full store does not take one. The content goes
+        first: what an interruption leaves is a name without content, which counts as absent and can be deleted again.
+        """
         try:
             with suppress(ObjectNotFoundError, NotFoundError):
-                await (await self._store()).delete(name)
+                info = await (await self._store()).get_info(name, show_deleted=True)
+                if info.nuid:
+                    await self._js.purge_stream(STREAM_NAME, subject=_chunk_subject(info))
+                await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not delete blob {name}: {error}") from None
+
+    async def forget_deleted(self) -> None:
+        """Remove the marks of blobs that were deleted by nats-py. Raises: Away when the store is."""
+        try:
+            with suppress(NotFoundError):
+                for info in await (await self._store()).list(ignore_deletes=False):
+                    if info.deleted:
+                        await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Away(f"could not list the blobs: {error}") from None
+
+    async def usage(self) -> StoreUsage:
+        """Raises: Away when the store is."""
+        try:
+            found = await self._js.stream_info(STREAM_NAME)
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Away(f"could not look at the blob store: {error}") from None
+        limit = found.config.max_bytes or 0
+        return StoreUsage(found.state.bytes, limit if limit > 0 else None)
 
     async def names(self) -> list[str]:
         """Every blob in the store."""
@@ -144,7 +195,7 @@ class Blobs:
             return []
         except (TimeoutError, NatsError, OSError) as error:
             raise Away(f"could not list the blobs: {error}") from None
-        return [StoredBlob(info.name, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
+        return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _store(self) -> ObjectStore:
         """Asked for once: nats-py looks each time whether the bucket exists."""
@@ -171,6 +222,11 @@ def _in_part(ref: BlobRef) -> str:
 
 def _chunk_subject(info: ObjectInfo) -> str:
     return f"$O.{BLOBS_BUCKET}.C.{info.nuid}"
+
+
+def _name_subject(name: str) -> str:
+    """Of the message that holds a blob's entry."""
+    return f"$O.{BLOBS_BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
 def _age_s(info: ObjectInfo) -> float:

@@ -91,6 +91,8 @@ CLOCK_EVERY_S = 5.0
 """How often NATS's clock is read."""
 SLOWEST_CLOCK_S = 1.0
 """An answer that took longer says too little about what time it is."""
+NO_ROOM = 10047
+"""JetStream's error code for a bound that is more than its store may take."""
 TOO_FEW_NODES = 10005
 """JetStream's error code for a declaration that needs nodes of the cluster that are not there yet."""
 
@@ -304,10 +306,11 @@ class Bus:
 
     # --------------------------------------------------------------------------------------------------- declarations
 
-    async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1) -> None:
+    async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0) -> None:
         """Create or update every stream and bucket. Safe to run from every service at once.
 
         `replicas`: copies of each in a cluster, at least: a service that was not told of them must not take them from the others.
+        `blobs_bytes`: bound of the blob store; 0 leaves it as it is, for the same reason.
         """
         for stream in streams:
             config = _configuration(stream, replicas)
@@ -315,6 +318,8 @@ class Bus:
         for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
             await self.patiently(lambda bucket=bucket, ttl_s=ttl_s: self._declare_bucket(bucket, ttl_s, replicas))
         await self.patiently(lambda: self._declare_blobs(replicas))
+        if blobs_bytes:
+            await self.patiently(lambda: self._bound_blobs(blobs_bytes))
         for slowest_s in (SLOWEST_CLOCK_S, SLOWEST_CLOCK_S, PUBLISH_TIMEOUT_S):  # a rough clock rather than this host's
             if await self.patiently(lambda slowest_s=slowest_s: self._read_clock(slowest_s)):
                 break
@@ -351,6 +356,19 @@ class Bus:
             await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
         else:
             await self._replicate(f"OBJ_{BLOBS_BUCKET}", replicas)
+
+    async def _bound_blobs(self, most_bytes: int) -> None:
+        """Reserve so much of NATS's store for blobs, and no more: a full blob store must leave room for messages."""
+        config = (await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}")).config
+        if config.max_bytes == most_bytes:
+            return
+        try:
+            await self._js.update_stream(config.evolve(max_bytes=most_bytes))
+        except APIError as error:
+            if error.err_code != NO_ROOM:
+                raise
+            correct = "MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS"
+            log.error("blobs_not_bounded", bytes=most_bytes, reason=error.description, correct=correct)
 
     async def _replicate(self, stream: str, replicas: int) -> None:
         """Give an existing bucket's stream as many copies, where it has fewer."""

@@ -213,7 +213,7 @@ class SubmitTask(Message):
 
 
 class ControlTask(Message):
-    """Cancel, pause or resume a task; the verb is in the subject."""
+    """Cancel, pause, resume or delete a task; the verb is in the subject."""
 
     kind: ClassVar[str] = "control-task.1"
     task: str = Field(pattern=TASK_ID_PATTERN)
@@ -229,6 +229,19 @@ class ResendLetter(Message):
     """Whose task it is about; for a job that failed, who sent it."""
     letter: int = Field(ge=1, lt=2**63)
     """Its sequence in the stream FAILED."""
+
+
+class PruneTasks(Message):
+    """Free what no rule of a tenant's tasks keeps any more, and delete those that ended long ago. Answered by the event `pruned`."""
+
+    kind: ClassVar[str] = "prune-tasks.1"
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Made by the sender; names the answer."""
+    ended_before_s: float | None = Field(default=None, gt=0)
+    """Delete the tasks that ended longer ago than this; None: delete no task."""
+    dry_run: bool = False
+    """Say what would be deleted, and delete nothing."""
 
 
 # --------------------------------------------------------------------------------------- prompts, towards the sampler
@@ -430,7 +443,21 @@ class Event(Message):
     kind: ClassVar[str] = "event.1"
     tenant: str
     task: str
-    event: Literal["accepted", "rejected", "step", "evaluation", "paused", "resumed", "resent", "cancelled", "finished", "failed"]
+    event: Literal[
+        "accepted",
+        "rejected",
+        "step",
+        "evaluation",
+        "paused",
+        "resumed",
+        "resent",
+        "cancelled",
+        "finished",
+        "failed",
+        "deleted",
+        "pruned",
+        "storage",
+    ]
     at_s: float
     data: dict[str, JsonValue] = {}
 

@@ -118,7 +118,7 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
         beating = runners.create_task(health.beat())
         bus = await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True)
         try:
-            await bus.declare(replicas=settings.nats_replicas)
+            await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
             others = [beating, runners.create_task(bus.broken()), runners.create_task(bus.keep_time())]
             await main(Running(settings, bus, health))
             for other in others:

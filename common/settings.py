@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     """With user and password where the server asks for them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
     """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
+    nats_blobs_bytes: int = Field(default=0, ge=0)
+    """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store: so that messages find room
+    beside them. 0: as it is."""
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
     """For caches that may be lost: fetched adapters."""

@@ -12,7 +12,7 @@
     events.<tenant>.<task>                            scheduler → whoever watches                    last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
 
-Verbs of jobs are submit, cancel, pause, resume and resend.
+Verbs of jobs are submit, cancel, pause, resume, resend, delete and prune.
 Where a message carries several members of a group, <trajectory> is the first of them.
 """
 
@@ -82,12 +82,16 @@ def submit(tenant: str) -> str:
     return f"jobs.submit.{tenant}"
 
 
-def control(verb: Literal["cancel", "pause", "resume"], tenant: str) -> str:
+def control(verb: Literal["cancel", "pause", "resume", "delete"], tenant: str) -> str:
     return f"jobs.{verb}.{tenant}"
 
 
 def resend(tenant: str) -> str:
     return f"jobs.resend.{tenant}"
+
+
+def prune(tenant: str) -> str:
+    return f"jobs.prune.{tenant}"
 
 
 def check(family: str, task: str) -> str:
@@ -148,6 +152,11 @@ def in_flight(task: str) -> list[tuple[Stream, str]]:
         (SCORED, f"trajectories.scored.{task}.>"),
         (BATCHES, f"trajectories.batch.*.{task}"),
     ]
+
+
+def told(task: str) -> list[tuple[Stream, str]]:
+    """Where messages that say something of a task are kept: (stream, subject filter), for a task that is deleted."""
+    return [(WEIGHTS, f"weight-updated.*.{task}"), (FAILED, f"failed.*.{task}"), (EVENTS, f"events.*.{task}")]
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)

@@ -32,8 +32,9 @@ class Tasks:
     async def endings(self, bus: Bus) -> AsyncIterator[str]:
         """Ids of tasks that are not live, each as soon as that is known."""
         async for task, status in bus.watch_values(TASKS_BUCKET, TaskStatus):
-            if status is None:
-                self._states.pop(task, None)
+            if status is None:  # deleted, so what it had is wanted as little as before
+                if not self.is_dropped(task):
+                    self._states.pop(task, None)
                 continue
             self._states[task] = status.state
             if status.state not in LIVE:

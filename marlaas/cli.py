@@ -21,8 +21,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from common.blobs import StoreUsage
     from common.messages import TaskStatus
-    from marlaas.client import Client
+    from marlaas.client import Client, Stored
 
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
@@ -115,15 +116,21 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
 
 @app.command()
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List every task, as many columns as fit; `marlaas show TASK` has all of one."""
-    from marlaas import display
+    """List every task, as many columns as fit; `marlaas show TASK` has all of one, --wide also what each stores."""
+    from marlaas import display, storage
 
-    statuses = _asked(data, url, lambda client: client.tasks())
+    async def ask(client: "Client") -> "tuple[list[TaskStatus], dict[str, Stored], StoreUsage]":
+        return await client.tasks(), await client.stored() if wide else {}, await client.store_usage()
+
+    statuses, stored, usage = _asked(data, url, ask)
     if statuses:
         console = _console(wide)
-        console.print(display.status_table(statuses, _width(console)))
+        more = storage.stored_fields(stored) if wide else []
+        console.print(display.status_table(statuses, _width(console), more=more))
     else:
         _say("no tasks yet; submit one with `marlaas submit task.toml`")
+    if (said := storage.store_line(usage, always=wide)) is not None:
+        _say(said)
 
 
 @app.command()
@@ -265,6 +272,35 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
     """Go on with a paused task."""
     _asked(data, url, lambda client: client.resume(task, reason))
     _say(f"resuming {task}")
+
+
+@app.command()
+def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed stays on the bill."""
+    from marlaas import storage
+
+    freed = _asked(data, url, lambda client: client.delete(task))
+    _say(f"deleted {task}: {storage.size(freed)} freed")
+
+
+@app.command()
+def prune(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only; default: of all.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0.001, help="Delete also tasks that ended more than so many days ago.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+) -> None:
+    """Free what no task's section `keep` asks for any more, and delete tasks that ended long ago."""
+    from marlaas import storage
+
+    age_s = None if older_than is None else older_than * 86_400
+    for line in storage.pruned_lines(
+        _asked(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run)), dry_run
+    ):
+        _say(line)
 
 
 @app.command()

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 from pydantic import JsonValue
 
 from common import streams
-from common.blobs import Blobs
+from common.blobs import BLOB_NAME, Blobs, StoreUsage
 from common.bus import BucketNotFoundError, Bus, Delivery, NatsError, Outgoing, objection_to_address
 from common.errors import MarlaasError, Reject, Retry
 from common.messages import (
@@ -32,6 +32,7 @@ from common.messages import (
     DeadLetter,
     Event,
     Message,
+    PruneTasks,
     ReplicaReport,
     ResendLetter,
     StoredStep,
@@ -45,6 +46,8 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 """For a task to be accepted or rejected: the environment is built once before the answer."""
+DELETE_TIMEOUT_S = 900.0
+"""For a task to be deleted: about a second for every 100,000 of its trajectories, and as long as NATS needs for its blobs."""
 REPEATED_TIMEOUT_S = 3.0
 """For an objection to a task that is submitted again under its id."""
 
@@ -90,6 +93,37 @@ class Failure:
     subject: str
     reason: str
     attempts: int
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` deleted of one tenant, or would delete."""
+
+    tenant: str
+    tasks: list[str]
+    """Deleted, a thousand at most."""
+    task_count: int
+    task_bytes: int
+    blobs: int
+    """Of other tasks, which no rule of theirs keeps any more."""
+    blob_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.task_bytes + self.blob_bytes
+
+
+@dataclass
+class Stored:
+    """What one task has in the blob store, in bytes."""
+
+    adapters: int = 0
+    checkpoints: int = 0
+    batches: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.adapters + self.checkpoints + self.batches
 
 
 class Client:
@@ -154,6 +188,48 @@ class Client:
     async def resume(self, task: str, reason: str = "") -> None:
         await self._control("resume", task, reason)
 
+    async def delete(self, task: str, *, timeout_s: float = DELETE_TIMEOUT_S) -> int:
+        """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed is kept. Returns the bytes freed.
+
+        Adapters that other tasks started from stay until those are deleted too.
+        Raises: WrongId; UnknownTask; ClientError when it has not ended, or was deleted already; NoAnswer.
+        """
+        try:
+            status = await self.status(task)
+        except UnknownTask:
+            if await self._was_deleted(task):
+                raise ClientError(f"task {task} was deleted already; only what it consumed is kept") from None
+            raise
+        if status.state not in ENDED:
+            raise ClientError(f"task {task} is {status.state}; end it first with `marlaas cancel {task}`, then delete it")
+        message = ControlTask(task=task, tenant=status.tenant)
+        out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{task}:{secrets.token_hex(6)}")
+        about = streams.events(status.tenant, task)
+        answer = await self._answer_to(out, about, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s)
+        if answer.event == "rejected":
+            raise ClientError("; ".join(_reasons(answer)))
+        return _whole(answer, "bytes")
+
+    async def prune(
+        self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
+    ) -> list[Pruned]:
+        """Free what no rule of a tenant's tasks keeps any more, of all tenants where none is named; the scheduler does so by itself
+        every few minutes. With `ended_before_s`, delete also the tasks that ended longer ago. `dry_run`: say it only.
+
+        Raises: NoAnswer.
+        """
+        tenants = [tenant] if tenant is not None else sorted({status.tenant for status in await self.tasks()})
+        found: list[Pruned] = []
+        for one in tenants:
+            request = secrets.token_hex(6)
+            wish = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
+            out, about = Outgoing(streams.prune(one), wish, f"prune:{request}"), streams.events(one, "none")
+            answer = await self._answer_to(out, about, lambda event, request=request: event.data.get("request") == request, timeout_s)
+            names = answer.data.get("tasks")
+            numbers = {name: _whole(answer, name) for name in ("task_count", "task_bytes", "blobs", "blob_bytes")}
+            found.append(Pruned(one, [str(name) for name in names] if isinstance(names, list) else [], **numbers))
+        return found
+
     async def resend(self, letter: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Have the message of a dead letter sent again. Safe to repeat: whatever is sent twice counts once.
 
@@ -207,6 +283,31 @@ class Client:
         except Retry as error:
             raise await self._why(error) from None
         return [failure for letter in found if (failure := _failure(letter)) is not None]
+
+    async def stored(self) -> dict[str, Stored]:
+        """What each task has in the blob store; tasks without blobs are absent. Raises: NoAnswer."""
+        found: dict[str, Stored] = {}
+        try:
+            for blob in await Blobs(self._bus).listed():
+                if name := BLOB_NAME.fullmatch(blob.name):
+                    kinds = found.setdefault(name["task"], Stored())
+                    match name["kind"]:
+                        case "adapter":
+                            kinds.adapters += blob.size_bytes
+                        case "checkpoint":
+                            kinds.checkpoints += blob.size_bytes
+                        case _:
+                            kinds.batches += blob.size_bytes
+        except Retry as error:
+            raise await self._why(error) from None
+        return found
+
+    async def store_usage(self) -> StoreUsage:
+        """How full the blob store is. Raises: NoAnswer."""
+        try:
+            return await Blobs(self._bus).usage()
+        except Retry as error:
+            raise await self._why(error) from None
 
     async def replicas(self) -> list[ReplicaReport]:
         """Every replica of a service that reported in the last seconds."""
@@ -269,8 +370,16 @@ class Client:
         try:
             await Blobs(self._bus).fetch_folder(adapter.blob, folder)
         except Reject:
-            raise ClientError(f"version {adapter.version} of task {task} is no longer stored; the latest is {status.version}") from None
+            raise ClientError(await self._what_is_stored(status, adapter.version)) from None
         return adapter
+
+    async def _what_is_stored(self, status: TaskStatus, version: int) -> str:
+        names = [BLOB_NAME.fullmatch(blob.name) for blob in await Blobs(self._bus).listed() if blob.is_whole]
+        there = sorted({int(name["version"]) for name in names if name and (name["task"], name["kind"]) == (status.task, "adapter")})
+        shown = ", ".join(map(str, there[-20:])) or "none"
+        return (
+            f"version {version} of task {status.task} is no longer stored; versions that are: {shown}. The section keep of its file decides"
+        )
 
     async def _adapter(self, status: TaskStatus, version: int | None) -> AdapterRef:
         """An older version's adapter, as the event of its step told it."""
@@ -295,6 +404,23 @@ class Client:
             await self._bus.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
         except Retry as error:
             raise NoAnswer(f"could not {verb} task {task}: {error}") from None
+
+    async def _answer_to(self, out: Outgoing, about: str, is_answer: Callable[[Event], bool], timeout_s: float) -> Event:
+        """Publish a job and wait for the event on subject `about` that answers it. Raises: NoAnswer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                before = await self._bus.last(streams.EVENTS, about)
+                await self._bus.publish(out)
+                async for delivery in self._bus.follow(streams.EVENTS, about):
+                    if delivery.sequence > (before.sequence if before else 0) and is_answer(event := delivery.read(Event)):
+                        return event
+        except (TimeoutError, Retry):
+            pass
+        raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
+
+    async def _was_deleted(self, task: str) -> bool:
+        told = [delivery.read(Event).event async for delivery in self._bus.stored(streams.EVENTS, streams.events("*", task))]
+        return "deleted" in told
 
     async def _failure(self, letter: int) -> Failure:
         try:
@@ -342,6 +468,12 @@ class Client:
         except NoAnswer as answer:
             return answer
         return NoAnswer(str(error))
+
+
+def _whole(event: Event, name: str) -> int:
+    """A number in an event's data."""
+    value = event.data.get(name)
+    return int(value) if isinstance(value, int | float) else 0
 
 
 def new_task_id(name: str) -> str:

@@ -48,8 +48,10 @@ def starting_table(stack: Stack, now_s: float) -> Table:
     return table
 
 
-def status_table(statuses: Sequence[TaskStatus], width: int | None = None, now_s: float | None = None) -> Table:
-    """Every task, one line each, in `width` characters; None for all of every line."""
+def status_table(
+    statuses: Sequence[TaskStatus], width: int | None = None, now_s: float | None = None, more: Sequence[Field[TaskStatus]] = ()
+) -> Table:
+    """Every task, one line each, in `width` characters; None for all of every line. `more`: columns at its end."""
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
         Field("task", lambda one: Text(one.task)),
@@ -63,6 +65,7 @@ def status_table(statuses: Sequence[TaskStatus], width: int | None = None, now_s
         Field("tokens", lambda one: Text(_count(one.sampled_tokens)), rank=6),
         Field("dead letters", lambda one: Text(str(one.dead_letters), style="red" if one.dead_letters else ""), rank=5),
         Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
+        *more,
     ]
     return listing(statuses, fields, lambda one: one.reason, width)
 

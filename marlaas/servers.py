@@ -35,6 +35,8 @@ jetstream {{
 """
 NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
+BLOBS_SHARE = 0.9
+"""Of what NATS may store: when no more adapters and checkpoints fit, messages still do, also those that delete."""
 NATS_MEMORY = "512MiB"
 """Go's soft limit: nats-server reads whole 8 MiB blocks of what it stores now and then, and without it lets garbage grow to as much."""
 FULL_BELOW_BYTES = 16 * 1024**2
@@ -110,8 +112,14 @@ class NatsDisk:
 
 def _max_store_bytes(store: Path) -> int:
     """A share of the disk: beyond it JetStream refuses messages, and when the disk itself is full it ends."""
-    used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
-    return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(store).free + used)))
+    used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
+    there = next(path for path in (store, *store.parents) if path.is_dir())
+    return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
+
+
+def max_blobs_bytes(folder: Path) -> int:
+    """Bound of the blob store in NATS's `folder`, which need not be there yet: the rest of what NATS may store is for messages."""
+    return int(BLOBS_SHARE * _max_store_bytes(folder / STORE))
 
 
 async def has_jetstream(port: int) -> bool | None:

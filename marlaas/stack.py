@@ -59,7 +59,11 @@ def make_plan(
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(postgres_port)}
-    common = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "MARLAAS_POOLS_FILE": str(pools_file.resolve())}
+    common = {
+        "MARLAAS_NATS_URL": servers.nats_url(nats_port),
+        "MARLAAS_NATS_BLOBS_BYTES": str(servers.max_blobs_bytes(data / "nats")),
+        "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
+    }
     return Plan(
         data=data,
         nats_port=nats_port,

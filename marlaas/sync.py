@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
+from common.blobs import StoreUsage
 from common.messages import AdapterRef, Event, TaskStatus
 from common.spec import TaskSpec
-from marlaas.client import DEFAULT_URL, Client, Failure
+from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
 
 T = TypeVar("T")
 
@@ -40,6 +41,18 @@ class SyncClient:
 
     def resume(self, task: str, reason: str = "") -> None:
         self._run(self._client.resume(task, reason))
+
+    def delete(self, task: str) -> int:
+        return self._run(self._client.delete(task))
+
+    def prune(self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False) -> list[Pruned]:
+        return self._run(self._client.prune(tenant, ended_before_s=ended_before_s, dry_run=dry_run))
+
+    def stored(self) -> dict[str, Stored]:
+        return self._run(self._client.stored())
+
+    def store_usage(self) -> StoreUsage:
+        return self._run(self._client.store_usage())
 
     def resend(self, letter: int) -> None:
         self._run(self._client.resend(letter))

@@ -6,6 +6,7 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
 
     service.py     consumers, the relay and the tick, wired together
     jobs.py        submit, cancel, pause, resume
+    deletion.py    delete, prune
     settlement.py  what came back: checks, scores, weights
     letters.py     dead letters: settled, and sent again
     dispatch.py    what goes out: admission and batches

@@ -5,35 +5,39 @@ computed twice, and whatever a stop or a crash kept from being cleaned. PostgreS
 
 A blob of version v of a task is needed when
 - a trained step names it and the task keeps it (`retention.py`);
-- it is an adapter that another task started from, for as long as that is known;
+- it is an adapter that another task started from, for as long as that is known, also when the task itself was deleted;
 - the task is live and v is the version it is about to reach: the step's announcement may be on its way.
+
+Nothing becomes needed again after that was read: a task can only start from what its source, which it locks, keeps; and a task that
+is deleted locks its source too (`deletion.py`), so that another one cannot rely on it at that moment.
 """
 
 import asyncio
-import re
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.blobs import Blobs
+from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from scheduler_svc.database import Database
-from scheduler_svc.queries import evaluations, steps, tasks
+from scheduler_svc.notices import announce
+from scheduler_svc.queries import deleted, evaluations, steps, tasks
+from scheduler_svc.queries import stored as stored_blobs
 from scheduler_svc.queries.steps import StepBlob
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.retention import Kept
 
-BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(adapter|checkpoint|batch)-[0-9a-f]+")
-
 SPACING_S = 0.5
 """Between looks at what steps have made old: one look serves all that were taken meanwhile, and no step waits for it."""
+POSTPONED_S = 2.0
+"""After an error, until what deleted tasks left in NATS is looked at again."""
 MOST_NOTED = 1000
 """Steps that may wait for such a look while NATS is slow to delete; what older ones left is the sweep's."""
 
@@ -44,6 +48,7 @@ log = structlog.get_logger()
 class NeededBlobs:
     """Of one task."""
 
+    tenant: str
     live: bool
     version: int
     kept: Mapping[str, BlobRef]
@@ -56,24 +61,45 @@ class NeededBlobs:
 class Cleaner:
     """Idempotent, so that every replica may sweep."""
 
-    def __init__(self, database: Database, bus: Bus, sweep_s: float) -> None:
+    def __init__(self, database: Database, bus: Bus, sweep_s: float, erased: Callable[[], None] = lambda: None) -> None:
+        """`erased` is called when the end of deleted tasks is to be published."""
+        self._erased = erased
         self._database = database
         self._bus = bus
         self._blobs = Blobs(bus)
         self._sweep_s = sweep_s
         self._advanced: deque[Task] = deque(maxlen=MOST_NOTED)
         self._woken = asyncio.Event()
+        self._deleted = asyncio.Event()
+        self._deleted.set()
 
     async def run(self) -> None:
         """Clean after steps, and sweep now and then, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._follow_steps())
+            runners.create_task(self._follow_deletions())
             runners.create_task(self._sweep_now_and_then())
 
     def note(self, advanced: Sequence[Task]) -> None:
         """Steps have left these tasks as they are here."""
         self._advanced.extend(advanced)
         self._woken.set()
+
+    def note_deletion(self) -> None:
+        """A task was deleted, and NATS still holds its messages and blobs."""
+        self._deleted.set()
+
+    async def _follow_deletions(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._deleted.wait()
+            self._deleted.clear()
+            try:
+                await self.erase_deleted()
+            except Exception as error:
+                postponed("cleaning_postponed", error)
+                self._deleted.set()
+                await asyncio.sleep(POSTPONED_S)
 
     async def _follow_steps(self) -> None:
         while True:
@@ -114,7 +140,13 @@ class Cleaner:
                 before = min(needed[task.id], settled + 1)
                 await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
         for name in old:
-            await _quietly(self._blobs.delete(name))
+            await _quietly(self.delete_blob(name))
+
+    async def delete_blob(self, name: str) -> None:
+        """Raises: Retry when NATS or PostgreSQL is away."""
+        await self._blobs.delete(name)
+        async with self._database.transaction() as connection:
+            await stored_blobs.forget_blobs(connection, [name])
 
     async def _settled(self) -> int:
         """The sequence up to which every scored message was settled; 0 where that is not known.
@@ -132,46 +164,101 @@ class Cleaner:
         for stream, subject in streams.in_flight(task):
             await _quietly(self._bus.purge(stream, subject))
 
+    async def erase_deleted(self) -> None:
+        """Delete from NATS what deleted tasks left there, and announce each. Raises: Retry when NATS or PostgreSQL is away."""
+        async with self._database.transaction() as connection:
+            pending = await deleted.pending(connection)
+        if not pending:
+            return
+        stored = await self._blobs_by_task()
+        for task in pending:
+            freed = await self._erase(task.id, stored.get(task.id, []))
+            async with self._database.transaction() as connection:
+                if await deleted.erased(connection, task.id, freed):
+                    announce(connection, task.tenant, task.id, "deleted", {"bytes": freed})
+        self._erased()
+
+    async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
+        """All that NATS has of a deleted task but what others started from; returns the bytes of its blobs."""
+        for stream, subject in (*streams.in_flight(task), *streams.told(task)):
+            await self._bus.purge(stream, subject)
+        async with self._database.transaction() as connection:
+            needed = await needed_blobs(connection, task)
+        surplus = [blob for blob in stored if needed is None or blob.name not in needed.kept]
+        for blob in surplus:
+            await self.delete_blob(blob.name)
+        return sum(blob.size_bytes for blob in surplus)
+
     async def sweep(self) -> None:
         """Raises: Retry when NATS or PostgreSQL is away."""
         await self._sweep_messages()
-        await self._sweep_blobs()
+        for blob in await self.surplus():
+            log.info("blob_swept", blob=blob.name)
+            await self.delete_blob(blob.name)
+        await self._blobs.forget_deleted()
+        await self._recount()
+        self._deleted.set()
+
+    async def surplus(self, tenant: str | None = None) -> list[StoredBlob]:
+        """Blobs that nothing needs any more, of all tasks or of a tenant's. Raises: Retry when NATS or PostgreSQL is away."""
+        stored = await self._blobs_by_task()  # listed first: a step that names one by then is found below
+        found: list[StoredBlob] = []
+        for task, blobs in stored.items():
+            async with self._database.transaction() as connection:
+                needed = await needed_blobs(connection, task)
+            if needed is None or tenant not in (None, needed.tenant):  # unknown: perhaps another database's, a person must look
+                continue
+            found += [blob for blob in blobs if not needed.include(blob.name, _version_of(blob.name))]
+        return found
+
+    async def _blobs_by_task(self) -> dict[str, list[StoredBlob]]:
+        by_task: dict[str, list[StoredBlob]] = defaultdict(list)
+        for blob in await self._blobs.listed():
+            if name := BLOB_NAME.fullmatch(blob.name):
+                by_task[name["task"]].append(blob)
+        return by_task
+
+    async def _recount(self) -> None:
+        """What PostgreSQL counts as stored and no task needs was deleted; a crash may have kept that from being noted."""
+        async with self._database.transaction() as connection:
+            counted = await stored_blobs.tasks_with_blobs(connection)
+        for task in counted:
+            async with self._database.transaction() as connection:
+                await tasks.lock_tasks(connection, [task])  # no step comes between
+                needed = await needed_blobs(connection, task)
+                await stored_blobs.forget_others(connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
-        """Messages of tasks that have ended, or that never were: a task is written before its first message."""
+        """Messages of tasks that have ended, or that never were, as a task is written before its first message; and what was announced
+        of deleted ones, which a trainer may still have had under way."""
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.subjects(stream)
             async with self._database.transaction() as connection:
                 live = await tasks.live_tasks(connection)
-            for subject in [subject for subject in subjects if streams.task_of(subject) not in live]:
-                log.info("messages_swept", subject=subject, messages=subjects[subject])
-                await self._bus.purge(stream, subject)
+            await self._purge_subjects(stream, {name: count for name, count in subjects.items() if streams.task_of(name) not in live})
+        announced = await self._bus.subjects(streams.WEIGHTS)
+        async with self._database.transaction() as connection:
+            known = {name: streams.token(name, 2) or "" for name in announced}
+            gone = await deleted.those_of(connection, set(known.values()))
+        await self._purge_subjects(streams.WEIGHTS, {name: count for name, count in announced.items() if known[name] in gone})
 
-    async def _sweep_blobs(self) -> None:
-        versions: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        for name in await self._blobs.names():  # listed first: a step that names one by then is found below
-            if found := BLOB_NAME.fullmatch(name):
-                versions[found["task"]].append((name, int(found["version"])))
-        for task, blobs in versions.items():
-            async with self._database.transaction() as connection:
-                needed = await needed_blobs(connection, task)
-            if needed is None:  # perhaps another database's: a person must look
-                continue
-            for name in [name for name, version in blobs if not needed.include(name, version)]:
-                log.info("blob_swept", task=task, blob=name)
-                await self._blobs.delete(name)
+    async def _purge_subjects(self, stream: streams.Stream, subjects: Mapping[str, int]) -> None:
+        for subject, count in subjects.items():
+            log.info("messages_swept", subject=subject, messages=count)
+            await self._bus.purge(stream, subject)
 
 
 async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:
-    """What must be kept of a task's blobs; None for a task that is not known."""
+    """What must be kept of a task's blobs; None for a task that there never was."""
     found = await tasks.find_task(connection, task)
     if found is None:
-        return None
+        gone = await deleted.find(connection, task)
+        return NeededBlobs(gone.tenant, live=False, version=0, kept=await tasks.started_from(connection, task)) if gone else None
     kept = await _kept(connection, found)
     blobs = await steps.blobs_of_steps(connection, task)
-    started = await tasks.started_from(connection, task)
-    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) or blob.ref.name in started}
-    return NeededBlobs(found.is_live, found.version, needed)
+    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)}
+    # Last: a task that started from this one before this one was deleted is found here, where the steps above are gone already.
+    return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
 
 
 async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
@@ -186,7 +273,7 @@ async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> li
         aged[task] += [blob for blob in blobs.get(task, []) if blob.version in passed and not _is_kept(blob, kept)]
     names: dict[str, None] = {}
     for task, old in aged.items():
-        started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else set[str]()
+        started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
         names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
     return list(names)
 
@@ -205,6 +292,12 @@ def _is_kept(blob: StepBlob, kept: Kept) -> bool:
             return kept.has_checkpoint(blob.version)
         case "batch":
             return kept.has_batch(blob.version)
+
+
+def _version_of(name: str) -> int:
+    found = BLOB_NAME.fullmatch(name)
+    assert found is not None
+    return int(found["version"])
 
 
 def postponed(event: str, error: Exception) -> None:

@@ -66,16 +66,19 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim."""
+    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+        """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim.
+
+        `patience_s`: for one that may take longer than transactions do.
+        """
         try:
-            async with self.patience(), self._engine.begin() as connection:
+            async with self.patience(patience_s), self._engine.begin() as connection:
                 outbox.begin(connection)
                 yield connection
                 await outbox.write(connection)
                 notice_cancellation()
         except TimeoutError:
-            raise Away(f"PostgreSQL did not answer within {self._patience_s:g} s") from None
+            raise Away(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
         except UNREACHABLE as error:
             raise _away(error) from error
         except DBAPIError as error:
@@ -106,9 +109,10 @@ class Database:
             return bool((await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one())
 
     @asynccontextmanager
-    async def patience(self) -> AsyncGenerator[None]:
+    async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
         """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
-        async with asyncio.timeout(self._patience_s + CANCEL_S), asyncio.timeout(self._patience_s):
+        patience_s = patience_s or self._patience_s
+        async with asyncio.timeout(patience_s + CANCEL_S), asyncio.timeout(patience_s):
             yield
 
 

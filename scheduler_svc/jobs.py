@@ -15,7 +15,7 @@ from scheduler_svc.dispatch import batch, check_environment, family_of, take_pla
 from scheduler_svc.endings import end_task
 from scheduler_svc.notices import announce, publish_status
 from scheduler_svc.policy import Policy
-from scheduler_svc.queries import tasks
+from scheduler_svc.queries import deleted, tasks
 from scheduler_svc.states import TaskState
 from scheduler_svc.warm_start import starting_adapter
 
@@ -43,15 +43,15 @@ async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer
     verb, tenant = streams.token(delivery.subject, 1), streams.token(delivery.subject, 2) or ""
     if verb == "submit":
         job = delivery.read(SubmitTask)
-        _same_tenant(tenant, job.tenant)
+        same_tenant(tenant, job.tenant)
         await _submit(connection, job, offer)
     elif verb in ("cancel", "pause", "resume"):
         control = delivery.read(ControlTask)
-        _same_tenant(tenant, control.tenant)
+        same_tenant(tenant, control.tenant)
         if await _control(connection, verb, control, policy) and verb == "cancel":
             return control.task
     else:
-        raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause, resume and resend")
+        raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause, resume, resend, delete and prune")
     return None
 
 
@@ -60,10 +60,13 @@ async def _submit(connection: AsyncConnection, job: SubmitTask, offer: Offer) ->
         spec = parse_spec(job.spec)
     except Reject as error:
         return await _reject(connection, job, [str(error)])
+    await tasks.lock_tasks(connection, [job.task])  # or it could be deleted between the next two looks
     present = await tasks.find_task(connection, job.task)
     reasons = offer.objections(spec) if present is None else []  # what was taken once is not judged by what is offered now
     if spec.tenant != job.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
+    if present is None and await deleted.find(connection, job.task) is not None:
+        reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
     if reasons:
         return await _reject(connection, job, reasons)
     family = family_of(spec.environment.name, offer.families)
@@ -111,6 +114,7 @@ async def _control(connection: AsyncConnection, verb: str, job: ControlTask, pol
     return True
 
 
-def _same_tenant(subject: str, body: str) -> None:
+def same_tenant(subject: str, body: str) -> None:
+    """Raises: Reject when a job's subject names another tenant than the job."""
     if subject != body:
         raise Reject(f"the subject names tenant '{subject}', the message '{body}'")

@@ -9,16 +9,18 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import crashpoints, streams
+from common.blobs import Blobs
 from common.bus import Bus, Delivery, spaced
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, evaluating, jobs, letters, measures, settlement
+from scheduler_svc import dispatch, evaluating, jobs, letters, measures, settlement, store_watch
 from scheduler_svc.calm import Calm
 from scheduler_svc.capacity import Replicas
 from scheduler_svc.cleaning import Cleaner, postponed
 from scheduler_svc.database import Database
+from scheduler_svc.deletion import Deletions, is_deletion
 from scheduler_svc.jobs import Offer
 from scheduler_svc.lost_steps import send_lost_steps_again
 from scheduler_svc.queries import evaluations, groups, outbox, tasks
@@ -29,6 +31,8 @@ from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.stretch import Seen, Stretch
 
 LOST_STEPS_EVERY_S = 60.0
+STORE_EVERY_S = 5.0
+"""Seconds between looks at how full the blob store is."""
 SPACING_S = 0.03
 """Between transactions that settle scores, and between admissions: under load one serves many."""
 BEGIN_AT_ONCE = 4
@@ -49,8 +53,9 @@ class Scheduler:
         self._bus = bus
         self._database = database
         self._pools = pools
-        self._cleaner = Cleaner(database, bus, settings.sweep_s)
         self._relay = Relay(database, bus)
+        self._cleaner = Cleaner(database, bus, settings.sweep_s, self._relay.wake)
+        self._deletions = Deletions(database, self._cleaner)
         self._admission_wanted = asyncio.Event()
         self._replicas = Replicas(bus, self._admission_wanted.set)
         self._stretch = Stretch(settings.oversubscription, settings.most_oversubscription)
@@ -65,6 +70,7 @@ class Scheduler:
             runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
             runners.create_task(self._look_for_lost_steps())
+            runners.create_task(self._watch_store())
             for consumer, handler, most, spacing_s in (
                 (streams.SCHEDULER_JOBS, self.take_jobs, BEGIN_AT_ONCE, 0.0),
                 (streams.SCHEDULER_CHECKED, self.take_checks, BEGIN_AT_ONCE, 0.0),
@@ -81,7 +87,7 @@ class Scheduler:
         ended: list[str] = []
         wishes = {each.sequence: await letters.read_wish(self._bus, each) for each in deliveries if each.subject.startswith("jobs.resend.")}
         async with self._changing() as connection:
-            for delivery in deliveries:
+            for delivery in [delivery for delivery in deliveries if not is_deletion(delivery.subject)]:
                 if delivery.sequence in wishes:
                     await letters.resend(connection, wishes[delivery.sequence])
                     continue
@@ -89,6 +95,9 @@ class Scheduler:
                     ended.append(over)
         for task in ended:
             await self._cleaner.purge(task)
+        for delivery in [delivery for delivery in deliveries if is_deletion(delivery.subject)]:
+            await self._deletions.take(delivery)
+            self._relay.wake()
 
     async def take_checks(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
@@ -167,6 +176,17 @@ class Scheduler:
                     self._relay.wake()
             except Exception as error:
                 postponed("tick_postponed", error)
+
+    async def _watch_store(self) -> None:
+        blobs = Blobs(self._bus)
+        while True:
+            notice_cancellation()
+            try:
+                if await store_watch.look(self._database, await blobs.usage(), self._settings.store_alarm):
+                    self._relay.wake()
+            except Exception as error:
+                postponed("tick_postponed", error)
+            await asyncio.sleep(STORE_EVERY_S)
 
     async def look_at_clocks(self) -> None:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""

@@ -22,3 +22,5 @@ class SchedulerSettings(Settings):
     """How far that grows by itself while slow environments leave the rollout replicas idle; 1: not at all."""
     sweep_s: float = Field(default=300.0, gt=0)
     """How often messages and blobs that nothing needs any more are looked for."""
+    store_alarm: float = Field(default=0.8, gt=0, le=1)
+    """Share of MARLAAS_NATS_BLOBS_BYTES at which live tasks get an event `storage`, before no step can be stored any more."""

@@ -318,3 +318,45 @@ replicas = Table(
     Column("report", JSONB, nullable=False),
     _now("seen_at"),
 )
+
+deleted_tasks = Table(
+    "deleted_tasks",
+    metadata,
+    Column("id", Text, primary_key=True),  # never given to another task
+    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("state", Text, nullable=False),  # that it ended in
+    Column("version", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("sampled_tokens", BigInteger, nullable=False),
+    Column("trained_tokens", BigInteger, nullable=False),
+    Column("evaluation_tokens", BigInteger, nullable=False),
+    Column("deleted_by", BigInteger, nullable=False),  # the job that asked for it, by its sequence in the stream JOBS
+    Column("freed_bytes", BigInteger),  # absent until all of it is gone from NATS
+    Column("submitted_at", DateTime(timezone=True), nullable=False),
+    Column("ended_at", DateTime(timezone=True), nullable=False),
+    _now("deleted_at"),
+    Index(None, "tenant"),
+    Index("ix_deleted_tasks_pending", "id", postgresql_where=text("freed_bytes IS NULL")),
+)
+
+stored_blobs = Table(
+    "stored_blobs",
+    metadata,
+    Column("name", Text, primary_key=True),  # a trigger writes the rows when a step is trained, the cleaner deletes them
+    Column("task", Text, nullable=False),  # may be deleted, where another task started from it
+    Column("version", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('adapter', 'checkpoint', 'batch')", name="kind"),
+    Index(None, "task"),
+)
+
+store_alarm = Table(
+    "store_alarm",
+    metadata,
+    Column("only", Boolean, primary_key=True, server_default=text("true")),
+    Column("raised", Boolean, nullable=False, server_default=text("false")),
+    _now("since"),
+    CheckConstraint('"only"', name="one_row"),
+)

@@ -54,13 +54,32 @@ FROM steps s JOIN tasks t ON t.id = s.task
 
 TENANT_USAGE = """
 SELECT n.id AS tenant, n.weight,
-       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'prompt'), 0) AS prompt_tokens,
-       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
-       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'trained'), 0) AS trained_tokens,
+       coalesce(l.prompt, 0) + coalesce(d.prompt, 0) AS prompt_tokens,
+       coalesce(l.sampled, 0) + coalesce(d.sampled, 0) AS sampled_tokens,
+       coalesce(l.trained, 0) + coalesce(d.trained, 0) AS trained_tokens,
        (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks,
-       coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'evaluation'), 0) AS evaluation_tokens
-FROM tenants n LEFT JOIN ledger l ON l.tenant = n.id
-GROUP BY n.id, n.weight
+       coalesce(l.evaluation, 0) + coalesce(d.evaluation, 0) AS evaluation_tokens
+FROM tenants n
+LEFT JOIN (SELECT tenant, sum(tokens) FILTER (WHERE kind = 'prompt') AS prompt, sum(tokens) FILTER (WHERE kind = 'sampled') AS sampled,
+                  sum(tokens) FILTER (WHERE kind = 'trained') AS trained, sum(tokens) FILTER (WHERE kind = 'evaluation') AS evaluation
+           FROM ledger GROUP BY tenant) l ON l.tenant = n.id
+LEFT JOIN (SELECT tenant, sum(prompt_tokens) AS prompt, sum(sampled_tokens) AS sampled, sum(trained_tokens) AS trained,
+                  sum(evaluation_tokens) AS evaluation
+           FROM deleted_tasks GROUP BY tenant) d ON d.tenant = n.id
+"""
+
+TASK_STORAGE = """
+SELECT t.id AS task, t.tenant, t.state,
+       coalesce(sum(b.bytes) FILTER (WHERE b.kind = 'adapter'), 0)::bigint AS adapter_bytes,
+       coalesce(sum(b.bytes) FILTER (WHERE b.kind = 'checkpoint'), 0)::bigint AS checkpoint_bytes,
+       coalesce(sum(b.bytes) FILTER (WHERE b.kind = 'batch'), 0)::bigint AS batch_bytes,
+       coalesce(sum(b.bytes), 0)::bigint AS bytes,
+       count(DISTINCT b.version) FILTER (WHERE b.kind = 'adapter') AS adapters,
+       count(DISTINCT b.version) FILTER (WHERE b.kind = 'checkpoint') AS checkpoints
+FROM (SELECT id, tenant, state FROM tasks UNION ALL SELECT id, tenant, 'deleted' FROM deleted_tasks) t
+LEFT JOIN stored_blobs b ON b.task = t.id
+GROUP BY t.id, t.tenant, t.state
+HAVING t.state <> 'deleted' OR count(b.name) > 0
 """
 
 TASK_EVALUATIONS = """
@@ -82,6 +101,7 @@ VIEWS = {
     "task_staleness": TASK_STALENESS,
     "task_timeline": TASK_TIMELINE,
     "task_evaluations": TASK_EVALUATIONS,
+    "task_storage": TASK_STORAGE,
     "tenant_usage": TENANT_USAGE,
     "stage_health": STAGE_HEALTH,
 }

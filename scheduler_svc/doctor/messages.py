@@ -24,7 +24,8 @@ WEIGHTS = "what weight-updated says of a version is what its step says"
 ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is on record"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS)
+DELETED = "nothing announces a deleted task"
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED)
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,14 @@ class Told:
     adapters: dict[tuple[str, int], AdapterRef]
     """(task, version) → adapter of every trained step."""
     letters: set[int]
+    deleted: set[str]
+    """Tasks that were deleted, and of which NATS was found empty."""
 
 
 async def read_told(connection: AsyncConnection, grace_s: float) -> Told:
     """`grace_s`: how long after a task's end its messages may still be there."""
     in_use = text("SELECT id FROM tasks WHERE ended_at IS NULL OR ended_at > now() - make_interval(secs => :grace_s)")
+    deleted = text("SELECT id FROM deleted_tasks WHERE freed_bytes IS NOT NULL AND deleted_at <= now() - make_interval(secs => :grace_s)")
     scored = select(trajectories.c.task, trajectories.c.group, trajectories.c.member, trajectories.c.sequence)
     trained = select(steps.c.task, steps.c.version, steps.c.adapter).where(steps.c.adapter.is_not(None))
     rows = (await connection.execute(select(tasks.c.id, tasks.c.state, tasks.c.version, tasks.c.pool))).all()
@@ -54,6 +58,7 @@ async def read_told(connection: AsyncConnection, grace_s: float) -> Told:
         scored=[tuple(row) for row in (await connection.execute(scored.where(trajectories.c.state == TrajectoryState.SCORED))).all()],
         adapters={(row.task, row.version + 1): from_json(AdapterRef, row.adapter) for row in (await connection.execute(trained)).all()},
         letters=set((await connection.execute(select(dead_letters.c.sequence))).scalars()),
+        deleted=set((await connection.execute(deleted, {"grace_s": grace_s})).scalars()),
     )
 
 
@@ -65,6 +70,7 @@ async def examine_messages(bus: Bus, told: Told) -> list[Finding]:
         await _weights(bus, told),
         await _statuses(bus, told),
         await _letters(bus, told),
+        await _deleted(bus, told),
     ]
     return [finding for part in parts for finding in part]
 
@@ -137,6 +143,20 @@ async def _statuses(bus: Bus, told: Told) -> list[Finding]:
             shown = f"{status.state} at {status.version}" if status else "nothing"
             found.append(Finding(STATUS, f"task={task} state={state} version={version}: users read {shown}"))
     return found
+
+
+async def _deleted(bus: Bus, told: Told) -> list[Finding]:
+    """What a trainer announced after its task was deleted the sweep finds; a status that is left nothing would ever correct."""
+    announced = await bus.subjects(streams.WEIGHTS) if told.deleted else {}
+    statuses = await bus.all_values(streams.TASKS_BUCKET, TaskStatus) if told.deleted else []
+    found = [
+        Finding(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
+        for subject, count in sorted(announced.items())
+        if streams.token(subject, 2) in told.deleted
+    ]
+    return found + [
+        Finding(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in told.deleted
+    ]
 
 
 async def _letters(bus: Bus, told: Told) -> list[Finding]:

@@ -6,13 +6,13 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.blobs import Blobs, StoredBlob
+from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import BlobRef
-from scheduler_svc.cleaning import BLOB_NAME, NeededBlobs, needed_blobs
+from scheduler_svc.cleaning import NeededBlobs, needed_blobs
 from scheduler_svc.doctor.finding import Finding
-from scheduler_svc.tables import tasks
+from scheduler_svc.tables import deleted_tasks, tasks
 
 MISSING = "every blob that a task keeps of its trained steps is stored whole"
 ORPHANS = "every blob is named by a step of its task that keeps it"
@@ -22,7 +22,8 @@ RULES = (MISSING, ORPHANS, DAMAGED)
 
 async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
     """For each task what must be there, and what may be."""
-    needed = {task: await needed_blobs(connection, task) for task in (await connection.execute(select(tasks.c.id))).scalars()}
+    known = (await connection.execute(select(tasks.c.id).union_all(select(deleted_tasks.c.id)))).scalars()
+    needed = {task: await needed_blobs(connection, task) for task in known}
     return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 

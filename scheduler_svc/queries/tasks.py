@@ -139,10 +139,11 @@ async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, start
     return (await connection.execute(statement)).first() is not None
 
 
-async def started_from(connection: AsyncConnection, task: str) -> set[str]:
-    """Names of the task's adapters that other tasks started from."""
-    statement = select(tasks.c.start["blob"]["name"].astext).where(tasks.c.spec["start"]["task"].astext == task, tasks.c.start.is_not(None))
-    return set((await connection.execute(statement)).scalars())
+async def started_from(connection: AsyncConnection, task: str) -> dict[str, BlobRef]:
+    """The task's adapters that other tasks started from, by name."""
+    statement = select(tasks.c.start["blob"]).where(tasks.c.spec["start"]["task"].astext == task, tasks.c.start.is_not(None))
+    found = [from_json(BlobRef, blob) for blob in (await connection.execute(statement)).scalars()]
+    return {ref.name: ref for ref in found}
 
 
 async def find_task(connection: AsyncConnection, task: str) -> Task | None:
@@ -155,8 +156,14 @@ async def live_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id).where(tasks.c.state.in_(LIVE)))).scalars())
 
 
+async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[str, str]:
+    """The tenant of each of these tasks."""
+    rows = (await connection.execute(select(tasks.c.id, tasks.c.tenant).where(tasks.c.id.in_(ids)))).all()
+    return {row.id: row.tenant for row in rows}
+
+
 async def all_tasks(connection: AsyncConnection) -> set[str]:
-    """Ids of every task there ever was."""
+    """Ids of every task that is not deleted."""
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 

@@ -53,6 +53,7 @@ SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
     messages.ControlTask(task="a", tenant="t", reason="r"),
+    messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
     messages.CheckEnvironment(tenant="t", task="a", family="e", environment=Environment(name="e:x"), seed=1),
     messages.OpenGroup(group=GROUP),

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from common.bus import Bus
 from marlaas.processes import identify
@@ -17,7 +17,7 @@ from marlaas.state import Component, Stack, locked, write_stack
 from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
-from tests.scheduler.finished import settled, stages
+from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import World, running_world, scored
 from tests.scheduler.test_letters import bury, recorded
 
@@ -133,6 +133,35 @@ async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run:
     assert {line.split()[1] for line in lines} == {"held"}
     assert "accepted" not in lines[0]
     assert lines[-1].split()[2] == "cancelled:"
+
+
+async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
+    for task in ("held", "done", "old"):
+        await out(run("submit", "task.toml", "--id", task))
+    for task in ("done", "old"):
+        await world.event(task, "finished")
+    await settled(world)
+    await clean(world)
+    shown = {line.split()[0]: line for line in (await out(run("ps", "--wide"))).splitlines()}
+    assert shown["done"].rstrip().endswith("51.2 kB")  # three adapters, as many as may be sampled by, and two checkpoints
+    assert shown["blob"].startswith("blob store: 10")  # with their names
+    assert "end it first with `marlaas cancel held`" in complaint(await run("delete", "held"))
+    assert "no task 'nothing'" in complaint(await run("delete", "nothing"))
+    assert await out(run("delete", "done")) == "deleted done: 51.2 kB freed\n"
+    assert "task done was deleted already" in complaint(await run("delete", "done"))
+    assert await out(run("prune", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
+    both = "acme: {} 1 ended tasks, 51.2 kB: old\n{}\n"
+    assert await out(run("prune", "--older-than", "0.001", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
+    await change(world, "UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
+    dry = await out(run("prune", "--older-than", "0.001", "--dry-run"))
+    assert dry == both.format("would delete", "51.2 kB would be freed; nothing was deleted")
+    assert await out(run("prune", "--older-than", "0.001")) == both.format("deleted", "51.2 kB freed")
+    assert [line.split()[0] for line in (await out(run("ps"))).splitlines()[1:]] == ["held"]
+
+
+async def change(world: World, statement: str) -> None:
+    async with world.database.transaction() as connection:
+        await connection.execute(text(statement))
 
 
 async def test_failures_and_resend(world: World, run: Run) -> None:

@@ -372,6 +372,32 @@ async def change_a_digest(world: Copy) -> None:
     await world.execute(f"UPDATE steps SET adapter = {zeros} WHERE task = 'a' AND version = 2")
 
 
+async def delete_a_task(world: Copy) -> None:
+    """As the record says it of `gone`, of which nothing is left."""
+    await world.execute(
+        "INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens,"
+        " deleted_by, freed_bytes, submitted_at, ended_at) VALUES ('gone', 'acme', 'gone', 'finished', 3, 1, 1, 1, 0, 1, 0, now(), now())"
+    )
+
+
+async def announce_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    step = updated(world.made.batches[0].model_copy(update={"task": "gone"}))
+    await world.bus.publish(step)
+
+
+async def leave_the_status_of_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    status = await world.bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    assert status is not None
+    await world.bus.put_value(streams.TASKS_BUCKET, "gone", status.model_copy(update={"task": "gone"}))
+
+
+async def leave_a_blob_of_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    await store(Blobs(world.bus), world.folder, "gone", 1)
+
+
 STORED: list[tuple[str, Breaking]] = [
     (messages.ORPHANS, leave_a_message_of_an_ended_task),
     (messages.ORPHANS, leave_a_message_of_an_unknown_task),
@@ -388,6 +414,9 @@ STORED: list[tuple[str, Breaking]] = [
     (stored.ORPHANS, leave_a_blob_of_an_unknown_task),
     (stored.ORPHANS, leave_a_blob_that_no_step_can_name),
     (stored.DAMAGED, change_a_digest),
+    (messages.DELETED, announce_a_deleted_task),
+    (messages.DELETED, leave_the_status_of_a_deleted_task),
+    (stored.ORPHANS, leave_a_blob_of_a_deleted_task),
 ]
 
 

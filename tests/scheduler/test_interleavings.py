@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
-from scheduler_svc import dispatch, jobs, letters, settlement
+from scheduler_svc import deletion, dispatch, jobs, letters, settlement
 from scheduler_svc.database import Database
 from scheduler_svc.doctor.record import examine_record
 from scheduler_svc.jobs import Offer
@@ -34,7 +34,7 @@ TASKS = ("a", "b", "c")
 SEQUENCES = 8
 CAPACITY = {"tiny": Capacity(sequences=SEQUENCES, kv_tokens=10**6)}
 OFFER = Offer(POOLS, {"toy"})
-TABLES = "tenants, tasks, groups, trajectories, steps, ledger, events, outbox, dead_letters"
+TABLES = "tenants, tasks, groups, trajectories, steps, ledger, events, outbox, dead_letters, deleted_tasks, stored_blobs"
 
 
 class Crash(Exception):
@@ -201,6 +201,26 @@ class Interleavings(RuleBasedStateMachine):
         tenant = "other" if which == 2 else "acme"
         job = self.streams.store(Outgoing(f"jobs.{verb}.{tenant}", ControlTask(task=TASKS[which], tenant=tenant), ""))
         self.change(lambda connection: jobs.take_job(connection, job, OFFER, self.policy), crash=crash)
+
+    @rule(which=st.integers(0, 2), foreign=st.booleans(), crash=st.booleans())
+    def delete(self, which: int, foreign: bool, crash: bool) -> None:
+        """Its owner or another; a task that has not ended is refused, and what a deleted one consumed stays the same."""
+        tenant = "other" if (which == 2) != foreign else "acme"
+        job = ControlTask(task=TASKS[which], tenant=tenant)
+        before = self.consumed()
+        self.streams.sequence += 1
+        by = self.streams.sequence
+        live = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}' AND ended_at IS NULL")
+        for lost in (crash, False):  # the second is its redelivery
+            self.change(lambda connection: deletion.delete(connection, job, by=by), crash=lost)
+        left = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}'")
+        assert bool(left) or (not foreign and not live)
+        assert self.consumed() == before
+        if not left:
+            self.settled = {member: found for member, found in self.settled.items() if member[0] != TASKS[which]}
+
+    def consumed(self) -> list[tuple[object, ...]]:
+        return self.rows("SELECT tenant, prompt_tokens, sampled_tokens, trained_tokens FROM tenant_usage ORDER BY tenant")
 
     # ---------------------------------------------------------------------------------------------------- invariants
 

@@ -1,0 +1,55 @@
+"""What the command line says of the blob store: how full it is, and what was deleted. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from common.blobs import ROOM, StoreUsage
+from common.messages import TaskStatus
+from marlaas.client import Pruned, Stored
+from marlaas.listing import Field
+
+NEARLY_FULL = 0.8
+"""Share of the blob store that `marlaas ps` warns of; the alarm's default."""
+
+
+def stored_fields(stored: Mapping[str, Stored]) -> list[Field[TaskStatus]]:
+    """Columns of `marlaas ps --wide`."""
+    nothing = Stored()
+    return [
+        Field("adapters", lambda one: Text(size(stored.get(one.task, nothing).adapters))),
+        Field("stored", lambda one: Text(size(stored.get(one.task, nothing).bytes))),
+    ]
+
+
+def store_line(usage: StoreUsage, *, always: bool = False) -> str | None:
+    """How full the blob store is; None while that is nothing to be told, unless it is to be said `always`."""
+    limit = usage.limit_bytes
+    if limit is None:
+        return f"blob store: {size(usage.used_bytes)}" if always else None
+    said = f"blob store: {size(usage.used_bytes)} of {size(limit)}, {usage.share:.0%}"
+    if usage.share < NEARLY_FULL:
+        return said if always else None
+    return f"{said}; once it is full no step can be stored: {ROOM}"
+
+
+def pruned_lines(found: Sequence[Pruned], dry_run: bool) -> list[str]:
+    """What was deleted, or would be: a line a tenant, and the sum."""
+    verb = "would delete" if dry_run else "deleted"
+    lines: list[str] = []
+    for one in found:
+        if one.task_count:
+            named = ", ".join(one.tasks[:10]) + (", …" if one.task_count > 10 else "")
+            lines.append(f"{one.tenant}: {verb} {one.task_count} ended tasks, {size(one.task_bytes)}: {named}")
+        if one.blobs:
+            lines.append(f"{one.tenant}: {verb} {one.blobs} blobs that nothing needs, {size(one.blob_bytes)}")
+    freed = size(sum(one.bytes for one in found))
+    return [*lines, f"{freed} would be freed; nothing was deleted" if dry_run else f"{freed} freed"]
+
+
+def size(number: int) -> str:
+    """1234567 → 1.2 MB."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= limit:
+            return f"{number / limit:.1f} {unit}"
+    return f"{number} B"

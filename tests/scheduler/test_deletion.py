@@ -1,0 +1,150 @@
+"""Deleting and pruning against real PostgreSQL and NATS: what goes, what stays, and what is refused."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Outgoing
+from common.messages import ControlTask, Event, PruneTasks, SubmitTask, TaskStatus
+from tests.conftest import eventually
+from tests.scheduler.finished import clean, settled, stages
+from tests.scheduler.stages import World, running_world, spec
+
+CONSUMED = "prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens"
+NOTHING_TRAINED = {"task_count": 0, "task_bytes": 0, "blobs": 0, "blob_bytes": 0}
+
+
+@asynccontextmanager
+async def world_of(bus: Bus, database_url: str, folder: Path, waits: str = "") -> AsyncIterator[World]:
+    async with running_world(bus, database_url, stages(bus, folder, withheld=lambda group, member: group.task == waits)) as world:
+        yield world
+
+
+async def finish(world: World, task: str, **changes: Any) -> None:
+    await world.submit(task, spec(**changes))
+    await world.event(task, "finished", tenant=changes.get("tenant", "acme"))
+    await settled(world)
+
+
+async def ask(world: World, verb: str, task: str, tenant: str = "acme", body_tenant: str | None = None) -> None:
+    message = ControlTask(task=task, tenant=body_tenant or tenant)
+    await world.bus.publish(Outgoing(f"jobs.{verb}.{tenant}", message, f"{verb}:{task}:{tenant}:{body_tenant}"))
+
+
+async def refusal(world: World, task: str, tenant: str = "acme") -> str:
+    data = await world.event(task, "rejected", tenant)
+    assert data["verb"] == "delete"
+    return str(data["reasons"])
+
+
+async def sweep(world: World) -> None:
+    """What steps and evaluations made old is gone."""
+    await world.scheduler._cleaner.sweep()  # pyright: ignore[reportPrivateUsage]
+
+
+async def names(world: World) -> set[str]:
+    return {blob.name.partition("-")[0] for blob in await Blobs(world.bus).listed()}
+
+
+async def pruned(world: World, request: str, **wish: Any) -> dict[str, Any]:
+    tenant = wish.pop("tenant", "acme")
+    await world.bus.publish(Outgoing(streams.prune(tenant), PruneTasks(tenant=tenant, request=request, **wish), f"prune:{request}"))
+    async for delivery in world.bus.follow(streams.EVENTS, streams.events(tenant, "none")):
+        event = delivery.read(Event)
+        if event.data.get("request") == request:
+            return event.data
+    raise AssertionError(request)
+
+
+async def test_deleted_task_leaves_what_it_consumed_and_nothing_else(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with world_of(bus, database_url, tmp_path) as world:
+        await finish(world, "a", evaluation={"every": 2, "prompts": 1}, keep={"batches": 3})
+        await finish(world, "b")
+        used = await world.rows(f"SELECT {CONSUMED} FROM tenant_usage WHERE tenant = 'acme'")
+        await sweep(world)
+        stored = sum(blob.size_bytes for blob in await Blobs(bus).listed() if blob.name.startswith("a."))
+        assert await world.rows("SELECT bytes FROM task_storage WHERE task = 'a'") == [(stored,)]
+        await ask(world, "delete", "a")
+        assert (await world.event("a", "deleted"))["bytes"] == stored > 0
+        assert {name.partition(".")[0] for name in await names(world)} == {"b"}
+        assert not await bus.subjects(streams.WEIGHTS, "weight-updated.*.a")
+        assert await bus.subjects(streams.EVENTS, "events.*.a") == {"events.acme.a": 1}
+        assert [status.task for status in await bus.all_values(streams.TASKS_BUCKET, TaskStatus)] == ["b"]
+        assert await world.rows("SELECT task FROM task_storage") == [("b",)]
+        for table in ("groups", "trajectories", "steps", "ledger", "evaluations", "evaluation_groups", "evaluation_members"):
+            assert await world.rows(f"SELECT DISTINCT task FROM {table} WHERE task = 'a'") == []
+        assert await world.rows(f"SELECT {CONSUMED} FROM tenant_usage WHERE tenant = 'acme'") == used
+        await clean(world)
+
+
+async def test_what_cannot_be_deleted_is_refused_in_one_sentence(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with world_of(bus, database_url, tmp_path, waits="live") as world:
+        await finish(world, "a")
+        await world.submit("live", spec())
+        await world.event("live", "accepted")
+        await ask(world, "delete", "live")
+        assert "'live' is running; end it first with `marlaas cancel live`, then delete it" in await refusal(world, "live")
+        await ask(world, "delete", "nobody")
+        assert "no task 'nobody' of tenant 'acme'" in await refusal(world, "nobody")
+        await ask(world, "delete", "a", tenant="globex")
+        assert "no task 'a' of tenant 'globex'" in await refusal(world, "a", tenant="globex")
+        await ask(world, "delete", "a", tenant="globex", body_tenant="acme")  # by another's subject
+        await eventually(lambda: world.rows("SELECT reason FROM dead_letters"))
+        assert await world.rows("SELECT reason FROM dead_letters") == [("the subject names tenant 'globex', the message 'acme'",)]
+        assert await world.rows("SELECT id FROM deleted_tasks") == []
+        await ask(world, "delete", "a")
+        await world.event("a", "deleted")
+        await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "again"))
+        assert "'a' was deleted already, at 20" in await refusal(world, "a")
+        await world.bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec(steps=7)), "under its id"))
+
+        async def is_refused() -> bool:
+            told = await world.rows("SELECT data ->> 'reasons' FROM events WHERE task = 'a' AND event = 'rejected'")
+            return any("was that of a task that is deleted; make a new one" in reasons for (reasons,) in told)
+
+        await eventually(is_refused)
+        assert await world.rows("SELECT id FROM tasks ORDER BY id") == [("live",)]
+
+
+async def test_adapter_that_another_task_started_from_outlives_its_own_task(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with world_of(bus, database_url, tmp_path, waits="heir") as world:
+        await finish(world, "a")
+        await world.submit("heir", spec(start={"task": "a"}))
+        await world.event("heir", "accepted")
+        await ask(world, "delete", "a")
+        await world.event("a", "deleted")
+        assert await names(world) == {"a.v3.adapter"}
+        await clean(world)
+        await ask(world, "cancel", "heir")
+        await world.event("heir", "cancelled")
+        await ask(world, "delete", "heir")
+        await world.event("heir", "deleted")
+        await sweep(world)
+        assert await names(world) == set()
+        await clean(world)
+
+
+async def test_prune_says_what_it_would_delete_and_deletes_that(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with world_of(bus, database_url, tmp_path) as world:
+        for task, tenant in (("old", "acme"), ("new", "acme"), ("other", "globex")):
+            await finish(world, task, tenant=tenant)
+        await clean(world)
+        assert (await pruned(world, "nothing", dry_run=True)).items() >= NOTHING_TRAINED.items()
+        async with world.database.transaction() as connection:
+            await connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
+        left = stages(bus, tmp_path)
+        await left.store("new", 3, "of a step that was computed twice")
+        sizes = {blob.name: blob.size_bytes for blob in await Blobs(bus).listed()}
+        of_old = sum(size for name, size in sizes.items() if name.startswith("old."))
+        wanted = {"tasks": ["old"], "task_count": 1, "task_bytes": of_old, "blobs": 2, "blob_bytes": 20480}
+        assert (await pruned(world, "dry", ended_before_s=3600, dry_run=True)).items() >= wanted.items()
+        assert {blob.name for blob in await Blobs(bus).listed()} == set(sizes)
+        assert (await pruned(world, "wet", ended_before_s=3600)).items() >= wanted.items()
+        assert {name.partition(".")[0] for name in await names(world)} == {"new", "other"}
+        assert await world.rows("SELECT id FROM tasks ORDER BY id") == [("new",), ("other",)]
+        await clean(world)
