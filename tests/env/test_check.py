@@ -1,12 +1,15 @@
 """`env_svc.check`: what it says of environments that are fit to train on, and of those that are not."""
 
+import io
 import random
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from env_svc.check import main
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
 from env_svc.registry import build
 from env_svc.script import GOLD, play_row
@@ -66,12 +69,23 @@ class Killer(Well):
 
 
 def checked(name: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-m", "env_svc.check", name, "--rows", "3", *more]
-    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=250)
+    """As a process ends, though run in this one; the two that play the environment are processes all the same."""
+    argv, status = ["check", name, "--rows", "3", *more], 0
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, argv
+    try:
+        with redirect_stdout(out), redirect_stderr(err), chdir(ROOT):
+            main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    finally:
+        sys.argv = before
+    return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
 
 
 def test_fit_environment_passes_and_its_trajectory_is_shown() -> None:
-    ended = checked("tests.env.test_check:Well")
+    argv = [sys.executable, "-m", "env_svc.check", "tests.env.test_check:Well", "--rows", "3"]
+    ended = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=250)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "WRONG" not in ended.stdout
     assert "gold answers earn 1 to 1, and more than nonsense does" in ended.stdout
