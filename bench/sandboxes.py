@@ -1,4 +1,4 @@
-"""What a sandbox costs: `python -m bench.sandboxes [monty bubblewrap docker]`.
+"""What a sandbox costs: `python -m bench.sandboxes [monty bubblewrap confined docker]`.
 
 start       from nothing to ready for code
 run         median of one run of `print(6 * 7)`, one after another
@@ -10,19 +10,18 @@ import statistics
 import sys
 import time
 
-from env_svc.sandboxes.choice import chosen
+from env_svc.sandboxes.choice import sandbox_of
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
 from env_svc.settings import EnvSettings
 
 IN_A_ROW = 20
-AT_ONCE = {"monty": 4000, "bubblewrap": 100, "docker": 40}
+AT_ONCE = {"monty": 4000, "bubblewrap": 100, "confined": 100, "docker": 40}
 SOURCE = "print(6 * 7)"
 
 
 async def measure(kind: str) -> str:
-    settings = EnvSettings.model_validate({"sandbox": kind})
-    sandbox = chosen(settings)
-    assert sandbox is not None
+    settings = EnvSettings()
+    sandbox = sandbox_of(kind, settings)
     started = time.perf_counter()
     await sandbox.start()
     start_s = time.perf_counter() - started

@@ -21,6 +21,8 @@ from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, Ta
 
 LONGEST_SENTENCE = 4000
 """Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
+UNSUPPORTED = "unsupported by the sandbox"
+"""Beginning of the failure of an attempt that this deployment cannot grade; the scheduler counts them apart."""
 Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
 """Text that may quote anything, kept by PostgreSQL, which stores every character but one."""
 
@@ -540,6 +542,8 @@ class ReplicaReport(Message):
     """Env replicas: the environment families whose queues it reads."""
     environments: list[str] = []
     """Env replicas: every environment name that can be listed."""
+    sandbox: str | None = None
+    """Env replicas: where code runs that a policy wrote, and what that means; None where it is refused."""
     sequences: int = 0
     """Rollout replicas: sequences it decodes at once."""
     kv_tokens: int = 0

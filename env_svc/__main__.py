@@ -20,7 +20,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     from env_svc.hosted.configuration import read_hosted
     from env_svc.hosted.hosts import Hosts
     from env_svc.player import Player
-    from env_svc.sandboxes.choice import chosen
+    from env_svc.sandboxes.choice import started
     from env_svc.sandboxes.current import use
     from env_svc.service import EnvService
     from env_svc.tools.layer import ToolPlayer
@@ -34,19 +34,19 @@ async def serve(running: Running[EnvSettings]) -> None:
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     measures.WORKERS_BUSY.set_function(lambda: workers.busy)
     measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    sandbox, tasks, toolbox = chosen(settings), Tasks(), Toolbox()
+    tasks, toolbox = Tasks(), Toolbox()
+    sandbox = await started(settings)
     use(sandbox)
     service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
         names = [*environments, *hosts.environments()]
-        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=names, busy=busy)
+        where = None if sandbox is None else f"{sandbox.name}: {sandbox.meaning}"
+        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=names, sandbox=where, busy=busy)
 
     try:
         await asyncio.gather(workers.start(), hosts.start())
-        if sandbox is not None:
-            await sandbox.start()
         await tasks.read(bus)
         async with asyncio.TaskGroup() as runners:
             runners.create_task(service.follow_tasks(bus))

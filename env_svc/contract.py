@@ -58,6 +58,13 @@ class EnvironmentUnavailable(Exception):
     """
 
 
+class Unsupported(Exception):
+    """Raised where the policy did something that this deployment cannot grade, such as a program that its sandbox cannot run.
+
+    The attempt is void with this text, which names the way out; a task of which most groups end so is failed.
+    """
+
+
 class WrongOptions(ValueError):
     """Raised by an environment's constructor; its text is read by whoever submitted the task."""
 

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import msgpack
 from pydantic import JsonValue
 
-from common.messages import ChatMessage
+from common.messages import UNSUPPORTED, ChatMessage
 from env_svc.contract import (
     MAX_NUMBER,
     MAX_STATE_BYTES,
@@ -23,6 +23,7 @@ from env_svc.contract import (
     Opening,
     Reply,
     Turn,
+    Unsupported,
     WrongOptions,
 )
 from env_svc.registry import AnyEnvironment
@@ -132,6 +133,8 @@ async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome
         return await _step(environment, call)
     except EnvironmentUnavailable as error:
         return failed(f"environment '{name}' is unavailable (row {call.row}): {error}", is_infrastructure=True)
+    except Unsupported as error:
+        return failed(f"{UNSUPPORTED} (row {call.row}): {error}")
     except _BrokenContract as error:
         return failed(f"environment '{name}' (row {call.row}): {error}")
     except asyncio.CancelledError:

@@ -30,13 +30,14 @@ class EnvSettings(Settings):
     """Messages with turns played at once, per family."""
     tool_servers: Path = Path("tool-servers.toml")
     """File with the MCP servers whose tools tasks may name; see docs/environments.md. It need not exist."""
-    sandbox: Literal["monty", "bubblewrap", "docker", "none"] = "monty"
-    """Where code runs that a policy wrote. `monty`: an interpreter of a part of Python, always there; `bubblewrap`: CPython,
-    needs the program bwrap; `docker`: CPython in a container; `none`: tasks that need one are refused."""
+    sandbox: Literal["auto", "bubblewrap", "docker", "confined", "monty", "none"] = "auto"
+    """Where code runs that a policy wrote. `bubblewrap`: CPython, needs the program bwrap; `docker`: CPython in a container;
+    `confined`: CPython that the kernel confines, needs nothing; `monty`: an interpreter of a part of Python; `none`: tasks that need
+    one are refused. `auto`: the first of those that works here, Docker only where MARLAAS_ENV_DOCKER_URL names an engine."""
     sandbox_runs: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=1, le=4096)
     """Runs at once; others wait."""
-    docker_url: str = "unix:///var/run/docker.sock"
-    """Of the engine, for the sandbox `docker`."""
+    docker_url: str = ""
+    """Of the engine, for the sandbox `docker`; empty: unix:///var/run/docker.sock, and `auto` asks no engine."""
     sandbox_image: str = "python:3.11-slim"
     """With `python3` and `env`, for the sandbox `docker`; it is not pulled."""
     sandbox_warm: int = Field(default=4, ge=0, le=256)

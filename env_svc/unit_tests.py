@@ -11,6 +11,8 @@ import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+RAISED = "!"
+"""Instead of a call's number: it raised."""
 LONGEST_VALUE = 20_000
 """Characters of what one call returned, as text."""
 
@@ -61,7 +63,9 @@ def function_of(sources: Sequence[str]) -> str:
 def asking_program(solution: str, setup: str, tests: Sequence[UnitTest], mark: str) -> str:
     """The policy's code, followed by the tests' calls, each of which prints a line with what it returned."""
     asked = [
-        f"try:\n    print('\\n{mark}', {number}, repr({call}))\nexcept Exception:\n    pass" for number, call in enumerate(_calls(tests))
+        f"try:\n    print('\\n{mark}', {number}, repr({call}))\n"
+        f"except Exception as error:\n    print('\\n{mark}', '{RAISED}', type(error).__name__ + ': ' + str(error))"
+        for number, call in enumerate(_calls(tests))
     ]
     return "\n".join([setup, solution, *asked])
 
@@ -75,6 +79,12 @@ def returned(output: str, mark: str) -> dict[int, str]:
         if first == mark and number.isdecimal() and number.isascii() and _is_literal(value):
             found[int(number)] = value
     return found
+
+
+def raised(output: str, mark: str) -> list[str]:
+    """What calls raised instead of returning, as `Class: text`; only their first lines."""
+    lead = f"{mark} {RAISED} "
+    return [line.removeprefix(lead)[:LONGEST_VALUE] for line in output.splitlines() if line.startswith(lead)]
 
 
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str]) -> str:

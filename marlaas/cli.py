@@ -72,12 +72,14 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
-    from marlaas import stack, terminal
+    from marlaas import display, stack, terminal
 
     plan = stack.make_plan(data, pools or pools_file(), nats_port=nats_port, postgres_port=postgres_port)
     starting = stack.start(plan, end_with_parent=foreground)
     try:
         state = terminal.show_start(_console(), starting)
+        for sandbox in display.sandboxes(_asked(data, state.nats_url, lambda client: client.replicas())):
+            _say(f"code that policies write runs in {sandbox}")
         _say(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
@@ -388,8 +390,11 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
     if not url and not is_running_on(data):
         _say(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
         raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
-    names = display.environments(_asked(data, url, lambda client: client.replicas()))
+    replicas = _asked(data, url, lambda client: client.replicas())
+    names = display.environments(replicas)
     _say("\n".join(names) if names else "no environment service reports; see `marlaas status`")
+    for sandbox in display.sandboxes(replicas):
+        _say(f"code that policies write runs in {sandbox}", to=sys.stderr)
 
 
 @envs_app.command("new")

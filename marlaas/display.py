@@ -148,6 +148,11 @@ def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
     return sorted({name for report in replicas for name in report.environments})
 
 
+def sandboxes(replicas: Iterable[ReplicaReport]) -> list[str]:
+    """Where code runs that policies write, each way once."""
+    return sorted({report.sandbox or "none: tasks that need one are refused" for report in replicas if report.service == "env"})
+
+
 def event_line(event: Event, now_s: float | None = None) -> str:
     """One event in one line, for output that is not redrawn."""
     clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))

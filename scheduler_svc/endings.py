@@ -18,6 +18,8 @@ from scheduler_svc.queries.tasks import Charge, Task
 from scheduler_svc.states import LIVE, TaskState, VoidReason
 
 LEAST_FAILURES_TO_FAIL = 8
+MAX_UNSUPPORTED_SHARE = 0.5
+"""Share of a task's latest groups that may hold an attempt which the deployment cannot grade: beyond it most sampling is for nothing."""
 
 
 def failures_to_fail(task: Task) -> int:
@@ -88,6 +90,8 @@ def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
     """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
+    if found.unsupported >= LEAST_FAILURES_TO_FAIL and found.unsupported > MAX_UNSUPPORTED_SHARE * found.ended:
+        return f"{found.unsupported} of the latest {found.ended} groups had attempts that cannot be graded here"
     limit = task.spec.limits.max_failed_share
     if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"

@@ -13,9 +13,9 @@ from typing import TypedDict
 
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
-from env_svc.sandboxes.current import current
+from env_svc.sandboxes.current import current, refuse_unsupported
 from env_svc.sandboxes.sandbox import MIB, Bounds
-from env_svc.unit_tests import NotATest, UnitTest, asking_program, function_of, judging_program, returned, unit_test
+from env_svc.unit_tests import NotATest, UnitTest, asking_program, function_of, judging_program, raised, returned, unit_test
 
 BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 OUTPUT_BYTES = 256 * 1024
@@ -76,6 +76,8 @@ class Code(Environment[State]):
             judged = await self._sandbox.run(judging_program(setup, tests, values), self._bounds)
             held = set(judged.output.split())
         passed = len(held & set(map(str, range(len(tests))))) / len(tests)
+        if passed < 1:
+            refuse_unsupported(self._sandbox, asked.error, *raised(asked.output, mark))
         return Finish(float(passed == 1), {"passed": passed, "parsed": float("SyntaxError" not in asked.error)})
 
     async def gold(self, state: State) -> str | None:

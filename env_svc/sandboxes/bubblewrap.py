@@ -6,30 +6,22 @@ each run has a user id of its own, because root's processes are not counted; els
 """
 
 import asyncio
-import math
 import os
 import shutil
-import sys
-from asyncio.subprocess import PIPE, Process
-from contextlib import suppress
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from common.errors import Fatal
-from env_svc.sandboxes.prelude import PRELUDE, READY, Rlimits, standard_input
-from env_svc.sandboxes.printed import Printed, PrintedTooMuch
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, SandboxUnavailable, Stopped, ended
-
-FIRST_USER = 2_000_000
-"""Of the ids that runs have where the service is root; nobody else's, as system users and containers end far below."""
-SCRATCH_BYTES = 16 * MIB
-START_TIMEOUT_S = 20.0
-CHUNK_BYTES = 64 * 1024
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
+from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
+from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
 
 
 class BubblewrapSandbox(Sandbox):
     """At most `runs` at once; others wait."""
+
+    name = "bubblewrap"
 
     def __init__(self, runs: int) -> None:
         self._users: asyncio.Queue[int] = asyncio.Queue()
@@ -37,6 +29,10 @@ class BubblewrapSandbox(Sandbox):
             self._users.put_nowait(FIRST_USER + number)
         self._is_root = os.geteuid() == 0
         self._bwrap = shutil.which("bwrap")
+
+    @property
+    def meaning(self) -> str:
+        return "CPython in namespaces of its own (bwrap), without a network, with the kernel's limits"
 
     async def start(self) -> None:
         if self._bwrap is None:
@@ -70,63 +66,15 @@ class BubblewrapSandbox(Sandbox):
             )
         except OSError as error:
             raise SandboxUnavailable(f"bwrap does not start: {error}") from error
-        limits = Rlimits(bounds.memory_bytes, cpu_s=math.ceil(bounds.time_s) + 1, processes=bounds.processes)
+        limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds), processes=bounds.processes)
         try:
-            return await _watched(process, standard_input(source, limits, user), bounds)
+            return await watched(process, standard_input(source, limits, user), bounds)
         finally:
-            await _end(process)
-
-
-async def _watched(process: Process, given: bytes, bounds: Bounds) -> Ran:
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    printed = Printed(bounds.output_bytes)
-    stopped: Stopped | None = None
-    try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            with suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(given)
-                await process.stdin.drain()
-            if await process.stdout.read(len(READY)) != READY:
-                reason = (await process.stderr.read(CHUNK_BYTES)).decode(errors="replace").strip()
-                raise SandboxUnavailable(reason[-300:] or "the interpreter did not start")
-    except TimeoutError:
-        raise SandboxUnavailable(f"the interpreter did not start within {START_TIMEOUT_S:g} s") from None
-    try:
-        async with asyncio.timeout(bounds.time_s), asyncio.TaskGroup() as reading:
-            reading.create_task(_read(process.stdout, printed, is_error=False))
-            reading.create_task(_read(process.stderr, printed, is_error=True))
-            reading.create_task(process.wait())
-    except TimeoutError:
-        stopped = "time"
-    except ExceptionGroup as group:
-        if group.split(PrintedTooMuch)[1] is not None:
-            raise
-        stopped = "output"
-    return ended(printed, stopped, process.returncode)
-
-
-async def _end(process: Process) -> None:
-    """Kill the process, and with it all of its namespace."""
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    with suppress(ProcessLookupError):
-        process.kill()
-    process.stdin.close()
-    # `wait` waits for the end of the pipes too, and one that is full is paused and does not tell its end until it is read.
-    for stream in (process.stdout, process.stderr):
-        while await stream.read(CHUNK_BYTES):
-            pass
-    await process.wait()
-
-
-async def _read(stream: asyncio.StreamReader, printed: Printed, *, is_error: bool) -> None:
-    while data := await stream.read(CHUNK_BYTES):
-        printed.add(data, is_error=is_error)
+            await end(process)
 
 
 def _arguments(*, is_root: bool) -> list[str]:
-    runtime = Path(sys.base_prefix)
-    python = Path(sys.executable).resolve()
-    visible = [str(python)] if runtime == Path("/usr") else [str(runtime)]
+    visible = visible_paths()
     if is_root:
         apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         # For the prelude to become another user; it loses both by that.
@@ -143,5 +91,8 @@ def _arguments(*, is_root: bool) -> list[str]:
         arguments += ["--ro-bind", path, path]
     for device in DEVICES:
         arguments += ["--dev-bind", device, device]
-    arguments += ["--proc", "/proc", "--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/"]
-    return [*arguments, "--chdir", "/tmp", str(python), "-I", "-S", "-c", PRELUDE]
+    arguments += ["--proc", "/proc"]
+    for folder in ("/dev/shm", "/tmp"):
+        arguments += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", folder]
+    arguments += ["--remount-ro", "/"]
+    return [*arguments, "--chdir", "/tmp", str(python()), "-I", "-S", "-c", prelude()]

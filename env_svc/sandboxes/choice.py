@@ -1,18 +1,48 @@
-"""The sandbox that the settings choose."""
+"""The sandbox that the settings choose, tried out at the start."""
 
+import structlog
+
+from common.errors import Fatal
 from env_svc.sandboxes.sandbox import Sandbox
 from env_svc.settings import EnvSettings
 
+AUTO = ("bubblewrap", "docker", "confined", "monty")
+"""What `auto` tries, in this order: CPython wherever that is safe."""
+LOCAL_ENGINE = "unix:///var/run/docker.sock"
 
-def chosen(settings: EnvSettings) -> Sandbox | None:
-    """Not started yet; None when code that a policy wrote is refused."""
-    match settings.sandbox:
-        case "none":
-            return None
-        case "monty":
-            from env_svc.sandboxes.monty import MontySandbox
+log = structlog.get_logger()
 
-            return MontySandbox(settings.sandbox_runs)
+
+async def started(settings: EnvSettings) -> Sandbox | None:
+    """The sandbox of this process, ready for code; None when code that a policy wrote is refused.
+
+    Raises: Fatal when the one that is named does not work, or none does.
+    """
+    if settings.sandbox == "none":
+        return None
+    kinds = AUTO if settings.sandbox == "auto" else (settings.sandbox,)
+    reasons: list[str] = []
+    for kind in kinds:
+        if settings.sandbox == "auto" and kind == "docker" and not settings.docker_url:
+            reasons.append("MARLAAS_ENV_DOCKER_URL names no Docker engine")
+            continue
+        sandbox = sandbox_of(kind, settings)
+        try:
+            await sandbox.start()
+        except Fatal as error:
+            await sandbox.close()
+            if len(kinds) == 1:
+                raise
+            reasons.append(str(error))
+            continue
+        log.info("sandbox_chosen", sandbox=sandbox.name, meaning=sandbox.meaning, passed_over=reasons)
+        return sandbox
+    raise Fatal(f"no sandbox works on this machine: {'; '.join(reasons)}")
+
+
+def sandbox_of(kind: str, settings: EnvSettings) -> Sandbox:
+    """One of a kind, not started yet."""
+    match kind:
         case "bubblewrap":
             from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 
@@ -20,4 +50,13 @@ def chosen(settings: EnvSettings) -> Sandbox | None:
         case "docker":
             from env_svc.sandboxes.docker import DockerSandbox
 
-            return DockerSandbox(settings.docker_url, settings.sandbox_image, settings.sandbox_runs, settings.sandbox_warm)
+            url = settings.docker_url or LOCAL_ENGINE
+            return DockerSandbox(url, settings.sandbox_image, settings.sandbox_runs, settings.sandbox_warm)
+        case "confined":
+            from env_svc.sandboxes.confined import ConfinedSandbox
+
+            return ConfinedSandbox(settings.sandbox_runs)
+        case _:
+            from env_svc.sandboxes.monty import MontySandbox
+
+            return MontySandbox(settings.sandbox_runs)

@@ -3,8 +3,10 @@
 Not an option of a task: where code may run is for the operator of a replica to say.
 """
 
-from env_svc.contract import WrongOptions
+from env_svc.contract import Unsupported, WrongOptions
 from env_svc.sandboxes.sandbox import Sandbox
+
+WAY_OUT = "run the environment service with MARLAAS_ENV_SANDBOX=bubblewrap, docker or confined, which run CPython"
 
 _current: Sandbox | None = None
 
@@ -20,3 +22,10 @@ def current(wanted_by: str) -> Sandbox:
     if _current is None:
         raise WrongOptions(f"{wanted_by} runs code that a policy wrote, and this process has no sandbox for it: see MARLAAS_ENV_SANDBOX")
     return _current
+
+
+def refuse_unsupported(sandbox: Sandbox, *errors: str) -> None:
+    """Raises: Unsupported where one of the errors that a program ended with is for want of something in the sandbox."""
+    for error in errors:
+        if error and (missing := sandbox.unsupported(error)) is not None:
+            raise Unsupported(f"the sandbox '{sandbox.name}' cannot run this program ({missing[:200]}); {WAY_OUT}")

@@ -8,7 +8,6 @@ ends by itself when the service that holds its standard input is gone.
 import asyncio
 import contextlib
 import functools
-import math
 import os
 import socket
 import struct
@@ -22,12 +21,13 @@ import structlog
 from docker.errors import DockerException, NotFound
 
 from common.errors import Fatal
-from env_svc.sandboxes.prelude import LARGEST_FILE_BYTES, PRELUDE, READY, Rlimits, standard_input
+from env_svc.sandboxes.interpreter import cpu_limit_s
+from env_svc.sandboxes.prelude import LARGEST_FILE_BYTES, READY, Rlimits, prelude, standard_input
 from env_svc.sandboxes.printed import Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, SandboxUnavailable, Stopped, ended
 
 USER = "65534:65534"
-COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", PRELUDE]
+COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]
 LABEL = "marlaas.sandbox"
 ROOM_BYTES = 32 * MIB
 """For the interpreter and /tmp, beyond what the code may use."""
@@ -53,6 +53,8 @@ class _Container:
 class DockerSandbox(Sandbox):
     """At most `runs` at once; `warm` containers with the usual bounds wait for their code."""
 
+    name = "docker"
+
     def __init__(self, url: str, image: str, runs: int, warm: int) -> None:
         self._url = url
         self._image = image
@@ -67,6 +69,10 @@ class DockerSandbox(Sandbox):
     def _engine(self) -> Any:  # of the SDK, which is not typed
         return docker.APIClient(base_url=self._url, timeout=ENGINE_TIMEOUT_S, version="auto")
 
+    @property
+    def meaning(self) -> str:
+        return "CPython in a container that lives for one run, without a network"
+
     async def start(self) -> None:
         try:
             await self._asked(lambda engine: engine.inspect_image(self._image))
@@ -80,7 +86,7 @@ class DockerSandbox(Sandbox):
 
     async def run(self, source: str, bounds: Bounds) -> Ran:
         async with self._runs, self._taken(bounds) as container:
-            limits = Rlimits(bounds.memory_bytes, cpu_s=math.ceil(bounds.time_s) + 1)
+            limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds))
             printed = Printed(bounds.output_bytes)
             stopped = await _watched(container, standard_input(source, limits), printed, bounds)
             status = None if stopped is not None else await self._status(container)
@@ -91,7 +97,8 @@ class DockerSandbox(Sandbox):
         await asyncio.gather(*self._side_work, return_exceptions=True)
         warm, self._warm = self._warm, []
         await asyncio.gather(*(self._remove(container) for container in warm), return_exceptions=True)
-        await asyncio.to_thread(self._engine.close)
+        if "_engine" in vars(self):  # one that never answered was never connected to
+            await asyncio.to_thread(self._engine.close)
 
     # ------------------------------------------------------------------------------------------------------ containers
 
@@ -136,7 +143,8 @@ class DockerSandbox(Sandbox):
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
             "tmpfs": {"/tmp": f"size={LARGEST_FILE_BYTES},mode=1777,nosuid,nodev,noexec"},
-            "ipc_mode": "none",
+            "ipc_mode": "private",
+            "shm_size": LARGEST_FILE_BYTES,
             "log_config": {"Type": "none"},
         }
         config = await self._asked(

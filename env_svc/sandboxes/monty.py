@@ -1,16 +1,23 @@
 """The door to pydantic-monty: an interpreter of a large part of Python, written in Rust, that can reach nothing outside.
 
 It runs in worker processes of its own, so that what crashes it crashes a worker. Half a millisecond for a run; no
-generators, few modules, no packages: for calculators and short programs, not for any program.
+generators, few modules, no packages: for calculators and short programs, not for any program. What it lacks is told apart from what
+a program does wrong by the error's class and name (`unsupported`).
 """
 
 import asyncio
+import builtins
+import importlib
 import math
+import re
+import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import pydantic_monty as monty
 
 from common.errors import Fatal
-from env_svc.sandboxes.printed import LONGEST_ERROR, Printed
+from env_svc.sandboxes.printed import LONGEST_ERROR, Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
 
 GRACE_S = 1.0
@@ -20,12 +27,18 @@ GRACE_S = 1.0
 class MontySandbox(Sandbox):
     """A pool of interpreters, at most `processes` of them."""
 
+    name = "monty"
+
     def __init__(self, processes: int | None = None) -> None:
         self._new_pool = lambda: monty.AsyncMonty(
             max_processes=processes, feed_duration_limit_grace=GRACE_S, turn_duration_limit_grace=GRACE_S
         )
         self._pool: monty.AsyncMonty | None = None
         self._starting = asyncio.Lock()
+
+    @property
+    def meaning(self) -> str:
+        return "an interpreter of a part of Python: attempts whose programs need more are void, and no policy learns from them"
 
     async def start(self) -> None:
         try:
@@ -34,12 +47,20 @@ class MontySandbox(Sandbox):
             raise Fatal(f"the sandbox 'monty' does not start: {error}") from None
 
     async def run(self, source: str, bounds: Bounds) -> Ran:
-        printed = Printed(bounds.output_bytes)
+        printed, flooded = Printed(bounds.output_bytes), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def add(_: object, text: str) -> None:
+            try:
+                printed.add(text.encode())
+            except PrintedTooMuch:  # raised here it would end the run only at its time limit
+                loop.call_soon_threadsafe(flooded.set)
+
         try:
             pool = await self._started()
             async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": math.inf}) as session:
                 # Only what it prints counts: a value would have to be converted, however large.
-                await session.feed_run(f"{source}\nNone", print_callback=lambda _, text: printed.add(text.encode()))
+                await _unless(flooded, session.feed_run(f"{source}\nNone", print_callback=add))
         except monty.MontyCrashedError as error:
             return Ran(printed.output, "it took too long", "time") if error.timed_out else Ran(printed.output, "it crashed", "memory")
         except monty.MontySyntaxError as error:
@@ -48,18 +69,35 @@ class MontySandbox(Sandbox):
             return _ended(error, printed)
         except (OSError, monty.MontyError, RuntimeError) as error:
             raise SandboxUnavailable(f"monty: {type(error).__name__}: {error}") from error
-        return Ran(printed.output)
+        return Ran(printed.output, "it printed too much", "output") if printed.is_too_much else Ran(printed.output)
 
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.__aexit__(None, None, None)
             self._pool = None
 
+    def unsupported(self, error: str) -> str | None:
+        last = error.strip().rpartition("\n")[2]
+        return last if any(lacks(last) for lacks in (_lacks_syntax, _lacks_module, _lacks_attribute, _lacks_name)) else None
+
     async def _started(self) -> monty.AsyncMonty:
         async with self._starting:
             if self._pool is None:
                 self._pool = await self._new_pool().__aenter__()
             return self._pool
+
+
+async def _unless(flooded: asyncio.Event, running: Coroutine[Any, Any, Any]) -> None:
+    """Follow a run to its end, or until it has printed too much: cancelling it ends its worker."""
+    run, flood = asyncio.ensure_future(running), asyncio.ensure_future(flooded.wait())
+    try:
+        await asyncio.wait({run, flood}, return_when=asyncio.FIRST_COMPLETED)
+        if run.done():
+            run.result()
+    finally:
+        for one in (run, flood):
+            one.cancel()
+        await asyncio.gather(run, flood, return_exceptions=True)
 
 
 def _limits(bounds: Bounds) -> monty.ResourceLimits:
@@ -80,3 +118,38 @@ def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
     elif text.startswith("MemoryError") and ("limit exceeded" in text or "exceeded its memory limit" in text):  # by a value, by all
         stopped = "memory"
     return Ran(printed.output, error.display("traceback")[-LONGEST_ERROR:], stopped)
+
+
+# --------------------------------------------------------- what CPython has, and this interpreter says that there is not
+
+MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
+MISSING_ATTRIBUTE = re.compile(r"AttributeError: module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+MISSING_IMPORT = re.compile(r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'.*")
+MISSING_METHOD = re.compile(r"AttributeError: (?:type object )?'(?P<type>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
+MISSING_NAME = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+UNSUPPORTED_WORDS = ("not yet support", "not supported", "not implemented")
+
+
+def _lacks_syntax(error: str) -> bool:
+    kind, _, text = error.partition(": ")
+    return kind in ("NotImplementedError", "SyntaxError", "TypeError", "RuntimeError", "ValueError") and any(
+        words in text.lower() for words in UNSUPPORTED_WORDS
+    )
+
+
+def _lacks_module(error: str) -> bool:
+    found = MISSING_MODULE.fullmatch(error)
+    return found is not None and found["module"].partition(".")[0] in sys.stdlib_module_names
+
+
+def _lacks_attribute(error: str) -> bool:
+    if found := MISSING_ATTRIBUTE.fullmatch(error) or MISSING_IMPORT.fullmatch(error):
+        is_known = found["module"].partition(".")[0] in sys.stdlib_module_names
+        return is_known and hasattr(importlib.import_module(found["module"]), found["name"])
+    found = MISSING_METHOD.fullmatch(error)
+    return found is not None and hasattr(getattr(builtins, found["type"], None), found["name"])
+
+
+def _lacks_name(error: str) -> bool:
+    found = MISSING_NAME.fullmatch(error)
+    return found is not None and hasattr(builtins, found["name"])

@@ -18,10 +18,12 @@ import os, resource, sys
 limits, user, size = eval(sys.stdin.buffer.readline())
 source = sys.stdin.buffer.read(size)
 os.dup2(os.open('/dev/null', os.O_RDONLY), 0)
+#first
 if user:
     os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 for name, most in limits.items():
     resource.setrlimit(getattr(resource, name), (most, most))
+#last
 os.write(1, b'\x06')
 try:
     exec(compile(source, 'main.py', 'exec', dont_inherit=True), {'__name__': '__main__', '__builtins__': __builtins__})
@@ -32,6 +34,11 @@ except Exception as error:
     traceback.print_exception(error, limit=-8)
     sys.exit(1)
 """
+
+
+def prelude(definitions: str = "", first: str = "", last: str = "") -> str:
+    """The program, with statements that run before it gives up its user, and after its limits are set."""
+    return definitions + PRELUDE.replace("#first", first).replace("#last", last)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """What a sandbox is: runs Python source that nobody trusts, within limits, and tells what it printed.
 
-The implementations (`monty.py`, `bubblewrap.py`, `docker.py`) pass the same tests, escape attempts included. Each run
+The implementations (`bubblewrap.py`, `docker.py`, `confined.py`, `monty.py`) pass the same tests, escape attempts included. Each run
 starts from nothing: no network, no files of the host, none of its environment variables, no memory of an earlier run.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from common.errors import Fatal
 from env_svc.sandboxes.printed import Printed
@@ -69,6 +69,18 @@ def ended(printed: Printed, stopped: Stopped | None, status: int | None) -> Ran:
 
 class Sandbox(ABC):
     """Runs source code, many at once."""
+
+    name: ClassVar[str]
+    """As MARLAAS_ENV_SANDBOX names it."""
+
+    @property
+    @abstractmethod
+    def meaning(self) -> str:
+        """What it is, in one line, for operators and for authors of tasks."""
+
+    def unsupported(self, error: str) -> str | None:  # noqa: ARG002 (CPython lacks nothing)
+        """The line of an error that this sandbox, and not the program, is the cause of; None where the program is."""
+        return None
 
     @abstractmethod
     async def start(self) -> None:

@@ -34,6 +34,9 @@ class Python(Tool):
 
     async def call(self, arguments: Arguments) -> str:
         ran = await self._sandbox.run(with_last_value(str(arguments["code"])), self._bounds)
+        missing = self._sandbox.unsupported(ran.error)
+        if missing is not None:
+            raise CallError(f"this interpreter cannot run that, though it is Python: {missing}")
         text = _told(ran, self._bounds)
         if ran.is_complete:
             return text

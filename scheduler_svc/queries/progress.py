@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ScalarSelect, case, func, literal_column, or_, select
+from sqlalchemy import Column, ScalarSelect, and_, case, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.messages import UNSUPPORTED
 from scheduler_svc.queries.parameters import given, in_state
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.queries.steps import StepSummary
@@ -23,6 +24,8 @@ class Failures:
     failed: int
     ended: int
     """Those that were scored or failed: neither under way, nor void for another reason."""
+    unsupported: int = 0
+    """Of those that failed, the ones with an attempt that the deployment cannot grade."""
 
     @property
     def share(self) -> float:
@@ -55,13 +58,14 @@ def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
 
 
 _latest = (
-    select(groups.c.state, groups.c.void_reason)
+    select(groups.c.state, groups.c.void_reason, groups.c.detail)
     .where(groups.c.task == given("of_task"))
     .order_by(groups.c.number.desc())
     .limit(LATEST_GROUPS)
     .subquery()
 )
 _failed = in_state(_latest.c.void_reason, VoidReason.FAILED, VoidReason.DEADLINE)
+_unsupported = and_(_failed, _latest.c.detail.startswith(UNSUPPORTED))
 _scored = in_state(_latest.c.state, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
 _since = func.coalesce(_of_latest_step(steps.c.trained_at), literal_column("'-infinity'::timestamptz"))
 _voided = (
@@ -78,6 +82,7 @@ _PROGRESS = Statement(
         select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
         func.count(case((_failed, 1))),
         func.count(case((or_(_failed, _scored), 1))),
+        func.count(case((_unsupported, 1))),
         select(func.jsonb_object_agg(_voided.c.void_reason, _voided.c.voided)).scalar_subquery(),
     ).select_from(_latest)
 )
@@ -85,5 +90,5 @@ _PROGRESS = Statement(
 
 async def progress_of(connection: AsyncConnection, task: str) -> Progress:
     """As the transaction has it so far."""
-    reward, staleness, tokens, letters, failures, ended, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
-    return Progress(reward, staleness, tokens, letters, Failures(failures, ended), voided or {})
+    reward, staleness, tokens, letters, failures, ended, unsupported, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
+    return Progress(reward, staleness, tokens, letters, Failures(failures, ended, unsupported), voided or {})

@@ -7,11 +7,13 @@ import subprocess
 import pytest
 
 from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
+from env_svc.sandboxes.confined import ConfinedSandbox
 from env_svc.sandboxes.docker import DockerSandbox
 from env_svc.sandboxes.monty import MontySandbox
 from env_svc.sandboxes.sandbox import Sandbox
 
-KINDS = ("monty", "bubblewrap", "docker")
+KINDS = ("monty", "bubblewrap", "docker", "namespaces", "landlock")
+"""The last two are those of the sandbox `confined`."""
 DOCKER_URL = "unix:///var/run/docker.sock"
 IMAGE = "python:3.11-slim"
 
@@ -28,6 +30,8 @@ def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
             return MontySandbox(4)
         case "bubblewrap":
             return BubblewrapSandbox(4)
+        case "namespaces" | "landlock":
+            return ConfinedSandbox(4, kind)
         case _:
             return DockerSandbox(DOCKER_URL, IMAGE, runs=4, warm=warm)
 

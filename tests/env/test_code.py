@@ -7,8 +7,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from common.messages import UNSUPPORTED
 from env_svc.builtin.code import Code, written
-from env_svc.contract import Finish, Reply, WrongOptions
+from env_svc.contract import Finish, Reply, Unsupported, WrongOptions
 from env_svc.play import Failed, Step, perform
 from env_svc.rows import SHIPPED
 from env_svc.sandboxes.current import use
@@ -45,8 +46,47 @@ async def test_right_code_passes_all_tests_and_wrong_code_some(code: Code) -> No
     wrong = await graded(code, "def scaled(numbers):\n    return numbers")
     assert (wrong.reward, wrong.components["passed"]) == (0.0, pytest.approx(2 / 3))
     assert await graded(code, "def scaled(numbers) return 1") == Finish(0.0, {"passed": 0.0, "parsed": 0.0})
-    assert (await graded(code, "def scaled(numbers):\n    while True:\n        pass")).reward == 0.0
+    assert (await graded(Code(time_s=0.5), "def scaled(numbers):\n    while True:\n        pass")).reward == 0.0
     assert (await graded(code, "def other(numbers):\n    return 1")).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("def scaled(numbers):\n    yield 1", "does not yet support yield"),
+        ("import heapq\ndef scaled(numbers):\n    return [4711 * n for n in numbers]", "No module named 'heapq'"),
+        ("def scaled(numbers):\n    import heapq\n    return [4711 * n for n in numbers]", "No module named 'heapq'"),
+        ("def scaled(numbers):\n    return list(memoryview(b''))", "name 'memoryview' is not defined"),
+    ],
+    ids=["statement", "module", "module in the function", "builtin"],
+)
+async def test_program_that_monty_cannot_run_is_void_and_not_wrong(source: str, missing: str) -> None:
+    use(sandbox_of("monty"))
+    try:
+        outcome = await perform(Code(), "code", Step(7, msgpack.packb(STATE) or b"", Reply(source)))
+    finally:
+        use(None)
+    assert isinstance(outcome, Failed) and not outcome.is_infrastructure
+    assert outcome.reason.startswith(f"{UNSUPPORTED} (row 7): the sandbox 'monty' cannot run this program")
+    assert missing in outcome.reason and "MARLAAS_ENV_SANDBOX=bubblewrap, docker or confined" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import no_such_module\ndef scaled(numbers):\n    return 1",
+        "def scaled(numbers):\n    return undefined_name",
+        "def scaled(numbers):\n    return numbers.no_such_method()",
+        "def scaled(numbers):\n    raise NotImplementedError('later')",
+        "def scaled(numbers) return 1",
+    ],
+)
+async def test_program_that_is_wrong_in_any_python_is_wrong_in_monty(source: str) -> None:
+    use(sandbox_of("monty"))
+    try:
+        assert (await graded(Code(), source)).reward == 0.0
+    finally:
+        use(None)
 
 
 async def test_values_of_many_kinds_are_compared(code: Code) -> None:
@@ -76,6 +116,10 @@ class Dying(Sandbox):
         if self._left < 0:
             raise SandboxUnavailable("its daemon is gone")
         return await self._sandbox.run(source, bounds)
+
+    @property
+    def meaning(self) -> str:
+        return self._sandbox.meaning
 
     async def close(self) -> None:
         await self._sandbox.close()
@@ -135,8 +179,12 @@ CHEATS = {
 
 @pytest.mark.parametrize("cheat", CHEATS)
 async def test_reward_cannot_be_forged(code: Code, cheat: str) -> None:
-    turn = await graded(code, CHEATS[cheat])
-    assert turn.reward == 0.0
+    try:
+        turn = await graded(code, CHEATS[cheat])
+    except Unsupported:  # void, and no policy learns from what is void
+        assert code._sandbox.name == "monty"
+    else:
+        assert turn.reward == 0.0
 
 
 READ_THE_TESTS = """

@@ -59,7 +59,7 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     assert await out(run("ps")) == "no tasks yet; submit one with `marlaas submit task.toml`\n"
 
     async def is_listed() -> bool:
-        return await out(run("envs")) == "toy\n"
+        return (await run("envs")).stdout == "toy\n"
 
     await eventually(is_listed)
     watched = (await out(run("submit", "task.toml", "--id", "mine", "--watch"))).splitlines()

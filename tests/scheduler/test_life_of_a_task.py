@@ -8,7 +8,7 @@ import pytest
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
-from common.messages import ControlTask, DeadLetter, TaskStatus, TrainBatch
+from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
 from scheduler_svc.cleaning import Cleaner, needed_blobs
 from scheduler_svc.endings import LEAST_FAILURES_TO_FAIL
 from scheduler_svc.queries import tasks
@@ -163,6 +163,18 @@ async def test_share_of_failed_groups_is_told_and_ends_the_task_past_its_limit(b
             return status is not None and status.failed_share == share
 
         await eventually(is_told)
+
+
+async def test_task_whose_attempts_cannot_be_graded_here_fails_with_the_way_out(bus: Bus, database_url: str) -> None:
+    """Though it allows any share of failures, and some of its groups are trained."""
+    way_out = f"{UNSUPPORTED} (row 3): the sandbox 'monty' cannot run this program; run it with another"
+
+    stages = Stages(failure=lambda group, member: way_out if group.group % 3 and member == 0 else None)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("unsupported", spec(steps=50))
+        reason = await world.event("unsupported", "failed")
+        assert "groups had attempts that cannot be graded here; the last: unsupported by the sandbox (row 3)" in str(reason)
+        assert await world.rows("SELECT version > 0 FROM tasks WHERE id = 'unsupported'") == [(True,)]
 
 
 async def test_overdue_group_is_voided_and_refunded(bus: Bus, database_url: str) -> None:

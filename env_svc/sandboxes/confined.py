@@ -1,0 +1,129 @@
+"""CPython in a process of its own that the kernel confines: no package, no root, no daemon.
+
+Two kinds, of which the stronger one that works here is taken (`kernel.py`): `namespaces`, as bubblewrap has them, and `landlock`, for
+containers that have none. The weaker kind sees the names of no process and reads no file but the interpreter's, and shares the host's
+network stack and process table, which its filter keeps it from using.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import PIPE
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from common.errors import Fatal
+from env_svc.sandboxes import kernel
+from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
+from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
+
+SCRATCH_LOOK_S = 0.05
+"""Seconds between two looks at how much a run of the kind `landlock` has written."""
+HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
+"""Paths that a program may count on, and that the kind `landlock` does not offer."""
+
+
+class ConfinedSandbox(Sandbox):
+    """At most `runs` at once; others wait. Without a `kind`, the stronger one that works here."""
+
+    name = "confined"
+
+    def __init__(self, runs: int, kind: kernel.Kind | None = None) -> None:
+        self._users: asyncio.Queue[int] = asyncio.Queue()
+        for number in range(runs):
+            self._users.put_nowait(FIRST_USER + number)
+        self._is_root = os.geteuid() == 0
+        self._kinds: tuple[kernel.Kind, ...] = ("namespaces", "landlock") if kind is None else (kind,)
+        self._kind: kernel.Kind = self._kinds[0]
+
+    @property
+    def meaning(self) -> str:
+        if self._kind == "namespaces":
+            return "CPython in namespaces of its own, without a network, with the kernel's limits"
+        return "CPython under Landlock and seccomp, the weaker kind: no files, sockets or other programs, but no namespaces of its own"
+
+    async def start(self) -> None:
+        reasons: list[str] = []
+        for kind in self._kinds:
+            self._kind = kind
+            try:
+                return await self._try_out("confined")
+            except (SandboxUnavailable, Fatal) as error:
+                reasons.append(f"{kind}: {str(error).splitlines()[-1]}")
+        raise Fatal(f"the sandbox 'confined' does not work on this machine: {'; '.join(reasons)}")
+
+    async def run(self, source: str, bounds: Bounds) -> Ran:
+        user = await self._users.get()
+        scratch = "/tmp" if self._kind == "namespaces" else tempfile.mkdtemp(prefix="marlaas-run-")
+        try:
+            if scratch != "/tmp" and self._is_root:
+                os.chown(scratch, user, user)
+            return await self._run(source, bounds, user if self._is_root else 0, scratch)
+        finally:
+            if scratch != "/tmp":
+                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+            self._users.put_nowait(user)
+
+    async def close(self) -> None:
+        """Nothing outlives its run."""
+
+    def unsupported(self, error: str) -> str | None:
+        last = error.strip().rpartition("\n")[2]
+        if self._kind == "landlock" and (
+            f"[Errno {kernel.NOT_OFFERED}]" in last
+            or ("[Errno 13]" in last and (last.endswith("Permission denied") or any(place in last for place in HIDDEN_PLACES)))
+        ):
+            return last
+        return None
+
+    async def _run(self, source: str, bounds: Bounds, user: int, scratch: str) -> Ran:
+        visible = visible_paths()
+        program = prelude(
+            kernel.definitions(self._kind),
+            kernel.first_statements(self._kind, visible, SCRATCH_BYTES),
+            kernel.last_statements(self._kind, visible, scratch),
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(python()), "-I", "-S", "-c", program, stdin=PIPE, stdout=PIPE, stderr=PIPE, env={}, cwd="/", start_new_session=True
+            )
+        except OSError as error:
+            raise SandboxUnavailable(f"the interpreter does not start: {error}") from error
+        # A user that others have processes of counts those too.
+        others = 0 if self._is_root or self._kind == "namespaces" else await asyncio.to_thread(_threads_of, os.geteuid())
+        limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds), processes=bounds.processes + others)
+        limit = None if self._kind == "namespaces" else partial(_overfilled, Path(scratch))
+        try:
+            return await watched(process, standard_input(source, limits, user), bounds, limit)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await end(process)
+
+
+async def _overfilled(folder: Path) -> None:
+    """Returns once a run has written more than it may: there is no file system of its own to bound it."""
+    while await asyncio.to_thread(_size, folder) <= SCRATCH_BYTES:  # noqa: ASYNC110 (the kernel reports no such event)
+        await asyncio.sleep(SCRATCH_LOOK_S)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(f"{where}/{name}").st_blocks * 512
+    return total
+
+
+def _threads_of(user: int) -> int:
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid == user:
+                count += sum(1 for _ in (process / "task").iterdir())
+    return count

@@ -1,0 +1,107 @@
+"""A run of CPython as a process that reads its code from standard input: shared by the sandboxes that start one here."""
+
+import asyncio
+import math
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from env_svc.sandboxes.prelude import READY
+from env_svc.sandboxes.printed import Printed, PrintedTooMuch
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, SandboxUnavailable, Stopped, ended
+
+FIRST_USER = 2_000_000
+"""First of the user ids that runs have where the service is root; system users and containers end far below."""
+SCRATCH_BYTES = 16 * MIB
+START_TIMEOUT_S = 20.0
+CHUNK_BYTES = 64 * 1024
+
+
+def python() -> Path:
+    return Path(sys.executable).resolve()
+
+
+def visible_paths() -> list[str]:
+    """The interpreter and its own library, without the packages of the service's virtual environment."""
+    return [str(python())] if Path(sys.base_prefix) == Path("/usr") else [sys.base_prefix]
+
+
+def cpu_limit_s(bounds: Bounds) -> int:
+    return math.ceil(bounds.time_s) + 1
+
+
+async def watched(process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Ran:
+    """Give the process its code and follow it to its end, or to a limit.
+
+    `limit` returns when another limit than those of `bounds` is passed: the run is stopped as for memory.
+    Raises: SandboxUnavailable when the interpreter does not start.
+    """
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    printed = Printed(bounds.output_bytes)
+    stopped: Stopped | None = None
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            with suppress(BrokenPipeError, ConnectionResetError):
+                process.stdin.write(given)
+                await process.stdin.drain()
+            if await process.stdout.read(len(READY)) != READY:
+                reason = (await process.stderr.read(CHUNK_BYTES)).decode(errors="replace").strip()
+                raise SandboxUnavailable(reason[-300:] or "the interpreter did not start")
+    except TimeoutError:
+        raise SandboxUnavailable(f"the interpreter did not start within {START_TIMEOUT_S:g} s") from None
+    try:
+        async with asyncio.timeout(bounds.time_s), asyncio.TaskGroup() as reading:
+            ending = [
+                reading.create_task(_read(process.stdout, printed, is_error=False)),
+                reading.create_task(_read(process.stderr, printed, is_error=True)),
+                reading.create_task(_wait(process)),
+            ]
+            if limit is not None:
+                over = reading.create_task(_passed(limit()))
+                reading.create_task(_cancel_after(ending, over))
+    except TimeoutError:
+        stopped = "time"
+    except ExceptionGroup as group:
+        if group.split((PrintedTooMuch, _Passed))[1] is not None:
+            raise
+        stopped = "memory" if group.split(_Passed)[0] is not None else "output"
+    return ended(printed, stopped, process.returncode)
+
+
+async def end(process: Process) -> None:
+    """Kill the process, and read what is left in its pipes."""
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.stdin.close()
+    # `wait` waits for the end of the pipes too, and one that is full is paused and does not tell its end until it is read.
+    for stream in (process.stdout, process.stderr):
+        while await stream.read(CHUNK_BYTES):
+            pass
+    await process.wait()
+
+
+class _Passed(Exception):
+    """The run has passed a limit of its sandbox."""
+
+
+async def _wait(process: Process) -> None:
+    await process.wait()
+
+
+async def _passed(limit: Coroutine[Any, Any, None]) -> None:
+    await limit
+    raise _Passed
+
+
+async def _cancel_after(ending: "list[asyncio.Task[None]]", over: "asyncio.Task[None]") -> None:
+    await asyncio.gather(*ending)
+    over.cancel()
+
+
+async def _read(stream: asyncio.StreamReader, printed: Printed, *, is_error: bool) -> None:
+    while data := await stream.read(CHUNK_BYTES):
+        printed.add(data, is_error=is_error)
