@@ -31,8 +31,8 @@ from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.stretch import Seen, Stretch
 
 LOST_STEPS_EVERY_S = 60.0
-STORE_EVERY_S = 5.0
-"""Seconds between looks at how full the blob store is."""
+STORE_EVERY_TICKS = 5
+"""Between looks at how full the blob store is."""
 SPACING_S = 0.03
 """Between transactions that settle scores, and between admissions: under load one serves many."""
 BEGIN_AT_ONCE = 4
@@ -186,7 +186,7 @@ class Scheduler:
                     self._relay.wake()
             except Exception as error:
                 postponed("tick_postponed", error)
-            await asyncio.sleep(STORE_EVERY_S)
+            await asyncio.sleep(STORE_EVERY_TICKS * self._settings.tick_s)
 
     async def look_at_clocks(self) -> None:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""
