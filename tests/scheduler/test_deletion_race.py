@@ -5,7 +5,7 @@ Whatever the order, what a step, an evaluation or another task's `start.task` ne
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncIterator[Scene]:
+async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Scene]:
     async with running_world(bus, database_url, stages(bus, folder)) as world:
         await world.submit("a", spec(steps=4, keep={"checkpoints": 4}))
         await world.event("a", "finished")
