@@ -36,7 +36,7 @@ class Pool(BaseModel):
     """Memory for the KV cache on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
     train_tokens: int = Field(default=16_384, ge=32)
-    """Padded tokens in one micro-batch of the trainer."""
+    """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
 
 
 Pools = dict[str, Pool]

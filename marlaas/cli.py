@@ -72,9 +72,13 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
-    from marlaas import display, stack, terminal
+    from common.pools import read_pools
+    from marlaas import display, memory, placement, stack, terminal
 
-    plan = stack.make_plan(data, pools or pools_file(), nats_port=nats_port, postgres_port=postgres_port)
+    offered = pools or pools_file()
+    plan = stack.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port)
+    for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
+        _say(line)
     starting = stack.start(plan, end_with_parent=foreground)
     try:
         state = terminal.show_start(_console(), starting)

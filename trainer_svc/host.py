@@ -1,5 +1,6 @@
 """What goes wrong with the machine that a step is taken on, told apart from what a task did: its device, its memory, its disk."""
 
+import errno
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,29 +13,43 @@ from common.errors import Away, Fatal, Retry
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
 """After one of these every call fails, whatever task it is for, until the process is another."""
+ALLOCATION_ERRORS = ("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread")
+"""In the RuntimeError that torch and oneDNN raise where a CPU has no memory left: they have no class for it."""
 MEMORY_DELAY_S = 30.0
 """Until a step is tried again for which there was no memory: a neighbour may have it."""
 IO_ERROR = "os error"
 """safetensors has one class for all that goes wrong, a full disk too."""
 
 
-def blamed(error: Exception) -> Exception:
+def blamed(error: Exception, need: str = "") -> Exception:
     """The error of a computation as the bus should take it: Fatal for a device that broke, Retry for memory that is used up,
-    any other as it is."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return Retry(f"there is no memory for the step: {_first_line(error)}", delay_s=MEMORY_DELAY_S)
+    any other as it is. `need`: what the computation is estimated to take, and the setting to lower."""
+    if _is_out_of_memory(error):
+        return Retry(f"there is no memory for the step: {_first_line(error)}{need and '; '}{need}", delay_s=MEMORY_DELAY_S)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in DEVICE_ERRORS):
         return Fatal(f"the device cannot be used any more: {_first_line(error)}")
     return error
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    match error:
+        case torch.OutOfMemoryError() | MemoryError():
+            return True
+        case OSError():
+            return error.errno == errno.ENOMEM
+        case RuntimeError():
+            return any(name in str(error) for name in ALLOCATION_ERRORS)
+        case _:
+            return False
+
+
 @contextmanager
-def computing() -> Generator[None]:
+def computing(need: str = "") -> Generator[None]:
     """Raises: what `blamed` makes of an error inside."""
     try:
         yield
     except Exception as error:
-        found = blamed(error)
+        found = blamed(error, need)
         if found is error:
             raise
         raise found from None

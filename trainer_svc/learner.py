@@ -20,6 +20,7 @@ import structlog
 import torch
 
 from common.errors import Fatal, Reject
+from common.memory import train_memory
 from common.spec import TaskSpec
 from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Group
@@ -81,11 +82,11 @@ class Learner:
 
         Raises: Reject when the base model has none of the targets, or the adapter is of another shape.
         """
-        return await self._run(lambda: initial_resident(self._policy, task, spec, start))
+        return await self._run(lambda: initial_resident(self._policy, task, spec, start), self._need(spec))
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
         """The state in a checkpoint. Raises: Reject when it is not the one expected, or made for another base model."""
-        with computing():
+        with computing(self._need(spec)):
             resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
         for module in resident.layout.modules:
             layer = self._policy.layers.get(module.name)
@@ -95,7 +96,8 @@ class Learner:
 
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
         """One step. Raises: Reject when numbers are not finite."""
-        asked = _Asked(resident, groups, spec, time.monotonic(), asyncio.get_running_loop().create_future())
+        need = self._need(spec, unpadded_tokens(groups))
+        asked = _Asked(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
         self._asked.append(asked)
         self.waiting += 1
         self._thread.submit(self._take)
@@ -118,13 +120,13 @@ class Learner:
                 open_.discard(index)
                 asked[index].answer(result if isinstance(result, Exception) else Trained(result, started_s - asked[index].at_s))
         except Exception as error:  # nobody's in particular, so each is tried by itself: a state that went in is as it was
-            failed = blamed(error)
+            failed = error
             if len(asked) > 1:
                 log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
         if failed is None:
             return
         for index in open_:  # out here the memory of what failed is free again
-            tries = len(asked) > 1 and not isinstance(failed, Fatal)
+            tries = len(asked) > 1 and not isinstance(blamed(failed), Fatal)
             asked[index].answer(self._alone(asked[index], started_s) if tries else failed)
 
     def _alone(self, asked: "_Asked", started_s: float) -> "Trained | Exception":
@@ -153,13 +155,28 @@ class Learner:
             write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
             write_checkpoint(checkpoint, resident, spec, origin, adapter / WEIGHTS_FILE)
 
-        with computing():
+        with computing(self._need(spec)):
             await asyncio.to_thread(work)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
+        """What a step of so many tokens takes, and the setting to lower; only the latter for a model that is not estimated."""
+        advice = f"lower train_tokens of the pool, which is {self._budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
+        if self._policy.shape is None:
+            return advice
+        estimate = train_memory(
+            self._policy.shape,
+            rank=spec.lora.rank,
+            tokens=min(self._budget_tokens, tokens or self._budget_tokens),
+            precision="float32" if self._policy.dtype == torch.float32 else "bfloat16",
+            shared=self._policy.shares_prefixes,
+            on_cpu=self._policy.device.type == "cpu",
+        )
+        return f"the estimate is {estimate}; {advice}"
+
+    async def _run(self, work: Callable[[], T], need: str) -> T:
         self.waiting += 1
         try:
-            with computing():
+            with computing(need):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self.waiting -= 1
@@ -172,6 +189,8 @@ class _Asked:
     resident: Resident
     groups: Sequence[Group]
     spec: TaskSpec
+    need: str
+    """Of memory, for the error when there is none."""
     at_s: float
     found: "asyncio.Future[Trained]"
 
@@ -182,7 +201,7 @@ class _Asked:
             if self.found.done():  # cancelled meanwhile
                 return
             if isinstance(result, Exception):
-                self.found.set_exception(blamed(result))
+                self.found.set_exception(blamed(result, self.need))
             else:
                 self.found.set_result(result)
 

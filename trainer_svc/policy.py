@@ -1,7 +1,6 @@
 """The door to torch and transformers: the frozen base model, and what it says of sampled tokens under an adapter.
 
-Nothing of a task lives here. Memory goes where gradients need it: logits exist only at sampled positions and a few at a
-time, and of them only the derivative with respect to the hidden state is kept.
+Nothing of a task lives here. Logits exist only at sampled positions and a few at a time (`head.py`).
 """
 
 from collections.abc import Sequence
@@ -17,15 +16,16 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
+from common.memory import ModelShape
 from common.spec import LORA_TARGETS
+from trainer_svc.allocator import give_large_tensors_their_own_pages
 from trainer_svc.attention import BRANCHING, calls
 from trainer_svc.grouped import Part, by_one, way_on
+from trainer_svc.head import sampled_logprobs
 from trainer_svc.lora import Layout, LoraLinear, Product, adapt, attached
 from trainer_svc.narrowing import narrow_last_mlp
 from trainer_svc.packing import Packed, Row, Sample, collate
 
-LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
-"""Logits that exist at once (128 MiB in float32)."""
 CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
@@ -65,6 +65,9 @@ class Policy:
         self._head = _plain_head(self._model)
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
+        self.shape = ModelShape.of(self._model.config.to_dict())
+        if device.type == "cpu":
+            give_large_tensors_their_own_pages(self.width)
         self.shares_prefixes = True
         self.way_together = way_on(device)
         # Of four axes, so that models take it for a finished mask and do not make one of their own from the positions.
@@ -92,10 +95,8 @@ class Policy:
         hidden_N_H = hidden_B_T_H.view(-1, self.width).index_select(0, self.tensor(packed.predictor_N))
         counts = [segment.sampled.stop - segment.sampled.start for segment in packed.segments]
         temperatures_N = self.tensor(np.repeat(np.array([part.temperature for part in adapted], np.float32), counts))
-        logprobs_N, entropy_N = _SampledLogprobs.apply(
-            hidden_N_H, self._head, self.tensor(packed.target_N), temperatures_N, entropy_gradient
-        )
-        return TokenScores(logprobs_N, entropy_N)
+        target_N = self.tensor(packed.target_N)
+        return TokenScores(*sampled_logprobs(hidden_N_H, self._head, target_N, temperatures_N, entropy_gradient=entropy_gradient))
 
     def _hidden(self, packed: Packed, adapted: Sequence[Adapted]) -> Tensor:
         columns = packed.ids_B_T.shape[1]
@@ -186,46 +187,3 @@ def canary_sample(vocabulary: int) -> Sample:
     ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
     sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
     return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)
-
-
-class _SampledLogprobs(torch.autograd.Function):
-    """log softmax(hWᵀ / temperature)[target] and its entropy, for a frozen W, without keeping logits.
-
-    ∂logprob/∂h = (W[target] − softmax·W) / temperature is computed on the way forward, while the logits are there: as much
-    work as computing it on the way back, and (N, H) instead of (N, V) to keep. Where it is asked for, so is
-    ∂entropy/∂h = −(softmax · (log softmax + entropy))·W / temperature.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden_N_H, head_V_H, target_N, temperatures_N, entropy_gradient = given
-        wants_gradient = ctx.needs_input_grad[0]
-        logprobs, entropies, slopes, entropy_slopes = [], [], [], []
-        rows = max(1, LOGITS_CHUNK_ELEMENTS // head_V_H.shape[0])
-        parts = (hidden_N_H.split(rows), target_N.split(rows), temperatures_N[:, None].split(rows))
-        for hidden, target, temperature in zip(*parts, strict=True):
-            logits = (hidden @ head_V_H.t()).float().div_(temperature)
-            log_all = logits.sub_(logits.logsumexp(-1, keepdim=True))
-            logprobs.append(log_all.gather(1, target[:, None])[:, 0])
-            softmax = log_all.exp()
-            entropy = -torch.linalg.vecdot(softmax, log_all)
-            entropies.append(entropy)
-            if wants_gradient:
-                slopes.append((head_V_H.index_select(0, target) - softmax.to(head_V_H.dtype) @ head_V_H).div_(temperature))
-                if entropy_gradient:
-                    pull = softmax * (log_all + entropy[:, None])
-                    entropy_slopes.append((pull.to(head_V_H.dtype) @ head_V_H).div_(-temperature))
-        entropy_N = torch.cat(entropies)
-        if wants_gradient:
-            ctx.save_for_backward(torch.cat(slopes), *([torch.cat(entropy_slopes)] if entropy_gradient else []))
-        if not entropy_gradient:
-            ctx.mark_non_differentiable(entropy_N)
-        return torch.cat(logprobs), entropy_N
-
-    @staticmethod
-    def backward(ctx: Any, grad_logprobs_N: Tensor, grad_entropy_N: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        slope_N_H, *entropy_slope = ctx.saved_tensors
-        gradient_N_H = grad_logprobs_N[:, None].to(slope_N_H.dtype) * slope_N_H
-        for entropy_slope_N_H in entropy_slope:
-            gradient_N_H.add_(grad_entropy_N[:, None].to(slope_N_H.dtype) * entropy_slope_N_H)
-        return gradient_N_H, None, None, None, None

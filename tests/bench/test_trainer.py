@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench import shared_steps
+from bench import memory, shared_steps
 from bench.trainer_step import Lengths, make_groups
 
 
@@ -23,3 +23,9 @@ def test_steps_together_are_the_steps_alone(way: str) -> None:
     found = shared_steps.measured(args, 2, way)
     assert found["same"] < 1e-4
     assert found["cpu_s"] > 0
+
+
+def test_memory_of_a_small_step_is_measured_beside_its_estimate() -> None:
+    found = memory.measured(memory.arguments(["--model", "small", "--precision", "float32", "--tokens", "256", "--rank", "8"]))
+    assert found["computed_tokens"] == 254
+    assert found["loaded_mib"] <= found["measured_mib"] < found["loaded_mib"] + found["estimate_mib"]

@@ -1,0 +1,154 @@
+"""Peak memory of a trainer, estimated from the base model's shape and the settings that decide it. Pure.
+
+What autograd keeps of a micro-batch is most of it: so many elements for each token and layer, counted in transformers' decoder
+layers with LoRA on every linear layer. `python -m bench.memory` measures it; a test compares the count with what is kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+GIB = 2**30
+FLOAT32_BYTES = 4
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
+"""Logits that exist at once (128 MiB in float32)."""
+CHUNK_COPIES = 3
+"""Float32 tensors of a chunk's size: logits, their softmax, and a product of both."""
+KEYS_A_TOKEN = 2.0
+"""Keys copied for each token of rows with shared prompts: a prompt's once for itself, and once for each of its attempts."""
+LAYER_GRADIENTS = 4
+"""Tensors of the MLP's width that the backward pass of one layer holds at once."""
+STEP_VECTORS = 11
+"""Float32 vectors of the adapter's size while the optimizer makes a new state: masters and moments twice, gradients, temporaries."""
+GRADIENT_VECTORS = 7
+"""The same during the backward pass: masters, moments, and the gradient with the pieces that it is made of."""
+PROCESS_BYTES = 500 * 2**20
+"""Of Python, PyTorch and transformers before a model is loaded."""
+SMALLEST_TOKENS = 32
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a dense decoder, as its `config.json` names them."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    normed_heads: bool
+    """Queries and keys pass a norm of their own, which keeps its input in float32."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
+        """None for a kind of model that the estimate does not cover: experts, or names of another kind."""
+        found = config.get("text_config") or config
+        if any(name in found for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+            return None
+        try:
+            heads, hidden = found["num_attention_heads"], found["hidden_size"]
+            return cls(
+                layers=found["num_hidden_layers"],
+                hidden=hidden,
+                intermediate=found["intermediate_size"],
+                heads=heads,
+                kv_heads=found.get("num_key_value_heads") or heads,
+                head_dim=found.get("head_dim") or hidden // heads,
+                vocabulary=found["vocab_size"],
+                tied=bool(config.get("tie_word_embeddings", found.get("tie_word_embeddings", True))),
+                normed_heads=str(found.get("model_type", "")).startswith(("qwen3", "gemma3", "olmo")),
+            )
+        except KeyError:
+            return None
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def parameters(self) -> int:
+        """Without norms and biases, which are few."""
+        layer = 2 * self.hidden * (self.queries + self.keys) + 3 * self.hidden * self.intermediate
+        return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Of LoRA on every linear layer."""
+        attention = 4 * self.hidden + 2 * self.queries + 2 * self.keys
+        return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of one process that trains one task."""
+
+    tokens: int
+    rank: int
+    process: int
+    weights: int
+    adapter: int
+    """Masters, moments and gradient of one task."""
+    activations: int
+    """What the forward pass keeps for the backward pass."""
+    temporaries: int
+    """A chunk of logits, or the gradients of one layer."""
+
+    @property
+    def total(self) -> int:
+        return self.process + self.weights + self.adapter + self.activations + self.temporaries
+
+    def __str__(self) -> str:
+        parts = ("weights", "activations", "adapter", "temporaries", "process")
+        named = ", ".join(f"{name} {getattr(self, name) / GIB:.1f}" for name in parts)
+        return f"{self.total / GIB:.1f} GiB for a micro-batch of {self.tokens} tokens and rank {self.rank} ({named})"
+
+
+def train_memory(
+    shape: ModelShape, *, rank: int, tokens: int, precision: Precision, shared: bool = True, on_cpu: bool = True
+) -> MemoryEstimate:
+    """Peak memory of a step whose largest micro-batch has `tokens`.
+
+    `precision`: of the base model. `shared`: rows share prompts, for which attention copies keys. `on_cpu`: the process itself is in
+    the same memory.
+    """
+    size = ELEMENT_BYTES[precision]
+    adapter = shape.adapter_parameters(rank) * FLOAT32_BYTES
+    activations = int(tokens * shape.layers * _kept_bytes(shape, rank, size, shared=shared))
+    chunk = min(LOGITS_CHUNK_ELEMENTS, tokens * shape.vocabulary)
+    head = chunk * (CHUNK_COPIES * FLOAT32_BYTES + (2 * size if size != FLOAT32_BYTES else 0))
+    layer = tokens * LAYER_GRADIENTS * shape.intermediate * size
+    temporaries = max(head, layer)
+    # The optimizer runs when activations are gone.
+    more = max(0, STEP_VECTORS * adapter - (GRADIENT_VECTORS * adapter + activations + temporaries))
+    weights = shape.parameters * size
+    process = PROCESS_BYTES if on_cpu else 0
+    return MemoryEstimate(tokens, rank, process, weights, GRADIENT_VECTORS * adapter + more, activations, temporaries)
+
+
+def tokens_that_fit(shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True) -> int:
+    """`tokens`, halved until the estimate is within `limit` bytes; 0 where even SMALLEST_TOKENS are too many."""
+    while tokens >= SMALLEST_TOKENS:
+        if train_memory(shape, rank=rank, tokens=tokens, precision=precision, on_cpu=on_cpu).total <= limit:
+            return tokens
+        tokens //= 2
+    return 0
+
+
+def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> float:
+    """Of one token in one layer. Float32 whatever the precision: the inputs of norms, and attention's sums."""
+    hidden, queries, keys = shape.hidden, shape.queries, shape.keys
+    norms = 2 * hidden + (queries + keys + 2 * (shape.heads + shape.kv_heads) if shape.normed_heads else 0)
+    linear = 2 * hidden + 4 * shape.intermediate + 7 * rank
+    attention = 2 * queries + 2 * keys
+    if shared:  # spans copy their keys, repeat them for every head, and their results are put back in order
+        attention = 3 * queries + 2 * KEYS_A_TOKEN * queries
+    return FLOAT32_BYTES * (norms + shape.heads) + size * (linear + attention)

@@ -1,0 +1,52 @@
+"""What `marlaas up` says of the trainers' memory before it starts anything."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from bench.memory import QWEN3_0_6B
+from common.memory import GIB
+from common.pools import Pool
+from marlaas.memory import machine_bytes, trainer_memory
+from tests.marlaas.command import marlaas
+
+
+def pool_of(folder: Path, config: dict[str, object], **settings: int) -> Pool:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return Pool.model_validate({"model": str(folder), "max_rank": 32, **settings})
+
+
+def test_memory_is_estimated_before_anything_starts(tmp_path: Path) -> None:
+    pool_of(tmp_path / "model", QWEN3_0_6B)
+    (tmp_path / "pools.toml").write_text('[qwen]\nmodel = "model"\nmax_rank = 32\ntrain_tokens = 512\n')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = marlaas("up", "--pools", "pools.toml", "--data", "data", "--nats-port", port, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"port {port}, which is for NATS, is in use" in done.stderr
+    assert done.stdout.startswith("trainer-qwen: up to about ")
+    assert "GiB for a micro-batch of 512 tokens and rank 32 (weights 2.2, " in done.stdout
+
+
+def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) -> None:
+    tokens = 2**20
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "model", QWEN3_0_6B, train_tokens=tokens)}, has_gpu=False)
+    assert f"only {machine_bytes() / GIB:.1f} GiB are in this machine: lower train_tokens of pool qwen to " in said
+    fitting = int(said.partition("lower train_tokens of pool qwen to ")[2].split()[0])
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "fits", QWEN3_0_6B, train_tokens=fitting)}, has_gpu=False)
+    assert "only" not in said
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, has_gpu=False)
+    assert "only" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [({"model_type": "mamba"}, "memory not estimated: a kind of model that is not known"), (None, "is not here yet")],
+)
+def test_model_that_cannot_be_estimated_stops_nothing(config: dict[str, object] | None, expected: str, tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "model", config) if config else Pool(model="someone/no-such-model")
+    (said,) = trainer_memory({"odd": pool}, has_gpu=False)
+    assert expected in said

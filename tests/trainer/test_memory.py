@@ -1,0 +1,171 @@
+"""What a step keeps in memory, against the estimate; the output layer in chunks; and the error of a machine that has no more."""
+
+import resource
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench import memory as bench
+from common.errors import Retry
+from common.memory import ModelShape, train_memory
+from common.spec import LORA_TARGETS, Lora
+from tests.trainer.conftest import make_groups, make_spec
+from trainer_svc.adapter import initial_adapter
+from trainer_svc.batch import Group
+from trainer_svc.head import sampled_logprobs
+from trainer_svc.learner import Learner, initial_resident
+from trainer_svc.packing import Sample, pack, rows_of
+from trainer_svc.policy import Adapted, Policy, prepare_torch
+
+CPU = torch.device("cpu")
+CONFIG = bench.SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}
+RANK = 8
+
+
+# ------------------------------------------------------------------------------------------------ the output layer
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any tensor had which an operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for made in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(made, Tensor):
+                self.elements = max(self.elements, made.numel())
+        return found
+
+
+@pytest.mark.parametrize("rows", [1, 5, 37])
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.7])
+def test_logits_in_chunks_have_the_gradient_of_the_plain_path(rows: int, entropy_weight: float) -> None:
+    tokens, vocabulary, width = 37, 301, 16
+    torch.manual_seed(0)
+    hidden_N_H, head_V_H = torch.randn(tokens, width), torch.randn(vocabulary, width)
+    target_N, coefficients_N = torch.randint(vocabulary, (tokens,)), torch.randn(tokens)
+    temperatures_N = torch.where(torch.arange(tokens) < 20, 0.7, 1.3)
+
+    plain_N_H = hidden_N_H.double().requires_grad_()
+    log_all = ((plain_N_H @ head_V_H.double().t()) / temperatures_N[:, None].double()).log_softmax(-1)
+    expected_N, entropy_N = log_all.gather(1, target_N[:, None])[:, 0], -(log_all.exp() * log_all).sum(-1)
+    torch.autograd.backward((expected_N * coefficients_N + entropy_weight * entropy_N).sum())
+
+    chunked_N_H = hidden_N_H.clone().requires_grad_()
+    with Largest() as largest:
+        found_N, found_entropy_N = sampled_logprobs(
+            chunked_N_H, head_V_H, target_N, temperatures_N, entropy_gradient=entropy_weight > 0, chunk_elements=rows * vocabulary
+        )
+        torch.autograd.backward((found_N * coefficients_N + entropy_weight * found_entropy_N).sum())
+    assert plain_N_H.grad is not None
+    assert chunked_N_H.grad is not None
+    torch.testing.assert_close(found_N.double(), expected_N, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found_entropy_N.double(), entropy_N, rtol=0, atol=1e-5)
+    rounding = 3e-6 * plain_N_H.grad.abs().max().item()
+    torch.testing.assert_close(chunked_N_H.grad.double(), plain_N_H.grad, rtol=0, atol=rounding)
+    assert largest.elements == max(rows * vocabulary, vocabulary * width)
+
+
+# ---------------------------------------------------------------------------------------------------- the estimate
+
+
+def kept_bytes(layers: int, precision: str, *, shared: bool) -> tuple[int, int]:
+    """Tokens of a micro-batch, and what autograd keeps of it besides parameters."""
+    model = bench.random_model(CONFIG | {"num_hidden_layers": layers}, getattr(torch, precision), CPU)
+    policy = Policy(model, CPU)
+    layout, vector = initial_adapter(Lora(rank=RANK), 0, policy.layers)
+    vector.requires_grad_()
+    groups = [[Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, 1.0, 1.0) for t in group.trajectories] for group in made(shared)]
+    (packed,) = pack([rows_of(groups, budget_tokens=4096, width=64, shared=shared)], budget_tokens=4096)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), vector)}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy.scores(packed, [Adapted(layout, vector)])
+    return packed.ids_B_T.size, sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def made(shared: bool) -> list[Group]:
+    return bench.made_groups(300, 1024, shared=shared)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_estimate_counts_what_autograd_keeps_of_a_layer(precision: Any, shared: bool) -> None:
+    (tokens, few), (_, many) = (kept_bytes(layers, precision, shared=shared) for layers in (2, 4))
+    shapes = [ModelShape.of(CONFIG | {"num_hidden_layers": layers}) for layers in (2, 4)]
+    estimates = [train_memory(shape, rank=RANK, tokens=tokens, precision=precision, shared=shared) for shape in shapes if shape]
+    assert (many - few) / (estimates[1].activations - estimates[0].activations) == pytest.approx(1.0, abs=0.12 if shared else 0.04)
+
+
+def test_estimate_counts_the_parameters_of_model_and_adapter() -> None:
+    model = bench.random_model(CONFIG, torch.float32, CPU)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    policy = Policy(model, CPU)
+    shape = policy.shape
+    assert shape is not None
+    layout, _ = initial_adapter(Lora(rank=RANK, targets=LORA_TARGETS), 0, policy.layers)
+    assert shape.adapter_parameters(RANK) == layout.size
+    assert shape.parameters == pytest.approx(parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("config", [CONFIG | {"num_experts": 4}, {"model_type": "mamba", "hidden_size": 64}])
+def test_unknown_kinds_of_models_are_not_estimated(config: dict[str, Any]) -> None:
+    assert ModelShape.of(config) is None
+
+
+# ------------------------------------------------------------------------------------------------------- no memory
+
+
+NO_MEMORY = """
+import asyncio, resource, sys
+from pathlib import Path
+import torch
+from tests.trainer.test_memory import step_with_little_memory
+asyncio.run(step_with_little_memory(Path(sys.argv[1])))
+"""
+
+
+async def step_with_little_memory(model: Path) -> None:
+    """In a process of its own: a step that finds no memory, then the same step with it, then one that is a task's own fault."""
+    prepare_torch(1, CPU)
+    policy = Policy.load(str(model), CPU)
+    spec = make_spec(lora={"rank": 4})
+    resident = initial_resident(policy, "a", spec)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        learner = Learner(policy, thread, budget_tokens=100_000)
+        await learner.train(resident, make_groups(1), spec)
+        lines = Path("/proc/self/status").read_text().splitlines()
+        taken = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + 16 * 2**20, resource.RLIM_INFINITY))
+        try:
+            await learner.train(resident, make_groups(2, groups=800), spec)
+        except Retry as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        await learner.train(resident, make_groups(2, groups=8), spec)
+        print("taken")
+
+
+def test_cpu_without_memory_is_told_from_a_bad_task_and_names_the_setting_to_lower(model_folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_MEMORY, str(model_folder)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    reason, taken = done.stdout.splitlines()
+    assert reason.startswith("there is no memory for the step: ")
+    assert "can't allocate memory" in reason
+    assert "the estimate is " in reason
+    assert "lower train_tokens of the pool, which is 100000, or the task's lora.rank, which is 4" in reason
+    assert taken == "taken"
