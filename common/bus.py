@@ -4,7 +4,8 @@ Delivery is at least once. What makes it exactly once in effect is elsewhere: de
 statements in the scheduler, immutable blobs. The rules of delivery:
 
 - A consumer asks for as many messages as it has free slots, never more, so that another replica gets the rest.
-- While a handler works, its message is kept alive by heartbeats; it is acknowledged after its results are published.
+- While a handler works, its message is kept alive by heartbeats (`common/heartbeats.py`); it is acknowledged after its
+  results are published. A message that is redelivered to the process that still works on it is not begun there a second time.
 - The handler's exception decides what else happens (see `errors.py`). While a server is away, messages wait in hand.
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
 
@@ -38,6 +39,7 @@ from nats.js.kv import KeyValue
 from common import crashpoints, metrics
 from common.cancellation import notice_cancellation
 from common.errors import Away, Fatal, MarlaasError, Reject, Retry
+from common.heartbeats import Heartbeats, beat
 from common.messages import DeadLetter, Message
 from common.streams import (
     BLOBS_BUCKET,
@@ -76,6 +78,8 @@ ACKNOWLEDGE_WITHIN_S = 0.02
 LAST_WORD_S = 2.0
 """For the server to send what it sent before it heard that no more is wanted."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+BEATS_A_LEASE = 5
+"""Heartbeats that a lease (`Consumer.ack_wait_s`) has room for: three may be late or lost."""
 HEADER_BYTES = 512
 """More than those take that are added to every message."""
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
@@ -172,8 +176,9 @@ class Slots:
 class Bus:
     """A connection to NATS. Survives the server's absence: it reconnects for ever, and says so."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, beats: Heartbeats) -> None:
         self._client = client
+        self._beats = beats
         self._js: JetStreamContext = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
         self._pulls: list[_Pull] = []
         self._buckets: dict[str, KeyValue] = {}
@@ -196,8 +201,8 @@ class Bus:
         """
         if objection := objection_to_address(url):
             raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
-        client = Client()
-        bus = cls(client)
+        client, beats = Client(), Heartbeats(lambda: _beating(url, name))
+        bus = cls(client, beats)
         attempt = 0
         while True:
             try:
@@ -231,7 +236,7 @@ class Bus:
                 await asyncio.sleep(_backoff_s(attempt))
                 await client.close()
                 client = Client()
-                bus = cls(client)
+                bus = cls(client, beats)
         version = client.connected_server_version
         if (version.major, version.minor) < OLDEST_SERVER:
             raise Fatal(f"NATS server {version} is too old: {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer is needed")
@@ -241,6 +246,7 @@ class Bus:
 
     async def close(self) -> None:
         self._is_closing = True
+        await self._beats.stop()
         with suppress(NatsError, asyncio.TimeoutError):
             await self._client.flush(timeout=2)
         await self._client.close()
@@ -492,7 +498,7 @@ class Bus:
     @asynccontextmanager
     async def _pulling(self, consumer: Consumer) -> AsyncGenerator["_Pull"]:
         await self.patiently(lambda: self._declare_consumer(consumer))
-        pull = _Pull(self._client, consumer, lambda: self.patiently(lambda: self._declare_consumer(consumer)))
+        pull = _Pull(self._client, self._beats, consumer, lambda: self.patiently(lambda: self._declare_consumer(consumer)))
         await pull.start()
         self._pulls.append(pull)
         try:
@@ -786,15 +792,21 @@ class Bus:
             raise Away(f"could not open bucket {bucket}: {error}") from None
 
 
+_Identity = tuple[int, datetime]
+"""Sequence of a message in its stream, and when it was stored."""
+
+
 class _Pull:
-    """Asks a consumer for messages, as many as there is room for, and keeps those in hand alive.
+    """Asks a consumer for messages, as many as there is room for, and has those in hand kept alive until they are acknowledged.
 
     nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nobody keeps alive.
     """
 
-    def __init__(self, client: Client, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, client: Client, beats: Heartbeats, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
         self.consumer = consumer
         self._client = client
+        self._beats = beats
+        self._beat_s = consumer.ack_wait_s / BEATS_A_LEASE
         self._redeclare = redeclare
         self._inbox = client.new_inbox()
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
@@ -804,7 +816,9 @@ class _Pull:
         self._asked_at = 0.0
         self._missing = False
         self._ending = False
-        self._held: dict[str, Msg] = {}  # by reply subject, which is unique to a delivery
+        self._known: dict[_Identity, Msg] = {}
+        """What has arrived and was not given back or acknowledged yet."""
+        self._held: dict[_Identity, Msg] = {}
         self._done: list[Msg] = []
         """Not acknowledged yet."""
         self._any_done = asyncio.Event()
@@ -814,6 +828,7 @@ class _Pull:
         return len(self._held)
 
     async def start(self) -> None:
+        self._beats.start(self._beat_s)
         self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
 
     def ask_no_more(self) -> None:
@@ -865,7 +880,7 @@ class _Pull:
         """What has arrived, into hand."""
         found = list(self._arrived)
         self._arrived.clear()
-        self._held.update((message.reply, message) for message in found)
+        self._held.update((_identity(message), message) for message in found)
         return found
 
     async def _ask(self, room: int) -> None:
@@ -885,13 +900,24 @@ class _Pull:
         status = (message.headers or {}).get("Status")
         if status is None:
             self._asked = max(0, self._asked - 1)
-            self._arrived.append(message)
+            self._arrive(message)
         elif status != "100":
             pending = (message.headers or {}).get("Nats-Pending-Messages")
             self._asked = max(0, self._asked - int(pending)) if pending else 0
             if status == "503" or "Consumer Deleted" in (message.headers or {}).get("Description", ""):
                 self._missing = True
         self._woken.set()
+
+    def _arrive(self, message: Msg) -> None:
+        """Into the queue, unless it is here already: its lease ended while NATS could not be reached. The newest delivery is answered."""
+        known = self._known.setdefault(_identity(message), message)
+        if known is message:
+            self._arrived.append(message)
+        else:
+            self._beats.release(known.reply)
+            known.reply = message.reply
+            log.warning("message_redelivered_to_its_holder", subject=message.subject, consumer=self.consumer.name)
+        self._beats.hold(message.reply, self._beat_s)
 
     async def tend(self) -> None:
         """Acknowledge what is done, and keep alive what is not, until cancelled."""
@@ -911,21 +937,22 @@ class _Pull:
         done, self._done = self._done, []
         self._any_done.clear()
         for message in done:
+            self._forget(message)
             with suppress(NatsError, OSError):
                 await message.ack()
 
     async def _keep_alive(self) -> None:
-        """Tell the server that the messages in hand are being worked on."""
+        """Show that the event loop turns; send the heartbeats where their own connection cannot be made."""
         while True:
             notice_cancellation()
-            await asyncio.sleep(self.consumer.ack_wait_s / 3)
-            for message in [*self._held.values(), *self._arrived]:
-                with suppress(NatsError, OSError):
-                    await message.in_progress()
+            self._beats.turned()
+            await asyncio.sleep(self._beat_s)
+            if not self._beats.is_connected:
+                await beat(self._client, self._beats.due())
 
     def done(self, message: Msg) -> None:
         """Acknowledge it, within ACKNOWLEDGE_WITHIN_S or with the next message that is published."""
-        self._held.pop(message.reply, None)
+        self._held.pop(_identity(message), None)
         self._done.append(message)
         self._any_done.set()
 
@@ -936,10 +963,15 @@ class _Pull:
         await self._settle(message, lambda: message.nak(delay=delay_s or None))
 
     async def _settle(self, message: Msg, answer: Callable[[], Awaitable[None]]) -> None:
-        self._held.pop(message.reply, None)
+        self._held.pop(_identity(message), None)
+        self._forget(message)
         # A lost answer means one more delivery, which every handler takes.
         with suppress(NatsError, OSError):
             await answer()
+
+    def _forget(self, message: Msg) -> None:
+        self._known.pop(_identity(message), None)
+        self._beats.release(message.reply)
 
 
 def spaced(spacing_s: float, took_s: float) -> float:
@@ -975,6 +1007,31 @@ def _one_by_one(handler: BatchHandler) -> Handler:
         yield  # makes this an async generator, as handlers are
 
     return handle
+
+
+def _identity(message: Msg) -> _Identity:
+    """The same for all deliveries of a message, and for no other, also where NATS was restored to an older backup."""
+    return message.metadata.sequence.stream, message.metadata.timestamp
+
+
+async def _beating(url: str, name: str) -> Client:
+    """A connection for heartbeats. The errors that it meets are those of the other connection, which reports them."""
+
+    async def reported_elsewhere(_: Exception) -> None:
+        pass
+
+    client = Client()
+    await client.connect(
+        _nodes(url),
+        name=f"{name}-heartbeats",
+        connect_timeout=CONNECT_TIMEOUT_S,  # pyright: ignore[reportArgumentType]  # any number of seconds
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType]
+        ping_interval=PING_EVERY_S,  # pyright: ignore[reportArgumentType]
+        max_outstanding_pings=PINGS_UNANSWERED,
+        error_cb=reported_elsewhere,
+    )
+    return client
 
 
 def _delivery(message: Msg) -> Delivery:

@@ -24,6 +24,7 @@ from common import crashpoints
 from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import Fatal
+from common.heartbeats import STALLED_S
 from common.logs import configure_logs
 from common.messages import ReplicaReport
 from common.settings import Settings, describe, read_or_exit
@@ -47,8 +48,6 @@ def collect_rarely() -> None:
 class Health:
     """What /healthz and /readyz answer: alive while the event loop turns, ready once the service says so."""
 
-    STALLED_S = 30.0
-
     def __init__(self) -> None:
         self.ready = False
         self.detail = "starting"
@@ -66,7 +65,7 @@ class Health:
             await asyncio.sleep(1)
 
     def alive(self) -> bool:
-        return time.monotonic() - self._beat < self.STALLED_S
+        return time.monotonic() - self._beat < STALLED_S
 
 
 @dataclass(frozen=True)

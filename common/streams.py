@@ -55,8 +55,8 @@ class Consumer:
     """Names the dead letters: `failed.<stage>.<task>`."""
     task_token: int
     """Which dot-separated part of the subject is the task's id; -1 where there is none."""
-    ack_wait_s: float = 30.0
-    """Without heartbeat for this long, the message goes to another replica."""
+    ack_wait_s: float = 5.0
+    """Length of a delivery's lease: without a heartbeat for this long, the message is redelivered (ADR 13)."""
     max_attempts: int = 5
     """Attempts that end in an error of the handler."""
     max_deliveries: int = 20
@@ -177,16 +177,11 @@ def task_of(subject: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- consumers
 
 
-SETTLING_S = 10.0
-"""A transaction takes milliseconds; a scheduler that died with messages in hand delays them by this."""
-
-SCHEDULER_JOBS = Consumer("scheduler-jobs", "JOBS", "jobs.>", "jobs", task_token=-1, ack_wait_s=SETTLING_S)
-SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
-SCHEDULER_SCORED = Consumer(
-    "scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, ack_wait_s=SETTLING_S, headers_only=True
-)
-SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
-SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2, ack_wait_s=SETTLING_S)
+SCHEDULER_JOBS = Consumer("scheduler-jobs", "JOBS", "jobs.>", "jobs", task_token=-1)
+SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
+SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
+SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
+SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
 
 
 def env_checks(family: str) -> Consumer:

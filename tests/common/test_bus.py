@@ -137,23 +137,103 @@ async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) 
     assert attempts == [1, 2, 3]
 
 
-async def test_long_work_is_kept_alive(bus: Bus) -> None:
-    attempts: list[int] = []
+async def deliveries(bus: Bus, consumer: streams.Consumer) -> int:
+    """How many the server has made of all messages together."""
+    delivered = (await bus.blobs_context().consumer_info(consumer.stream, consumer.name)).delivered
+    return delivered.consumer_seq if delivered else 0
+
+
+async def test_work_that_blocks_the_event_loop_for_longer_than_its_lease_is_not_redelivered(bus: Bus) -> None:
+    leased = replace(JOBS, ack_wait_s=1.0)
+    ended = asyncio.Event()
 
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
-        attempts.append(delivery.attempt)
-        await asyncio.sleep(9)
+        time.sleep(2 * leased.ack_wait_s)
+        await asyncio.sleep(0)
+        time.sleep(leased.ack_wait_s)
+        ended.set()
         return
         yield
 
-    async with consuming(bus, handler, consumer=replace(JOBS, ack_wait_s=6.0)):
+    async with consuming(bus, handler, consumer=leased):
         await bus.publish(job("a"))
+        await ended.wait()
 
         async def gone() -> bool:
             return await bus.backlog(streams.JOBS) == 0
 
         await eventually(gone)
+        assert await deliveries(bus, leased) == 1
+
+
+async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_begun_again(nats_url: str, bus: Bus) -> None:
+    leased = replace(JOBS, ack_wait_s=1.0)
+    attempts: list[int] = []
+    may_end = asyncio.Event()
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        attempts.append(delivery.attempt)
+        await may_end.wait()
+        return
+        yield
+
+    async def redelivered() -> bool:
+        return await deliveries(bus, leased) > 1
+
+    async def gone() -> bool:
+        return await bus.backlog(streams.JOBS) == 0
+
+    async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
+        try:
+            async with consuming(behind, handler, consumer=leased):
+                await bus.publish(job("a"))
+                await eventually(lambda: attempts)
+                wire.silence()
+                await asyncio.sleep(2 * leased.ack_wait_s)
+                wire.speak()
+                await eventually(redelivered)
+                may_end.set()
+                await eventually(gone)
+        finally:
+            await behind.close()
     assert attempts == [1]
+
+
+async def test_message_with_the_sequence_of_one_in_hand_is_another_where_its_stream_is_new(bus: Bus) -> None:
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        begun.append(delivery.read(SubmitTask).task)
+        await may_end.wait()
+        return
+        yield
+
+    async with consuming(bus, handler):
+        assert await bus.publish(job("old")) == 1
+        await eventually(lambda: begun)
+        await bus.renew(streams.JOBS, first_sequence=1)
+        assert await bus.publish(job("new")) == 1
+        await eventually(lambda: begun == ["old", "new"])
+        may_end.set()
+
+
+async def test_lease_of_a_consumer_that_is_there_already_becomes_the_current_one(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        return
+        yield
+
+    async def lease_s() -> float | None:
+        return (await bus.blobs_context().consumer_info(JOBS.stream, JOBS.name)).config.ack_wait
+
+    for wanted_s in (30.0, streams.SCHEDULER_JOBS.ack_wait_s):
+        async with consuming(bus, handler, consumer=replace(JOBS, ack_wait_s=wanted_s)):
+
+            async def declared(wanted_s: float = wanted_s) -> bool:
+                return await lease_s() == wanted_s
+
+            await eventually(declared)
 
 
 async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -> None:

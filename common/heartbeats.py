@@ -1,0 +1,135 @@
+"""Heartbeats for messages in hand, sent by a thread on a connection of its own.
+
+A handler may block the event loop for longer than a lease lasts (a garbage collection, a large checkpoint, a busy machine).
+Its messages must not go to another replica then, and they must go there soon when this process has died. So leases are short
+and the heartbeats do not need the event loop. A process whose event loop has stood still for STALLED_S hangs: its heartbeats
+end, and other replicas take over what it holds.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from common.cancellation import notice_cancellation
+
+STALLED_S = 30.0
+"""Seconds without a turn of the event loop after which a process counts as hung."""
+IN_PROGRESS = b"+WPI"
+"""JetStream's answer that a message is still being worked on; its lease begins once more."""
+RECONNECT_S = 0.5
+CLOSE_TIMEOUT_S = 1.0
+STOP_TIMEOUT_S = 3.0
+
+log = structlog.get_logger()
+
+
+@dataclass
+class _Lease:
+    every_s: float
+    due: float
+    """On the monotonic clock."""
+
+
+class Heartbeats:
+    """Keeps the leases of messages alive, by their reply subjects. All methods may be called from any thread."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Client]], clock: Callable[[], float] = time.monotonic) -> None:
+        """`connect` is called on the thread's own event loop; what it raises is a reason to try once more."""
+        self._connect = connect
+        self._clock = clock
+        self._leases: dict[str, _Lease] = {}
+        self._lock = threading.Lock()
+        self._shortest_s = 1.0
+        self._turned = self._clock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    def start(self, every_s: float) -> None:
+        """For leases that want a heartbeat at least every `every_s`; called once for each kind of lease."""
+        self._shortest_s = min(self._shortest_s, every_s)
+        if self._thread is None:
+            self._loop = asyncio.new_event_loop()
+            self._running = self._loop.create_task(self._run())
+            self._thread = threading.Thread(target=self._work, args=[self._loop, self._running], name="heartbeats", daemon=True)
+            self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread and its connection."""
+        if self._thread is not None and self._loop is not None and self._running is not None:
+            with suppress(RuntimeError):  # the loop is closed: the thread has ended
+                self._loop.call_soon_threadsafe(self._running.cancel)
+            await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
+
+    def turned(self) -> None:
+        """The event loop whose handlers hold the messages is alive."""
+        self._turned = self._clock()
+
+    def hold(self, reply: str, every_s: float) -> None:
+        with self._lock:
+            self._leases[reply] = _Lease(every_s, self._clock() + every_s)
+
+    def release(self, reply: str) -> None:
+        with self._lock:
+            self._leases.pop(reply, None)
+
+    def due(self) -> list[str]:
+        """Reply subjects whose heartbeat is to be sent now; none while the event loop counts as hung."""
+        now = self._clock()
+        if now - self._turned > STALLED_S:
+            return []
+        with self._lock:
+            found = [reply for reply, lease in self._leases.items() if lease.due <= now]
+            for reply in found:
+                self._leases[reply].due = now + self._leases[reply].every_s
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- the thread
+
+    def _work(self, loop: asyncio.AbstractEventLoop, running: asyncio.Task[None]) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                loop.run_until_complete(running)
+        finally:
+            loop.close()
+
+    async def _run(self) -> None:
+        client = self._client = await self._connected()
+        try:
+            while True:
+                notice_cancellation()
+                await asyncio.sleep(self._shortest_s / 2)
+                if client.is_connected:
+                    await beat(client, self.due())
+        finally:
+            with suppress(TimeoutError, OSError, NatsError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await client.close()
+
+    async def _connected(self) -> Client:
+        while True:
+            try:
+                return await self._connect()
+            except (TimeoutError, OSError, NatsError) as error:
+                log.warning("heartbeats_unreachable", error=str(error) or type(error).__name__)
+                notice_cancellation()
+                await asyncio.sleep(RECONNECT_S)
+
+
+async def beat(client: Client, replies: list[str]) -> None:
+    """Renew the lease of each message that `replies` name."""
+    with suppress(OSError, NatsError):
+        for reply in replies:
+            await client.publish(reply, IN_PROGRESS)
