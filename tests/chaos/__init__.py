@@ -6,5 +6,6 @@ proxy.py clock.py disk.py    what a machine is made to do: wires that are cut, c
 target.py           a running stack with all of that
 *_faults.py         how each fault is done; faults.py lists the kinds
 harness.py          the run: tasks, faults one after the other, recovery times, the doctor's verdict
+report.py           recovery times by kind of fault, for the terminal and as a file
 replay.py           every step once more
 """

@@ -2,31 +2,13 @@
 
 import argparse
 import asyncio
-import dataclasses
-import json
 import math
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.harness import ChaosFailed, Report, run
-
-
-def table(report: Report) -> str:
-    lines = [f"{'fault':36} {'times':>5} {'fastest':>8} {'slowest':>8}   seconds until another step was trained"]
-    for kind, taken in sorted(report.recoveries_s.items()):
-        lines.append(f"{kind:36} {len(taken):5} {min(taken):8.1f} {max(taken):8.1f}")
-    return "\n".join(
-        [
-            *lines,
-            f"{report.faults} faults in {report.took_s:.0f} s; {report.tasks} tasks finished, four at a time: {report.steps} steps, "
-            f"{report.trajectories} trajectories",
-            f"void groups, sampled again: {report.void_groups}",
-            f"died at crash points: {report.points_reached}",
-            f"doctor: {report.doctor}",
-            f"taken again with equal digests: {report.replayed_steps} steps",
-        ]
-    )
+from tests.chaos.harness import ChaosFailed, run
+from tests.chaos.report import keep, origin, table
 
 
 def _tell(line: str) -> None:
@@ -40,8 +22,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of each task")
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no fault begins later")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--json", type=Path, help="add the run here to those of the same commit")
     options = parser.parse_args()
+    before = origin()
     with tempfile.TemporaryDirectory(prefix="marlaas-chaos-") as folder:
         data = Path(folder) / "stack"
         try:
@@ -63,7 +46,7 @@ def main() -> None:
             sys.exit(f"seed {options.seed}: {failed}\nlogs are kept in {kept}")
     print(table(report))
     if options.json:
-        options.json.write_text(json.dumps(dataclasses.asdict(report), indent=2) + "\n")
+        keep(options.json, report, before)
 
 
 if __name__ == "__main__":

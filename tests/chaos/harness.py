@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +22,7 @@ from tests.chaos.disk import small_disk
 from tests.chaos.faults import Fault, kinds_for, series
 from tests.chaos.proxy import Wire
 from tests.chaos.replay import replayed
+from tests.chaos.report import Recovery, Report
 from tests.chaos.target import SERVICES, Target
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,6 +30,7 @@ RECOVERY_TIMEOUT_S = 240.0
 FINISH_TIMEOUT_S = 600.0
 SWEEP_S = 5.0
 POOL = "tiny"
+ENGINE = f"rollout-{POOL}"
 LOOK_EVERY_S = 0.1
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "reasoning_gym:letter_counting": {"min_words": 1, "max_words": 2},
@@ -41,29 +42,6 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
 
 class ChaosFailed(Exception):
     """Something did not survive; the text says what."""
-
-
-@dataclass
-class Report:
-    """What a run measured."""
-
-    seed: int
-    faults: int = 0
-    tasks: int = 0
-    """All of them finished; four at a time."""
-    steps: int = 0
-    trajectories: int = 0
-    """Trained."""
-    void_groups: dict[str, int] = field(default_factory=dict[str, int])
-    """Reason → how many: sampled again, nothing is lost by them but time."""
-    recoveries_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Kind of fault → seconds from its end until every process was ready and another step had been trained."""
-    points_reached: dict[str, int] = field(default_factory=dict[str, int])
-    """Crash point → how often a service died there."""
-    doctor: str = ""
-    replayed_steps: int = 0
-    """Taken again from the recorded batches; adapter and checkpoint of each had the digests that the run gave them."""
-    took_s: float = 0.0
 
 
 def spec(name: str, tenant: str, environment: str, staleness: int, steps: int) -> dict[str, Any]:
@@ -96,11 +74,12 @@ async def run(
             if time.monotonic() - started > most_s:
                 tell(f"{number - 1} faults in the time that was given")
                 break
-            took_s = await _recovery_s(target, stack, fault)
+            recovery = await _recovery(target, stack, fault)
             await submitting.keep_four()
             report.faults = number
-            report.recoveries_s.setdefault(fault.kind, []).append(round(took_s, 2))
-            tell(f"{number:3} {fault.kind:36} {took_s:6.1f} s")
+            report.recoveries.append(recovery)
+            engine = "" if recovery.engine_start_s is None else f", of them {recovery.engine_start_s:.1f} s the start of the engine"
+            tell(f"{number:3} {fault.kind:36} {recovery.took_s:6.1f} s{engine}")
         await _finished(stack, steps)
         report.doctor = await _doctor(data)
         await _count(stack, report)
@@ -198,8 +177,9 @@ async def _count(stack: Stack, report: Report) -> None:
 # ------------------------------------------------------------------------------------------------------------ recovery
 
 
-async def _recovery_s(target: Target, stack: Stack, fault: Fault) -> float:
-    """Do it; seconds from its end until the stack is ready and one more step is trained."""
+async def _recovery(target: Target, stack: Stack, fault: Fault) -> Recovery:
+    """Do it, and wait until the stack is ready and one more step is trained."""
+    engine_lives = target.restarts(ENGINE)
     await fault.do(target)
     over = time.monotonic()
     before = await _versions(stack)
@@ -209,7 +189,9 @@ async def _recovery_s(target: Target, stack: Stack, fault: Fault) -> float:
                 await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
         raise ChaosFailed(f"no step within {RECOVERY_TIMEOUT_S:.0f} s after: {fault.kind}; logs: {target.data / 'logs'}") from None
-    return time.monotonic() - over
+    took_s = round(time.monotonic() - over, 2)
+    engine_start_s = round(target.start_s(ENGINE), 2) if target.restarts(ENGINE) > engine_lives else None
+    return Recovery(fault.kind, took_s, engine_start_s)
 
 
 def _is_ready(data: Path) -> bool:

@@ -10,7 +10,7 @@ import psutil
 from tests.chaos.target import Target
 
 SHORTEST_STOP_S, LONGEST_STOP_S = 2.0, 12.0
-"""Around the bus's time-outs: 5 s for an answer of NATS, 10 s for the scheduler's messages to go to another replica."""
+"""Around the bus's time-outs: 5 s for an answer of NATS, and as long for messages to go to another replica."""
 LONGEST_WAY_TO_A_POINT_S = 40.0
 JUMP_S = 3600
 SHORTEST_JUMP_S, LONGEST_JUMP_S = 2.0, 6.0

@@ -42,6 +42,11 @@ class Target:
         stack = read_stack(self.data)
         return stack.component(name).restarts if stack else 0
 
+    def start_s(self, name: str) -> float:
+        """How long the component took from its latest start until it was ready; 0 where that is not known."""
+        stack = read_stack(self.data)
+        return (stack.component(name).took_s if stack else None) or 0.0
+
     def tree(self, name: str) -> list[psutil.Process]:
         """The component's process and all below it; empty while it is between two lives."""
         stack = read_stack(self.data)

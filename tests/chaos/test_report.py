@@ -1,0 +1,40 @@
+"""What is said of recoveries, and how runs gather in one file."""
+
+import json
+from pathlib import Path
+
+from tests.chaos.report import Recovery, Report, by_kind, keep, summary, table
+
+
+def run(seed: int, *recoveries: Recovery) -> Report:
+    return Report(seed, faults=len(recoveries), recoveries=list(recoveries))
+
+
+def test_start_of_an_engine_does_not_count_and_other_recoveries_count_whole() -> None:
+    quick = [Recovery("kill env", float(number), None) for number in range(1, 11)]
+    found = summary([*quick, Recovery("kill rollout-tiny", 19.0, 12.5)])
+    assert found["without_engine"] == {"times": 10, "p50": 6.0, "p90": 10.0, "max": 10.0}
+    assert found["beyond_engine"] == {"times": 1, "p50": 6.5, "p90": 6.5, "max": 6.5}
+
+
+def test_each_kind_has_its_percentiles_in_the_table() -> None:
+    report = run(0, Recovery("kill env", 3.0, None), Recovery("kill env", 5.0, None), Recovery("slow nats", 0.5, None))
+    assert by_kind(report.recoveries)["kill env"] == {"times": 2, "p50": 5.0, "p90": 5.0, "max": 5.0}
+    assert next(line.split() for line in table(report).splitlines() if line.startswith("kill env")) == [
+        "kill",
+        "env",
+        "2",
+        "5.0",
+        "5.0",
+        "5.0",
+    ]
+
+
+def test_runs_of_one_commit_gather_and_those_of_another_are_dropped(tmp_path: Path) -> None:
+    path, one, other = tmp_path / "chaos.json", Recovery("kill env", 3.0, None), Recovery("kill env", 9.0, None)
+    for commit, report in (("old", run(0, other)), ("new", run(1, other)), ("new", run(2, one)), ("new", run(1, one, one))):
+        keep(path, report, {"commit": commit, "date": "2026-01-01", "machine": {}})
+    kept = json.loads(path.read_text())
+    assert sorted(one["seed"] for one in kept["runs"]) == [1, 2]
+    assert kept["seconds"]["without_engine"] == {"times": 3, "p50": 3.0, "p90": 3.0, "max": 3.0}
+    assert (kept["commit"], kept["date"]) == ("new", "2026-01-01")
