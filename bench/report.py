@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def stolen_share(before: Any, after: Any) -> float:
 
 def write(name: str, result: dict[str, object]) -> Path:
     """Keep `result` as bench/results/<name>.json, with how fast the machine is after it, and what others took meanwhile, too."""
+    result = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()} | result
     described = result.get("machine")
     if isinstance(described, dict) and "fixed_work_ms" in described:
         described["stolen_share"] = stolen_share(PROCESSOR_TIMES, psutil.cpu_times())
@@ -75,6 +77,12 @@ def write(name: str, result: dict[str, object]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     return path
+
+
+def commit() -> str:
+    """What is checked out, marked where files differ from it; empty outside a repository."""
+    done = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False)
+    return done.stdout.strip()
 
 
 def read(name: str) -> dict[str, Any]:
