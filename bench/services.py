@@ -64,6 +64,15 @@ def postgres(folder: Path, *options: str) -> Generator[tuple[int, psutil.Process
 
 
 @contextmanager
+def nats(folder: Path) -> Generator[str]:
+    """A server; yields its address."""
+    port = servers.free_port()
+    with _running(servers.nats_command(folder / "nats", port), folder) as process:
+        servers.wait_until_listening(port, process, "nats")
+        yield servers.nats_url(port)
+
+
+@contextmanager
 def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, settings: Mapping[str, str]) -> Generator[Services]:
     """Everything but sampler and trainer, on streams and a database of its own; `settings` are environment variables."""
     number = next(_numbers)

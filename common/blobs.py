@@ -84,8 +84,7 @@ class Blobs:
             packed = await asyncio.to_thread(_packed, folder)
         except OSError as error:
             raise Away(f"could not read {folder}: {error}") from None
-        digest = hashlib.sha256(packed).hexdigest()
-        ref = BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
+        ref = _ref(prefix, packed)
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
@@ -211,9 +210,14 @@ class Blobs:
         return found.state.subjects or {}
 
 
-def folder_digest(folder: Path) -> str:
-    """The SHA-256 that `put_folder` would give a blob of this folder."""
-    return hashlib.sha256(_packed(folder)).hexdigest()
+def folder_ref(prefix: str, folder: Path) -> BlobRef:
+    """The reference that `put_folder` would give a blob of this folder."""
+    return _ref(prefix, _packed(folder))
+
+
+def _ref(prefix: str, packed: bytes) -> BlobRef:
+    digest = hashlib.sha256(packed).hexdigest()
+    return BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
 
 
 def _in_part(ref: BlobRef) -> str:

@@ -77,6 +77,14 @@ class BlobRef(Value):
     sha256: str
 
 
+class CheckpointRef(BlobRef):
+    """What training goes on from: a version's state, or what it is recomputed from."""
+
+    since: int | None = None
+    """Latest version before it whose state is stored (0: the spec's); the steps from there on are taken again from their batches.
+    None where the blob holds the state itself."""
+
+
 class Canary(Value):
     """A fixed token sequence and the log-probabilities that the trainer gives it under the new adapter.
 
@@ -425,9 +433,9 @@ class WeightUpdated(Message):
     version: int = Field(ge=1)
     """Of the new adapter."""
     adapter: AdapterRef
-    checkpoint: BlobRef
+    checkpoint: CheckpointRef
     batch: BlobRef | None = None
-    """The trajectories that were trained; None unless the task keeps them."""
+    """The trajectories that were trained; None unless the task keeps them, or the checkpoint is recomputed from them."""
     metrics: dict[str, float]
     trained_tokens: int
     """Padding not counted."""
@@ -468,7 +476,7 @@ class StoredStep(Value):
     """What a step left in the blob store, as `step` events carry it in `data.stored`: while they are kept, any version is found."""
 
     adapter: AdapterRef
-    checkpoint: BlobRef
+    checkpoint: CheckpointRef
     batch: BlobRef | None = None
 
     @classmethod

@@ -37,6 +37,9 @@ class Pool(BaseModel):
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
     train_tokens: int = Field(default=16_384, ge=32)
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
+    checkpoint_every: int = Field(default=1, ge=1, le=64)
+    """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
+    and its batch, from which a trainer that lost the state takes at most so many steps again."""
 
 
 Pools = dict[str, Pool]

@@ -86,8 +86,10 @@ async def _go_on(connection: AsyncConnection, task: Task, stored: set[str], done
     await steps.take_back_steps(connection, task.id)
     if task.state == TaskState.SUBMITTED:
         await tasks.forget_family(connection, task.id)  # so that its environment is checked again
-    elif task.checkpoint is not None and task.checkpoint.name not in stored:
-        why = f"the checkpoint of version {task.version} is not in the blob store of NATS; restore a later one and resume, or cancel"
+    elif missing := [name for name in await steps.restored_from(connection, task) if name not in stored]:
+        why = (
+            f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"
+        )
         done.paused[task.id] = why
         if await tasks.move_task(connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
             announce(connection, task.tenant, task.id, "paused", {"reason": why})

@@ -254,8 +254,8 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     if found is None:
         gone = await deleted.find(connection, task)
         return NeededBlobs(gone.tenant, live=False, version=0, kept=await tasks.started_from(connection, task)) if gone else None
-    kept = await _kept(connection, found)
     blobs = await steps.blobs_of_steps(connection, task)
+    kept = (await _kept(connection, found)).with_lineages(_since(blobs))
     needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)}
     # Last: a task that started from this one before this one was deleted is found here, where the steps above are gone already.
     return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
@@ -267,10 +267,16 @@ async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> li
     for task in advanced:
         kept = await _kept(connection, task)
         looks.append((task.id, kept, set(kept.grown_old())))
-    blobs = await steps.blobs_of_versions(connection, {(task, version) for task, _, passed in looks for version in passed})
+    wanted = {(task, version) for task, kept, passed in looks for version in passed | kept.deciding}
+    blobs = await steps.blobs_of_versions(connection, wanted)
+    since = {task: _since(found) for task, found in blobs.items()}
+    looks = [(task, kept.with_lineages(since[task]), kept.grown_old_with(passed, since[task])) for task, kept, passed in looks]
+    if earlier := {(task, version) for task, _, passed in looks for version in passed} - wanted:
+        for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
+            blobs[task] += found
     aged: dict[str, list[StepBlob]] = defaultdict(list)
     for task, kept, passed in looks:
-        aged[task] += [blob for blob in blobs.get(task, []) if blob.version in passed and not _is_kept(blob, kept)]
+        aged[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
     names: dict[str, None] = {}
     for task, old in aged.items():
         started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
@@ -282,6 +288,11 @@ async def _kept(connection: AsyncConnection, task: Task) -> Kept:
     is_evaluated = task.spec.evaluation.every > 0
     held = await evaluations.held_versions(connection, task.id, task.spec.keep.best) if is_evaluated else frozenset[int]()
     return Kept(task.spec, task.version, held)
+
+
+def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
+    """From which version each checkpoint without a state is recomputed."""
+    return {blob.version: blob.since for blob in blobs if blob.since is not None}
 
 
 def _is_kept(blob: StepBlob, kept: Kept) -> bool:

@@ -68,7 +68,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
         most_together=settings.shared_steps,
     )
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
-    return Trainer(running.bus, learner, residents, settings.pool)
+    return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every)
 
 
 def _import_heavy() -> None:

@@ -121,7 +121,7 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
         if IO_ERROR in str(error):
             raise
         raise Reject(f"checkpoint of task {task} version {version}: {STATE_FILE} cannot be read: {error!r}") from None
-    return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version, manifest.next_group or 0)
+    return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version, manifest.next_group or 0, version)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -148,12 +148,14 @@ class Learner:
                 found.append(asked)
         return found
 
-    async def write(self, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path, checkpoint: Path) -> None:
-        """The resident's two folders: what engines load, and what training goes on from."""
+    async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
+        """The resident's two folders: what engines load, and, with the version's origin, what training goes on from."""
 
         def work() -> None:
             write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
-            write_checkpoint(checkpoint, resident, spec, origin, adapter / WEIGHTS_FILE)
+            if checkpoint is not None:
+                origin, folder = checkpoint
+                write_checkpoint(folder, resident, spec, origin, adapter / WEIGHTS_FILE)
 
         with computing(self._need(spec)):
             await asyncio.to_thread(work)

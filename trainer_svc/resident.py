@@ -23,6 +23,8 @@ class Resident:
     """Steps taken; also the position in the learning-rate schedule."""
     next_group: int = 0
     """One more than the highest group trained so far."""
+    stored_at: int = 0
+    """Latest version on the way here whose whole state is in a checkpoint; 0: the spec's, or another task's adapter."""
 
     @property
     def size_bytes(self) -> int:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import structlog
 from prometheus_client import Counter, Histogram, Summary
@@ -16,19 +17,20 @@ from common import crashpoints, streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
-from common.messages import AdapterRef, BlobRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
+from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.tasks import ENDED
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.host import scratch_folder
 from trainer_svc.learner import Learner, Trained
+from trainer_svc.lineage import lineage_of, write_lineage
 from trainer_svc.metrics import finite
 from trainer_svc.recording import Recording, origin_of, write_recording
 from trainer_svc.resident import Resident, Residents
+from trainer_svc.restoring import restore
 
 READS_AT_ONCE = 32
 
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
-RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
 PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
 """Metrics `<phase>_s`. Named here because other metrics are named by environments, and labels must be few."""
 PHASE_S = Histogram(
@@ -61,12 +63,13 @@ log = structlog.get_logger()
 class Trainer:
     """Takes the steps of one pool's tasks."""
 
-    def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str) -> None:
+    def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1) -> None:
         self._bus = bus
         self._blobs = Blobs(bus)
         self._learner = learner
         self._residents = residents
         self._pool = pool
+        self._checkpoint_every = checkpoint_every
 
     def busy(self) -> dict[str, float]:
         """For the replica's report."""
@@ -117,13 +120,17 @@ class Trainer:
         with _timed(spent, "read_s"):
             groups = assemble(batch, await self._read(sequences_of(batch)), self._learner.vocabulary)
         with _timed(spent, "restore_s"):
-            start = await self._start(batch)
+            kept = self._resident(batch)
+            start = kept or await restore(self._blobs, self._learner, batch)
         trained = await self._learner.train(start, groups, batch.spec)
-        with _timed(spent, "publish_s"):
-            adapter, checkpoint = await self._publish(batch, groups, trained)
-            recording = await self._record(batch, groups)
-        crashpoints.reached("after_blobs")
         resident = trained.step.resident
+        with _timed(spent, "publish_s"):
+            if kept and not self._is_due(resident, batch):
+                adapter, checkpoint, recording = await self._publish_lineage(batch, groups, trained)
+            else:
+                resident = replace(resident, stored_at=resident.version)
+                (adapter, checkpoint), recording = await self._publish(batch, groups, trained), await self._record(batch, groups)
+        crashpoints.reached("after_blobs")
         self._residents.keep(resident, checkpoint.sha256)
         found = trained.step.metrics | spent | {"wait_s": trained.waited_s}
         metrics = finite(found)  # one that is not would keep PostgreSQL from taking the step
@@ -158,35 +165,47 @@ class Trainer:
         messages = await asyncio.gather(*(read(sequence) for sequence in sequences))
         return dict(zip(sequences, messages, strict=True))
 
-    async def _start(self, batch: TrainBatch) -> Resident:
-        """The state to go on from: in memory, in its checkpoint, or, at version 0, in the spec."""
-        if batch.checkpoint is None:
-            if batch.version != 0:
-                raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
-            return await begin(self._blobs, self._learner, batch)
-        resident = self._residents.get(batch.task, batch.checkpoint.sha256)
-        if resident is not None and resident.version == batch.version:
-            return resident
-        with scratch_folder("checkpoint") as folder:
-            fetched = await self._blobs.fetch_folder(batch.checkpoint, folder / "checkpoint")
-            RESTORED.inc()
-            return await self._learner.restore(fetched, batch.task, batch.version, batch.spec)
+    def _resident(self, batch: TrainBatch) -> Resident | None:
+        """The state to go on from, where it is in memory."""
+        resident = self._residents.get(batch.task, batch.checkpoint.sha256) if batch.checkpoint else None
+        return resident if resident is not None and resident.version == batch.version else None
 
-    async def _publish(self, batch: TrainBatch, groups: Sequence[Group], trained: Trained) -> tuple[AdapterRef, BlobRef]:
+    def _is_due(self, resident: Resident, batch: TrainBatch) -> bool:
+        """Whether this version's state is to be stored: each so many steps, and where the task asks for it or ends."""
+        every = batch.spec.keep.every
+        is_asked_for = resident.version == batch.spec.steps or (every > 0 and resident.version % every == 0)
+        return is_asked_for or resident.version - resident.stored_at >= self._checkpoint_every
+
+    async def _publish(self, batch: TrainBatch, groups: Sequence[Group], trained: Trained) -> tuple[AdapterRef, CheckpointRef]:
         """Store the new version's adapter and checkpoint."""
         resident = trained.step.resident
         origin = await asyncio.to_thread(origin_of, batch, groups)
         name = f"{batch.task}.v{resident.version}"
         with scratch_folder("version") as folder:
             paths = folder / "adapter", folder / "checkpoint"
-            await self._learner.write(resident, batch.spec, origin, *paths)
+            await self._learner.write(resident, batch.spec, paths[0], (origin, paths[1]))
             adapter, checkpoint = await asyncio.gather(
                 self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.checkpoint", paths[1])
             )
-        reference = AdapterRef(
-            task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.step.canary
-        )
-        return reference, checkpoint
+        return _reference(batch, trained, adapter), CheckpointRef(**dict(checkpoint))
+
+    async def _publish_lineage(
+        self, batch: TrainBatch, groups: Sequence[Group], trained: Trained
+    ) -> tuple[AdapterRef, CheckpointRef, BlobRef]:
+        """Store the new version's adapter, and instead of its state what that is recomputed from."""
+        resident = trained.step.resident
+        name = f"{batch.task}.v{resident.version}"
+        with scratch_folder("version") as folder:
+            paths = folder / "adapter", folder / "checkpoint", folder / "batch"
+            await self._learner.write(resident, batch.spec, paths[0], None)
+            await asyncio.to_thread(write_recording, paths[2], Recording(batch, list(groups)))
+            adapter, recording = await asyncio.gather(
+                self._blobs.put_folder(f"{name}.adapter", paths[0]), self._blobs.put_folder(f"{name}.batch", paths[2])
+            )
+            lineage = await asyncio.to_thread(lineage_of, resident, batch, groups, adapter=adapter, recording=recording)
+            await asyncio.to_thread(write_lineage, paths[1], lineage)
+            checkpoint = await self._blobs.put_folder(f"{name}.checkpoint", paths[1])
+        return _reference(batch, trained, adapter), CheckpointRef(**dict(checkpoint), since=lineage.since), recording
 
     async def _record(self, batch: TrainBatch, groups: Sequence[Group]) -> BlobRef | None:
         """Store what was trained, where the task keeps it."""
@@ -210,12 +229,9 @@ class Trainer:
         log.info("step_taken", version=trained.step.resident.version, **{name: round(value, 6) for name, value in metrics.items()})
 
 
-async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
-    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or of another shape."""
-    if batch.start is None:
-        return await learner.begin(batch.task, batch.spec)
-    with scratch_folder("start") as folder:
-        return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, folder / "adapter"))
+def _reference(batch: TrainBatch, trained: Trained, adapter: BlobRef) -> AdapterRef:
+    resident = trained.step.resident
+    return AdapterRef(task=batch.task, version=resident.version, rank=resident.layout.rank, blob=adapter, canary=trained.step.canary)
 
 
 @contextmanager

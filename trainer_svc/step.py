@@ -87,7 +87,7 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     measured = [update.gradient.measured for update in updates[: len(minibatches)]]
     _require_agreement(where, sampler_mismatch(measured), spec.correction.max_sampler_mismatch)
     next_group = max(resident.next_group, *(group.group + 1 for group in groups))
-    after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group)
+    after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group, resident.stored_at)
     return StepResult(
         after,
         (yield from _canary(where, policy, after)),

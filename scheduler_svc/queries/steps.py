@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Integer, Row, Text, delete, func, literal, se
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
+from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, CheckpointRef, WeightUpdated, as_json, from_json
 from scheduler_svc.queries.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.queries.tasks import Task
@@ -28,6 +28,8 @@ class StepBlob:
     """That the step made."""
     kind: BlobKind
     ref: BlobRef
+    since: int | None = None
+    """Of a checkpoint that holds no state: the version from which it is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated
         pool=task.spec.pool,
         version=task.version,
         adapter=from_json(AdapterRef, row["adapter"]),
-        checkpoint=from_json(BlobRef, row["checkpoint"]),
+        checkpoint=from_json(CheckpointRef, row["checkpoint"]),
         batch=from_json(BlobRef, row["batch"]) if row["batch"] else None,
         metrics=row["metrics"],
         trained_tokens=row["trained_tokens"],
@@ -278,5 +280,22 @@ async def blobs_of_versions(connection: AsyncConnection, versions: Collection[tu
     return found
 
 
+async def restored_from(connection: AsyncConnection, task: Task) -> list[str]:
+    """Names of the blobs from which the state of the task's version is read or recomputed; none at version 0."""
+    blobs = await blobs_of_steps(connection, task.id)
+    since = next((blob.since for blob in blobs if (blob.kind, blob.version) == ("checkpoint", task.version)), None)
+    first = task.version if since is None else since
+    return [
+        blob.ref.name
+        for blob in blobs
+        if (blob.kind == "checkpoint" and first <= blob.version <= task.version)
+        or (blob.kind == "batch" and first < blob.version <= task.version)
+    ]
+
+
 def _blobs_of(row: Any) -> list[StepBlob]:
-    return [StepBlob(row.version + 1, kind, from_json(BlobRef, named)) for kind in BLOB_KINDS if (named := getattr(row, kind)) is not None]
+    return [
+        StepBlob(row.version + 1, kind, from_json(BlobRef, named), named.get("since"))
+        for kind in BLOB_KINDS
+        if (named := getattr(row, kind)) is not None
+    ]

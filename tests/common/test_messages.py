@@ -76,7 +76,7 @@ SAMPLES: list[Message] = [
         pool="p",
         version=1,
         adapter=ADAPTER,
-        checkpoint=BLOB,
+        checkpoint=messages.CheckpointRef(**dict(BLOB), since=None),
         metrics={"loss": 0.5},
         trained_tokens=3,
         started_s=1.0,

@@ -11,7 +11,18 @@ from pydantic import JsonValue
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.messages import AdapterRef, Canary, ControlTask, Event, StoredStep, SubmitTask, TaskStatus, WeightUpdated, as_json
+from common.messages import (
+    AdapterRef,
+    Canary,
+    CheckpointRef,
+    ControlTask,
+    Event,
+    StoredStep,
+    SubmitTask,
+    TaskStatus,
+    WeightUpdated,
+    as_json,
+)
 from common.spec import TaskSpec
 
 STEPS = 3
@@ -61,12 +72,13 @@ class Answering:
             return
         for version in range(1, spec.steps + 1):
             adapter = await self._adapter(job.task, version)
+            checkpoint = CheckpointRef(**dict(adapter.blob))
             update = WeightUpdated(
-                tenant=job.tenant, task=job.task, pool=spec.pool, version=version, adapter=adapter, checkpoint=adapter.blob,
+                tenant=job.tenant, task=job.task, pool=spec.pool, version=version, adapter=adapter, checkpoint=checkpoint,
                 metrics={}, trained_tokens=10, started_s=0, finished_s=1,
             )  # fmt: skip
             yield Outgoing(streams.weight_updated(spec.pool, job.task), update, f"weights:{job.task}:{version}")
-            stored = as_json(StoredStep(adapter=adapter, checkpoint=adapter.blob))
+            stored = as_json(StoredStep(adapter=adapter, checkpoint=checkpoint))
             yield self._event(job.tenant, job.task, "step", step_data(version) | {"stored": stored})
             await self._bus.put_value(
                 streams.TASKS_BUCKET, job.task, status.model_copy(update={"version": version, "adapter": adapter, "reward": version / 10})

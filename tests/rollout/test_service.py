@@ -15,8 +15,8 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import (
     AdapterRef,
-    BlobRef,
     ChatMessage,
+    CheckpointRef,
     GroupContext,
     SampledTurn,
     SampleTurns,
@@ -410,7 +410,7 @@ def updated(ref: AdapterRef) -> WeightUpdated:
         pool="tiny",
         version=ref.version,
         adapter=ref,
-        checkpoint=BlobRef(name="checkpoint", size_bytes=0, sha256=""),
+        checkpoint=CheckpointRef(name="checkpoint", size_bytes=0, sha256=""),
         metrics={},
         trained_tokens=0,
         started_s=time.time(),

@@ -17,6 +17,7 @@ from common.messages import (
     BlobRef,
     Canary,
     CheckEnvironment,
+    CheckpointRef,
     EnvironmentChecked,
     GroupContext,
     OpenGroup,
@@ -65,7 +66,8 @@ def scored(group: GroupContext, member: int, *, reward: float, failure: str | No
     return Outgoing(subject, message, f"{group.task}:{group.group}:{member}:scored", headers)
 
 
-def updated(batch: TrainBatch) -> Outgoing:
+def updated(batch: TrainBatch, since: int | None = None) -> Outgoing:
+    """`since`: the checkpoint holds no state, and the step's batch is recorded."""
     version = batch.version + 1
     blob = BlobRef(name=f"{batch.task}/v{version}", size_bytes=1, sha256="0" * 64)
     message = WeightUpdated(
@@ -74,7 +76,8 @@ def updated(batch: TrainBatch) -> Outgoing:
         pool=batch.pool,
         version=version,
         adapter=AdapterRef(task=batch.task, version=version, rank=8, blob=blob, canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")),
-        checkpoint=blob.model_copy(update={"name": f"{blob.name}/checkpoint"}),
+        checkpoint=CheckpointRef(name=f"{blob.name}/checkpoint", size_bytes=1, sha256="0" * 64, since=since),
+        batch=None if since is None else BlobRef(name=f"{blob.name}/batch", size_bytes=1, sha256="0" * 64),
         metrics={"loss": 0.1},
         trained_tokens=7,
         started_s=time.time(),
@@ -92,6 +95,8 @@ class Stages:
     reward: Callable[[GroupContext, int], float] = lambda group, member: float(member)
     withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
     trains: bool = True
+    since: Callable[[int], int | None] = lambda version: None
+    """Of the checkpoint of each version."""
     checks: list[CheckEnvironment] = field(default_factory=list)
     opened: list[GroupContext] = field(default_factory=list)
     batches: list[TrainBatch] = field(default_factory=list)
@@ -113,7 +118,7 @@ class Stages:
         batch = delivery.read(TrainBatch)
         self.batches.append(batch)
         if self.trains:
-            yield updated(batch)
+            yield updated(batch, self.since(batch.version + 1))
 
 
 @dataclass

@@ -297,23 +297,38 @@ TestPaceAndBatching = PaceAndBatching.TestCase
     st.integers(0, 6),
     st.integers(0, 3),
     st.integers(1, 40),
+    st.integers(1, 5),
 )
 def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
-    checkpoints: int, every: int, adapters: dict[str, Any], batches: int, staleness: int, steps: int
+    checkpoints: int, every: int, adapters: dict[str, Any], batches: int, staleness: int, steps: int, whole: int
 ) -> None:
-    """Deleting after each step only what that step made old leaves nothing else, and never the latest."""
+    """Deleting after each step only what that step made old leaves nothing else, and never the latest, nor what it is recomputed from."""
     keep = {"checkpoints": checkpoints, "every": every, "batches": batches, **adapters}
     spec = TaskSpec.model_validate(task(steps=40, keep=keep, algorithm={"max_staleness": staleness}))
     kinds = ("adapter", "checkpoint", "batch")
     stored: set[tuple[str, int]] = set()
+    since: dict[int, int] = {}
+    state_at = 0
     for at in range(1, steps + 1):
+        if at - state_at >= whole or (every and at % every == 0):
+            state_at = at
+        else:
+            since[at] = state_at
         stored |= {(kind, at) for kind in kinds}
         kept = Kept(spec, at)
+        passed = set(kept.grown_old())
+        known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # all that is looked up
+        kept, passed = kept.with_lineages(known), kept.grown_old_with(passed, known)
         wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}
-        stored -= {(kind, version) for version in kept.grown_old() for kind in kinds if not wanted[kind](version)}
+        stored -= {(kind, version) for version in passed for kind in kinds if not wanted[kind](version)}
+        kept = kept.with_lineages(since)
+        wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}
         assert stored == {(kind, version) for kind in kinds for version in range(1, at + 1) if wanted[kind](version)}
         assert ("adapter", at) in stored
         assert ("checkpoint", at) in stored
+        for version in since.keys() & {version for kind, version in stored if kind == "checkpoint"}:
+            assert stored >= {("batch", step) for step in range(since[version] + 1, version + 1)}
+            assert stored >= {("checkpoint", step) for step in range(max(1, since[version]), version)}
     adapters_kept = {version for kind, version in stored if kind == "adapter"}
     assert adapters == {} or adapters_kept >= set(range(3, steps + 1, 3))
     assert adapters != {} or len(adapters_kept) <= max(checkpoints, staleness + 2) + (steps // every if every else 0)

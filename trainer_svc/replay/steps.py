@@ -7,18 +7,19 @@ number of threads the digests are equal; other hardware rounds otherwise.
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import streams
-from common.blobs import Blobs, folder_digest
+from common.blobs import Blobs, folder_ref
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import Event, StoredStep
 from trainer_svc.learner import Learner
+from trainer_svc.lineage import lineage_of, write_lineage
 from trainer_svc.recording import Recording, origin_of, read_recording
 from trainer_svc.resident import Resident
-from trainer_svc.service import begin
+from trainer_svc.restoring import begin, restore
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> Co
         recordings.insert(0, await _recording(bus, stored, task, version - len(recordings)))
     for recording in recordings[:-1]:
         resident = (await learner.train(resident, recording.groups, recording.batch.spec)).step.resident
+        resident = _as_stored(resident, stored[resident.version])
     return (await _take(learner, resident, recordings[-1], stored[version]))[1]
 
 
@@ -94,24 +96,33 @@ async def _recording(bus: Bus, stored: Mapping[int, StoredStep], task: str, vers
 async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident | None:
     """What the step went on from; None where its checkpoint is no longer kept."""
     batch = recording.batch
-    if batch.checkpoint is None:
-        return await begin(Blobs(bus), learner, batch)
-    if batch.checkpoint.name not in await Blobs(bus).names():
+    if batch.checkpoint is not None and batch.checkpoint.name not in await Blobs(bus).names():
         return None
-    with tempfile.TemporaryDirectory(prefix="marlaas-checkpoint-") as folder:
-        fetched = await Blobs(bus).fetch_folder(batch.checkpoint, Path(folder) / "checkpoint")
-        return await learner.restore(fetched, batch.task, batch.version, batch.spec)
+    return await restore(Blobs(bus), learner, batch)
 
 
 async def _take(learner: Learner, resident: Resident, recording: Recording, stored: StoredStep) -> tuple[Resident, Compared]:
     """The step, and its blobs' digests beside those that are on record."""
     batch = recording.batch
     after = (await learner.train(resident, recording.groups, batch.spec)).step.resident
+    is_whole = stored.checkpoint.since is None
     with tempfile.TemporaryDirectory(prefix="marlaas-replay-") as folder:
         paths = Path(folder) / "adapter", Path(folder) / "checkpoint"
-        await learner.write(after, batch.spec, origin_of(batch, recording.groups), *paths)
-        adapter, checkpoint = await asyncio.gather(*(asyncio.to_thread(folder_digest, path) for path in paths))
-    return after, Compared(after.version, adapter, stored.adapter.blob.sha256, checkpoint, stored.checkpoint.sha256)
+        await learner.write(after, batch.spec, paths[0], (origin_of(batch, recording.groups), paths[1]) if is_whole else None)
+        name = f"{batch.task}.v{after.version}"
+        adapter = await asyncio.to_thread(folder_ref, f"{name}.adapter", paths[0])
+        if not is_whole:
+            assert stored.batch is not None  # the recording that was just taken
+            write_lineage(paths[1], lineage_of(after, batch, recording.groups, adapter=adapter, recording=stored.batch))
+        checkpoint = await asyncio.to_thread(folder_ref, f"{name}.checkpoint", paths[1])
+    return _as_stored(after, stored), Compared(
+        after.version, adapter.sha256, stored.adapter.blob.sha256, checkpoint.sha256, stored.checkpoint.sha256
+    )
+
+
+def _as_stored(resident: Resident, stored: StoredStep) -> Resident:
+    """With what the trainer then knew of its checkpoints."""
+    return replace(resident, stored_at=resident.version) if stored.checkpoint.since is None else resident
 
 
 def _listed(stored: Mapping[int, StoredStep]) -> str:

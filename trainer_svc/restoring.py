@@ -1,0 +1,93 @@
+"""The state that a batch goes on from, where it is not in memory: read from its checkpoint, or recomputed from the last one that
+holds a state and the recorded steps since.
+
+What is recomputed has the digest that was recorded, on a CPU with the same threads and PyTorch. Elsewhere it is rounded otherwise: its
+inputs are proven by their digests, and its adapter must be the stored one within LARGEST_DIFFERENCE.
+"""
+
+import asyncio
+
+import structlog
+import torch
+from prometheus_client import Counter
+
+from common.blobs import Blobs
+from common.errors import Reject
+from common.messages import TrainBatch
+from trainer_svc.adapter import read_adapter
+from trainer_svc.checkpoint import spec_digest
+from trainer_svc.host import scratch_folder
+from trainer_svc.learner import Learner
+from trainer_svc.lineage import Lineage, read_lineage, vectors_digest
+from trainer_svc.recording import Recording, read_recording, trained_digest
+from trainer_svc.resident import Resident
+
+LARGEST_DIFFERENCE = 0.5
+"""Norm of the difference between the recomputed and the stored adapter, as a share of what the step changed. Adapters of different
+steps differ by more than 1."""
+PRECISION = 2**-8
+"""The same as a share of the adapter's own norm: what storing in bfloat16 may change."""
+
+RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
+RECOMPUTED = Counter("marlaas_trainer_recomputed_total", "Steps taken again because the state after them was lost and not stored")
+
+log = structlog.get_logger()
+
+
+async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
+    """The state of `batch.version`. Raises: Reject when something that it needs is gone, damaged, or of another task, version or spec."""
+    if batch.checkpoint is None:
+        if batch.version != 0:
+            raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
+        return await begin(blobs, learner, batch)
+    with scratch_folder("checkpoint") as folder:
+        fetched = await blobs.fetch_folder(batch.checkpoint, folder / "checkpoint")
+        lineage = await asyncio.to_thread(read_lineage, fetched)
+        if lineage is None:
+            RESTORED.inc()
+            return await learner.restore(fetched, batch.task, batch.version, batch.spec)
+    found, expected = (lineage.task, lineage.version, lineage.spec_sha256), (batch.task, batch.version, spec_digest(batch.spec))
+    if found != expected:
+        raise Reject(f"checkpoint is of (task, version, spec) {found}, expected {expected}")
+    return await _recompute(blobs, learner, lineage)
+
+
+async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
+    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or of another shape."""
+    if batch.start is None:
+        return await learner.begin(batch.task, batch.spec)
+    with scratch_folder("start") as folder:
+        return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, folder / "adapter"))
+
+
+async def _recompute(blobs: Blobs, learner: Learner, lineage: Lineage) -> Resident:
+    where = f"task {lineage.task} version {lineage.version}"
+    recording = await _recording(blobs, lineage)
+    batch = recording.batch
+    if (batch.task, batch.version + 1, trained_digest(recording.groups)) != (lineage.task, lineage.version, lineage.trained_sha256):
+        raise Reject(f"{where}: the recorded batch is not the one that was trained")
+    before = await restore(blobs, learner, batch)
+    after = (await learner.train(before, recording.groups, batch.spec)).step.resident
+    RECOMPUTED.inc()
+    log.info("step_recomputed", version=after.version, since=lineage.since)
+    if await asyncio.to_thread(vectors_digest, after) != lineage.vectors_sha256:
+        await _require_rounding(where, blobs, lineage, before, after)
+    return after
+
+
+async def _recording(blobs: Blobs, lineage: Lineage) -> Recording:
+    with scratch_folder("batch") as folder:
+        return await asyncio.to_thread(read_recording, await blobs.fetch_folder(lineage.recording, folder / "batch"))
+
+
+async def _require_rounding(where: str, blobs: Blobs, lineage: Lineage, before: Resident, after: Resident) -> None:
+    """Raises: Reject when the recomputed adapter differs from the stored one by more than rounding."""
+    with scratch_folder("adapter") as folder:
+        fetched = await blobs.fetch_folder(lineage.adapter, folder / "adapter")
+        stored = await asyncio.to_thread(read_adapter, fetched, after.layout)
+    old, new = before.optimizer.params.cpu(), after.optimizer.params.cpu()
+    difference, change = (float(torch.linalg.vector_norm(stored - other)) for other in (new, old))
+    bound = LARGEST_DIFFERENCE * change + PRECISION * float(torch.linalg.vector_norm(stored))
+    if difference > bound:
+        raise Reject(f"{where}: recomputed, its adapter differs from the stored one by {difference:.3g}; rounding explains {bound:.3g}")
+    log.warning("step_recomputed_otherwise", version=lineage.version, difference=difference, change=change)
