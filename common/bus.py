@@ -54,6 +54,7 @@ from common.streams import (
     failed,
     token,
 )
+from common.timings import DEFAULT, Timings
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -63,20 +64,10 @@ SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
 """Of a server's address; those of one cluster are of one kind."""
 OLDEST_SERVER = (2, 10)
 """Older servers ignore several consumer filters without a word."""
-CONNECT_TIMEOUT_S = 5.0
-RECONNECT_S = 0.5
-RECONNECT_MOST_S = 5.0
-PUBLISH_TIMEOUT_S = 5.0
-PUBLISH_PATIENCE_S = 30.0
-PULL_EXPIRES_S = 5.0
-"""A request for messages that the server lost without a word is missed for this long, and LOST_PULL_S more."""
-LOST_PULL_S = 2.0
 AT_REST = 4.0
 """How many times longer than its work takes a handler that may wait lets its messages gather."""
 ACKNOWLEDGE_WITHIN_S = 0.02
 """Until then acknowledgements share a packet with whatever else is sent: alone, one costs both sides as much as a message."""
-LAST_WORD_S = 2.0
-"""For the server to send what it sent before it heard that no more is wanted."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 BEATS_A_LEASE = 5
 """Heartbeats that a lease (`Consumer.ack_wait_s`) has room for: three may be late or lost."""
@@ -84,17 +75,8 @@ HEADER_BYTES = 512
 """More than those take that are added to every message."""
 MAX_BURIED_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
 """A dead letter with a larger body would itself be too large; it is kept without."""
-PING_EVERY_S = 5.0
-PINGS_UNANSWERED = 3
-"""A connection on which nothing comes back is given up after PING_EVERY_S times this, and another is made."""
 EMPTY_LOOKS = 3
 """At a bucket that looks empty and is not; what was deleted leaves a mark, which counts as a value for a while."""
-READER_S = 10.0
-"""How long the server keeps the consumer behind a bucket that was read; nats-py leaves it behind, and the server's own bound is minutes."""
-CLOCK_EVERY_S = 5.0
-"""How often NATS's clock is read."""
-SLOWEST_CLOCK_S = 1.0
-"""An answer that took longer says too little about what time it is."""
 NO_ROOM = 10047
 """JetStream's error code for a bound that is more than its store may take."""
 TOO_FEW_NODES = 10005
@@ -176,10 +158,11 @@ class Slots:
 class Bus:
     """A connection to NATS. Survives the server's absence: it reconnects for ever, and says so."""
 
-    def __init__(self, client: Client, beats: Heartbeats) -> None:
+    def __init__(self, client: Client, beats: Heartbeats, timings: Timings) -> None:
         self._client = client
         self._beats = beats
-        self._js: JetStreamContext = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
+        self._timings = timings
+        self._js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self._pulls: list[_Pull] = []
         self._buckets: dict[str, KeyValue] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -193,7 +176,7 @@ class Bus:
     # ---------------------------------------------------------------------------------------------------- connection
 
     @classmethod
-    async def connect(cls, url: str, name: str, *, until_accepted: bool = False) -> "Bus":
+    async def connect(cls, url: str, name: str, *, until_accepted: bool = False, timings: Timings = DEFAULT) -> "Bus":
         """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
 
         `url`: one, or those of a cluster's nodes, separated by commas. Whichever answers is taken, and another when that one dies.
@@ -201,21 +184,21 @@ class Bus:
         """
         if objection := objection_to_address(url):
             raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
-        client, beats = Client(), Heartbeats(lambda: _beating(url, name))
-        bus = cls(client, beats)
+        client, beats = Client(), Heartbeats(lambda: _beating(url, name, timings))
+        bus = cls(client, beats, timings)
         attempt = 0
         while True:
             try:
                 await client.connect(
                     _nodes(url),
                     name=name,
-                    connect_timeout=CONNECT_TIMEOUT_S,  # pyright: ignore[reportArgumentType]  # any number of seconds
+                    connect_timeout=timings.connect_timeout_s,  # pyright: ignore[reportArgumentType]  # any number of seconds
                     # The first connection is retried here, where the reason can be told; later ones by the client, for ever.
                     max_reconnect_attempts=1,
                     allow_reconnect=False,
-                    reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType]
-                    ping_interval=PING_EVERY_S,  # pyright: ignore[reportArgumentType]
-                    max_outstanding_pings=PINGS_UNANSWERED,
+                    reconnect_time_wait=timings.reconnect_s,  # pyright: ignore[reportArgumentType]
+                    ping_interval=timings.ping_every_s,  # pyright: ignore[reportArgumentType]
+                    max_outstanding_pings=timings.pings_unanswered,
                     error_cb=bus._on_error,
                     disconnected_cb=bus._on_disconnected,
                     reconnected_cb=bus._on_reconnected,
@@ -233,10 +216,10 @@ class Bus:
                     log.error("nats_refuses_credentials", url=_without_password(url), attempt=attempt, correct="MARLAAS_NATS_URL")
                 else:
                     raise Fatal(f"NATS at {_without_password(url)} refuses the credentials; correct MARLAAS_NATS_URL") from None
-                await asyncio.sleep(_backoff_s(attempt))
+                await asyncio.sleep(timings.backoff_s(attempt))
                 await client.close()
                 client = Client()
-                bus = cls(client, beats)
+                bus = cls(client, beats, timings)
         version = client.connected_server_version
         if (version.major, version.minor) < OLDEST_SERVER:
             raise Fatal(f"NATS server {version} is too old: {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer is needed")
@@ -249,7 +232,8 @@ class Bus:
         await self._beats.stop()
         with suppress(NatsError, asyncio.TimeoutError):
             await self._client.flush(timeout=2)
-        await self._client.close()
+        with suppress(OSError):  # the connection is lost already
+            await self._client.close()
 
     @property
     def is_connected(self) -> bool:
@@ -262,14 +246,16 @@ class Bus:
     async def keep_time(self) -> None:
         """Follow NATS's clock, until cancelled; while NATS is away the last reading counts."""
         while True:
-            await asyncio.sleep(CLOCK_EVERY_S)
+            await asyncio.sleep(self._timings.clock_every_s)
             with suppress(TimeoutError, NatsError, OSError):
-                await self._read_clock()
+                await self._read_clock(self._timings.slowest_clock_s)
 
-    async def _read_clock(self, slowest_s: float = SLOWEST_CLOCK_S) -> bool:
+    async def _read_clock(self, slowest_s: float) -> bool:
         """False where the answer took longer, and says little."""
         asked = time.monotonic()
-        answer = json.loads((await self._client.request(f"$JS.API.STREAM.INFO.{STREAMS[0].name}", timeout=PUBLISH_TIMEOUT_S)).data)
+        answer = json.loads(
+            (await self._client.request(f"$JS.API.STREAM.INFO.{STREAMS[0].name}", timeout=self._timings.answer_timeout_s)).data
+        )
         answered = time.monotonic()
         if answered - asked > slowest_s or "ts" not in answer:
             return False
@@ -287,7 +273,7 @@ class Bus:
         if "permissions violation" in str(error).lower() and not self._broken.done():
             self._broken.set_exception(Fatal(f"NATS forbids this: {error}"))
         elif self._absent:
-            self._client.options["reconnect_time_wait"] = min(_backoff_s(self._absent), RECONNECT_MOST_S)
+            self._client.options["reconnect_time_wait"] = min(self._timings.backoff_s(self._absent), self._timings.reconnect_most_s)
             log.warning("nats_unreachable", attempt=self._absent, error=str(error) or type(error).__name__)
             self._absent += 1
         else:
@@ -306,7 +292,7 @@ class Bus:
     async def _on_reconnected(self) -> None:
         log.info("nats_reconnected")
         self._absent = 0
-        self._client.options["reconnect_time_wait"] = RECONNECT_S
+        self._client.options["reconnect_time_wait"] = self._timings.reconnect_s
         for pull in self._pulls:
             pull.forget()
 
@@ -326,7 +312,8 @@ class Bus:
         await self.patiently(lambda: self._declare_blobs(replicas))
         if blobs_bytes:
             await self.patiently(lambda: self._bound_blobs(blobs_bytes))
-        for slowest_s in (SLOWEST_CLOCK_S, SLOWEST_CLOCK_S, PUBLISH_TIMEOUT_S):  # a rough clock rather than this host's
+        most_s = self._timings.slowest_clock_s
+        for slowest_s in (most_s, most_s, self._timings.answer_timeout_s):  # a rough clock rather than this host's
             if await self.patiently(lambda slowest_s=slowest_s: self._read_clock(slowest_s)):
                 break
 
@@ -398,7 +385,7 @@ class Bus:
                 if self._client.is_closed:
                     raise Away("the connection to NATS is closed") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
-                await asyncio.sleep(_backoff_s(attempt))
+                await asyncio.sleep(self._timings.backoff_s(attempt))
 
     def blobs_context(self) -> JetStreamContext:
         """For `common.blobs`, the other half of this door."""
@@ -409,7 +396,7 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Away when the server did not confirm within PUBLISH_PATIENCE_S; Reject when it is too large.
+        Raises: Away when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
         """
         body = out.message.encode()
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: _trace.get() or _new_trace(), **out.headers}
@@ -424,17 +411,19 @@ class Bus:
             await pull.acknowledge()
         while True:
             try:
-                ack = await self._js.publish(subject, body, timeout=PUBLISH_TIMEOUT_S, headers={**headers, "Nats-Msg-Id": message_id})
+                ack = await self._js.publish(
+                    subject, body, timeout=self._timings.answer_timeout_s, headers={**headers, "Nats-Msg-Id": message_id}
+                )
                 metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
                 return ack.seq
             except (BadSubjectError, BadHeaderError) as error:
                 raise Reject(f"{subject} cannot be published: {error}") from None
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
-                if time.monotonic() - started > PUBLISH_PATIENCE_S:
+                if time.monotonic() - started > self._timings.publish_patience_s:
                     raise Away(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
-                await asyncio.sleep(_backoff_s(attempt))
+                await asyncio.sleep(self._timings.backoff_s(attempt))
 
     # --------------------------------------------------------------------------------------------------------- consume
 
@@ -488,6 +477,9 @@ class Bus:
                         except Exception as error:
                             if len(messages) == 1 and not isinstance(error, MarlaasError):
                                 log.exception("handler_failed", consumer=consumer.name)
+                            elif len(messages) > 1:
+                                reason = str(error) or type(error).__name__
+                                log.warning("handled_one_by_one", consumer=consumer.name, messages=len(messages), reason=reason)
                     for message in messages:
                         await self._handle(pull, message, _one_by_one(handler), None)
             finally:
@@ -498,7 +490,7 @@ class Bus:
     @asynccontextmanager
     async def _pulling(self, consumer: Consumer) -> AsyncGenerator["_Pull"]:
         await self.patiently(lambda: self._declare_consumer(consumer))
-        pull = _Pull(self._client, self._beats, consumer, lambda: self.patiently(lambda: self._declare_consumer(consumer)))
+        pull = _Pull(self._client, self._beats, self._timings, consumer, lambda: self.patiently(lambda: self._declare_consumer(consumer)))
         await pull.start()
         self._pulls.append(pull)
         try:
@@ -561,7 +553,7 @@ class Bus:
                     if delivery.attempt >= consumer.max_attempts:
                         await self._bury(pull, message, delivery, f"{type(error).__name__}: {error}")
                     else:
-                        await pull.again(message, delay_s=_backoff_s(delivery.attempt))
+                        await pull.again(message, delay_s=self._timings.backoff_s(delivery.attempt))
         finally:
             _trace.reset(trace)
             metrics.HANDLED.labels(consumer.stage, outcome).inc()
@@ -583,7 +575,7 @@ class Bus:
                 waits += 1
                 log.warning("server_away", reason=str(error), waits=waits)
                 notice_cancellation()
-                await asyncio.sleep(_backoff_s(waits))
+                await asyncio.sleep(self._timings.backoff_s(waits))
 
     async def _bury(self, pull: "_Pull", message: Msg, delivery: Delivery, reason: str) -> None:
         """Keep a message that cannot be handled, with the reason, where people and the scheduler see it."""
@@ -622,7 +614,9 @@ class Bus:
 
         async def subscribe() -> JetStreamContext.PushSubscription:
             config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
-            return await self._js.subscribe(subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=5.0, config=config)
+            return await self._js.subscribe(
+                subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=self._timings.idle_heartbeat_s, config=config
+            )
 
         subscription = await self.patiently(subscribe)
         try:
@@ -743,7 +737,7 @@ class Bus:
         return found
 
     async def _present(self, store: KeyValue, bucket: str, model: type[M]) -> list[M]:
-        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=READER_S)
+        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=self._timings.reader_s)
         found: list[M] = []
         try:
             async for entry in watcher:
@@ -802,8 +796,11 @@ class _Pull:
     nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nobody keeps alive.
     """
 
-    def __init__(self, client: Client, beats: Heartbeats, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, client: Client, beats: Heartbeats, timings: Timings, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]
+    ) -> None:
         self.consumer = consumer
+        self._timings = timings
         self._client = client
         self._beats = beats
         self._beat_s = consumer.ack_wait_s / BEATS_A_LEASE
@@ -839,7 +836,7 @@ class _Pull:
         self.ask_no_more()
         with suppress(NatsError, OSError, TimeoutError):
             if self._client.is_connected:
-                async with asyncio.timeout(LAST_WORD_S):
+                async with asyncio.timeout(self._timings.last_word_s):
                     await self._subscription.drain()  # what is on its way still comes, or it would wait for the end of its lease
             else:
                 await self._subscription.unsubscribe()
@@ -872,7 +869,7 @@ class _Pull:
                 return self.take()
             await self._ask(room())
             with suppress(TimeoutError):
-                async with asyncio.timeout(PULL_EXPIRES_S):
+                async with asyncio.timeout(self._timings.pull_expires_s):
                     await self._woken.wait()
             self._woken.clear()
 
@@ -884,7 +881,7 @@ class _Pull:
         return found
 
     async def _ask(self, room: int) -> None:
-        if time.monotonic() - self._asked_at > PULL_EXPIRES_S + LOST_PULL_S:
+        if time.monotonic() - self._asked_at > self._timings.pull_expires_s + self._timings.lost_pull_s:
             self._asked = 0
         wanted = room - self._asked
         # Not for each message that came: half of what there is room for is still asked for.
@@ -892,7 +889,7 @@ class _Pull:
             return
         self._asked += wanted
         self._asked_at = time.monotonic()
-        request = json.dumps({"batch": wanted, "expires": int(PULL_EXPIRES_S * 1e9)}).encode()
+        request = json.dumps({"batch": wanted, "expires": int(self._timings.pull_expires_s * 1e9)}).encode()
         with suppress(NatsError, OSError):
             await self._client.publish(self._next, request, reply=self._inbox)
 
@@ -1014,7 +1011,7 @@ def _identity(message: Msg) -> _Identity:
     return message.metadata.sequence.stream, message.metadata.timestamp
 
 
-async def _beating(url: str, name: str) -> Client:
+async def _beating(url: str, name: str, timings: Timings) -> Client:
     """A connection for heartbeats. The errors that it meets are those of the other connection, which reports them."""
 
     async def reported_elsewhere(_: Exception) -> None:
@@ -1024,11 +1021,11 @@ async def _beating(url: str, name: str) -> Client:
     await client.connect(
         _nodes(url),
         name=f"{name}-heartbeats",
-        connect_timeout=CONNECT_TIMEOUT_S,  # pyright: ignore[reportArgumentType]  # any number of seconds
+        connect_timeout=timings.connect_timeout_s,  # pyright: ignore[reportArgumentType]  # any number of seconds
         max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType]
-        ping_interval=PING_EVERY_S,  # pyright: ignore[reportArgumentType]
-        max_outstanding_pings=PINGS_UNANSWERED,
+        reconnect_time_wait=timings.reconnect_s,  # pyright: ignore[reportArgumentType]
+        ping_interval=timings.ping_every_s,  # pyright: ignore[reportArgumentType]
+        max_outstanding_pings=timings.pings_unanswered,
         error_cb=reported_elsewhere,
     )
     return client
@@ -1055,10 +1052,6 @@ def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
 def _new_trace() -> str:
     """A W3C trace context: everything that follows from one message shares it."""
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
-
-
-def _backoff_s(attempt: int) -> float:
-    return min(10.0, 0.2 * 2 ** min(attempt, 6)) * random.uniform(0.7, 1.3)
 
 
 def objection_to_address(url: str) -> str | None:

@@ -35,12 +35,13 @@ log = structlog.get_logger()
 class Database:
     """A pool of connections. Lost connections are replaced; a statement that met one raises Away."""
 
-    def __init__(self, engine: AsyncEngine, patience_s: float) -> None:
+    def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
         self._engine = engine
         self._patience_s = patience_s
+        self._cancel_s = cancel_s
 
     @classmethod
-    async def connect(cls, url: str, *, patience_s: float = PATIENCE_S) -> "Database":
+    async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
         """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
         engine = create_async_engine(url, pool_size=8, max_overflow=8)
         shown = make_url(url).render_as_string(hide_password=True)
@@ -50,7 +51,7 @@ class Database:
                 async with engine.connect() as connection:
                     revision = await _revision(connection)
                 if revision == expected_revision():
-                    return cls(engine, patience_s)
+                    return cls(engine, patience_s, cancel_s)
                 attempt += 1
                 log.error("schema_differs", url=shown, attempt=attempt, present=revision, needed=expected_revision(), correct=MIGRATE)
             except OperationalError as error:
@@ -112,7 +113,7 @@ class Database:
     async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
         """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
         patience_s = patience_s or self._patience_s
-        async with asyncio.timeout(patience_s + CANCEL_S), asyncio.timeout(patience_s):
+        async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
             yield
 
 

@@ -16,6 +16,7 @@ from nats.errors import Error as NatsError
 
 from common.bus import Bus
 from common.errors import Away
+from common.timings import Timings
 from marlaas import servers
 from marlaas.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
@@ -139,9 +140,13 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
         yield servers.nats_url(port)
 
 
+HASTY = Timings(first_backoff_s=0.02)
+"""What the tests' own connections wait."""
+
+
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    bus = await Bus.connect(nats_url, "test")
+    bus = await Bus.connect(nats_url, "test", timings=HASTY)
     await bus.declare()
     try:
         yield bus

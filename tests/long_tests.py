@@ -28,14 +28,10 @@ REASONS: dict[str, str] = {
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/env/test_service.py::test_task_that_hangs_in_workers_does_not_hold_up_another": "four calls hang until their limit",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
-    "tests/marlaas/test_client.py::test_what_happened_before_is_not_told_again_when_nats_restarts":
-        "a follower begins again after two missed heartbeats of the server",
     "tests/scheduler/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
         "four processes, of which two look twice, three seconds apart",
     "tests/scheduler/test_doctor.py::test_tests_of_the_rules_fail_for_every_rule_that_is_changed": "tries 400 mutants",
     "tests/scheduler/test_history.py::test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on": REDELIVERED,
-    "tests/scheduler/test_statement.py::test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was":
-        "psycopg waits for an answer to its cancelling, four times",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_taken_again_in_another_process_have_the_recorded_digests": "two processes load torch",

@@ -9,7 +9,7 @@ import structlog
 
 from env_svc.fairness import FairQueue
 from env_svc.hosted.configuration import Hosted
-from env_svc.hosted.process import Away, HostProcess
+from env_svc.hosted.process import DEFAULT, Away, HostProcess, HostTimings
 from env_svc.play import Outcome, failed
 from env_svc.ready import as_ready
 from env_svc.registry import check_argument
@@ -24,9 +24,9 @@ log = structlog.get_logger()
 class HostedEnvironment:
     """One environment with its processes."""
 
-    def __init__(self, name: str, hosted: Hosted) -> None:
+    def __init__(self, name: str, hosted: Hosted, timings: HostTimings) -> None:
         self.name = name
-        self._processes = [HostProcess(name, hosted) for _ in range(hosted.processes)]
+        self._processes = [HostProcess(name, hosted, timings) for _ in range(hosted.processes)]
         self._turns: _Turns | None = None
         """None until a process has told whether the environment computes."""
 
@@ -130,8 +130,8 @@ class _Turns:
 class Hosts:
     """What the player asks whether an environment runs elsewhere."""
 
-    def __init__(self, hosted: Mapping[str, Hosted]) -> None:
-        self._environments = {name: HostedEnvironment(name, one) for name, one in hosted.items()}
+    def __init__(self, hosted: Mapping[str, Hosted], timings: HostTimings = DEFAULT) -> None:
+        self._environments = {name: HostedEnvironment(name, one, timings) for name, one in hosted.items()}
 
     @property
     def families(self) -> list[str]:

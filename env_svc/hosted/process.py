@@ -10,6 +10,7 @@ import signal
 import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,18 +19,27 @@ from env_svc.hosted.configuration import Hosted
 from env_svc.play import Outcome, failed
 from env_svc.workers import Job
 
-START_TIMEOUT_S = 60.0
-CANCEL_GRACE_S = 5.0
-"""For a call that is not wanted any more to end; a process that does not heed is ended."""
-LOOKED_AT_EVERY_S = 0.5
-"""Whether a process is still there."""
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-"""Between attempts to start a process that dies at once."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the service's variables; passwords are in others."""
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class HostTimings:
+    """How long is waited for a host process, in seconds. Tests pass shorter values."""
+
+    start_timeout_s: float = 60.0
+    grace_s: float = 5.0
+    """For a cancelled call, or a process that was asked to end; a process that does not heed is killed."""
+    looked_at_every_s: float = 0.5
+    """Interval at which a process is looked for."""
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 30.0
+    """Between attempts to start a process that dies at once."""
+
+
+DEFAULT = HostTimings()
 
 
 class Away(Exception):
@@ -39,9 +49,10 @@ class Away(Exception):
 class HostProcess:
     """Calls go in, outcomes come out; many at once."""
 
-    def __init__(self, name: str, hosted: Hosted) -> None:
+    def __init__(self, name: str, hosted: Hosted, timings: HostTimings = DEFAULT) -> None:
         self._name = name
         self._hosted = hosted
+        self._timings = timings
         self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -126,7 +137,7 @@ class HostProcess:
             self._kill(process)
             return
         self._send({"cancel": number})
-        asyncio.get_running_loop().call_later(CANCEL_GRACE_S, self._kill_unless_answered, process, number)
+        asyncio.get_running_loop().call_later(self._timings.grace_s, self._kill_unless_answered, process, number)
 
     def _kill_unless_answered(self, process: Process | None, number: int) -> None:
         if number in self._waiting and process is self._process:
@@ -145,9 +156,9 @@ class HostProcess:
         Both are open as long as anything that it started holds them: `wait` and `_read` would not return.
         """
         while process.returncode is None:  # noqa: ASYNC110  asyncio offers no event for it
-            await asyncio.sleep(LOOKED_AT_EVERY_S)
+            await asyncio.sleep(self._timings.looked_at_every_s)
         self._kill(process)
-        await asyncio.sleep(CANCEL_GRACE_S)
+        await asyncio.sleep(self._timings.grace_s)
         process._transport.close()  # pyright: ignore  # one that has left its group was not killed; no public way closes the pipe
 
     async def _exit_status(self, process: Process) -> int:
@@ -156,7 +167,7 @@ class HostProcess:
         It is killed only where it does not end.
         """
         try:
-            async with asyncio.timeout(CANCEL_GRACE_S):
+            async with asyncio.timeout(self._timings.grace_s):
                 return await process.wait()
         except TimeoutError:
             self._kill(process)
@@ -171,7 +182,7 @@ class HostProcess:
             self._kill(self._process)
             await asyncio.wait([self._reading])
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
+        self._pause_s = min(self._timings.longest_pause_s, 2 * self._pause_s or self._timings.first_pause_s)
         self._not_before = time.monotonic() + self._pause_s
         variables = {name: os.environ[name] for name in INHERITED if name in os.environ} | self._hosted.variables
         argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
@@ -181,7 +192,7 @@ class HostProcess:
             raise Away(f"{self._hosted.python} cannot be run: {error.strerror}") from None
         try:
             assert process.stdout is not None
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(self._timings.start_timeout_s):
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
                 raise Away(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
@@ -241,7 +252,7 @@ class HostProcess:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            async with asyncio.timeout(CANCEL_GRACE_S):
+            async with asyncio.timeout(self._timings.grace_s):
                 await process.wait()
         except TimeoutError:
             self._kill(process)

@@ -9,6 +9,7 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Away, Reject
 from common.streams import Stream
+from common.timings import Timings
 from marlaas import servers
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually
@@ -111,9 +112,10 @@ async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus
 
 async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, large_folder: Path) -> None:
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
+        timings = Timings(answer_timeout_s=1.0, reconnect_s=0.1, first_backoff_s=0.1)
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
-            wire.bytes_per_s = 2e6
+            wire.bytes_per_s = 1.6e7
             storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", large_folder))
 
             async def half_stored() -> bool:

@@ -15,10 +15,11 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
-from common.bus import PUBLISH_TIMEOUT_S, Bus, Delivery, Handler, Outgoing, Slots
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
 from common.tasks import Tasks
+from common.timings import Timings
 from marlaas import servers
 from marlaas.servers import Command
 from tests.chaos.clock import Clocks
@@ -259,8 +260,8 @@ async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -
         await eventually(lambda: attempts == [2])
 
 
-async def test_shutdown_returns_what_has_only_just_come(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.bus.LAST_WORD_S", 60.0)
+async def test_shutdown_returns_what_has_only_just_come(bus: Bus, nats_url: str) -> None:
+    bus = await Bus.connect(nats_url, "patient", timings=Timings(last_word_s=60.0))
     sent, seen = 300, set[str]()
 
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -343,17 +344,16 @@ async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_w
     async def handler(deliveries: Sequence[Delivery]) -> None:
         lists.append((time.monotonic(), len(deliveries)))
 
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256, spacing_s=10.0))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256, spacing_s=2.0))
     try:
         await bus.publish(job("a"))
         await eventually(lambda: len(lists) == 1)
-        for task in "bcd":
-            await bus.publish(job(task))
+        await asyncio.gather(*(bus.publish(job(task)) for task in "bcd"))
         await eventually(lambda: sum(count for _, count in lists) == 4)
     finally:
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
-    assert lists[1][0] - lists[0][0] > 9.0
+    assert lists[1][0] - lists[0][0] > 1.8
     assert lists[1][1] == 3
 
 
@@ -449,7 +449,8 @@ def with_password(command: Command, password: str) -> Command:
 
 async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str, bus: Bus) -> None:
     async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
+        timings = Timings(connect_timeout_s=1.0, reconnect_s=0.1, ping_every_s=0.2)
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.silence()
             await eventually(lambda: not behind.is_connected)
@@ -466,7 +467,8 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
     await bus.put_value(streams.TASKS_BUCKET, "a", status)
     await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
     async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
-        behind, tasks = await Bus.connect(servers.nats_url(wire.port), "behind the wire"), Tasks()
+        timings, tasks = Timings(answer_timeout_s=0.5, first_backoff_s=0.05), Tasks()
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.silence()
             told = asyncio.gather(
@@ -474,7 +476,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
                 anext(aiter(behind.watch_values(streams.TASKS_BUCKET, TaskStatus))),
                 tasks.read(behind),
             )
-            finished, _ = await asyncio.wait([told], timeout=PUBLISH_TIMEOUT_S + 1)
+            finished, _ = await asyncio.wait([told], timeout=2 * timings.answer_timeout_s)
             assert not finished, "none of them gives up"
             wire.speak()
             await asyncio.wait_for(told, timeout=250)

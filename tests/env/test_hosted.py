@@ -18,12 +18,14 @@ from common.errors import Fatal
 from env_svc.contract import Reply
 from env_svc.hosted.configuration import Hosted, read_hosted
 from env_svc.hosted.hosts import Hosts
+from env_svc.hosted.process import HostTimings
 from env_svc.play import Call, Failed, Open, Opened, Outcome, Scored, Step
 from env_svc.player import Player
 from env_svc.workers import Workers
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[2]
+HASTY = HostTimings(grace_s=0.5, looked_at_every_s=0.1, first_pause_s=0.1)
 GUEST = """
 import asyncio, os, sys, time
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening
@@ -93,7 +95,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @asynccontextmanager
 async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -> AsyncIterator[Player]:
-    hosts = Hosts(hosted)
+    hosts = Hosts(hosted, HASTY)
     try:
         await hosts.start()
         yield Player(workers, timeout_s, hosts)
@@ -207,28 +209,28 @@ async def test_many_slow_calls_share_a_process(workers: Workers, python: str) ->
 
 
 async def test_call_that_takes_too_long_is_ended_alone(workers: Workers, python: str) -> None:
-    async with hosting(workers, 5.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
+    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
         late, fine = await play(player, [step("sleep 60"), step("word")])
-        assert "did not answer within 5 s" in reason(late)
+        assert "did not answer within 2 s" in reason(late)
         assert isinstance(fine, Scored)
         (after,) = await play(player, [step("word")])
         assert isinstance(after, Scored) and after.reward == fine.reward, "the process was not replaced"
 
 
 async def test_computing_environment_takes_one_call_a_process_and_is_replaced_when_it_hangs(workers: Workers, python: str) -> None:
-    async with hosting(workers, 5.0, guest=Hosted(python=python, environment="guest:ComputingGuest", processes=2)) as player:
+    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest", processes=2)) as player:
         hung, *fine = await play(player, [step("block 60"), *(step("block 0.01") for _ in range(6))])
-        assert "did not answer within 5 s" in reason(hung)
+        assert "did not answer within 2 s" in reason(hung)
         assert all(isinstance(outcome, Scored) for outcome in fine)
         (after,) = await play(player, [step("word")])
         assert isinstance(after, Scored)
 
 
 async def test_starting_again_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
-    slow = Hosted(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "6"})
-    async with hosting(workers, 5.0, guest=slow) as player:
+    slow = Hosted(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "1.2"})
+    async with hosting(workers, 1.0, guest=slow) as player:
         hung, after = await play(player, [step("block 60"), step("word")])
-        assert "did not answer within 5 s" in reason(hung)
+        assert "did not answer within 1 s" in reason(hung)
         assert isinstance(after, Scored)
 
 
@@ -255,7 +257,7 @@ async def test_end_of_a_process_is_noticed_though_what_it_started_holds_its_outp
 
 @pytest.mark.parametrize("end", ["die", "block 60"])
 async def test_what_a_process_has_started_ends_with_it(workers: Workers, python: str, end: str) -> None:
-    async with hosting(workers, 5.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
+    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
         (forked,) = await play(player, [step("fork 600")])
         assert isinstance(forked, Scored)
         await play(player, [step(end)])
@@ -264,9 +266,9 @@ async def test_what_a_process_has_started_ends_with_it(workers: Workers, python:
 
 
 async def test_one_process_that_computes_takes_one_call_whoever_asks(workers: Workers, python: str) -> None:
-    async with hosting(workers, 5.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
+    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
         (hung,), (fine,) = await asyncio.gather(play(player, [step("block 60")], task="one"), play(player, [step("word")], task="other"))
-        assert "did not answer within 5 s" in reason(hung)
+        assert "did not answer within 2 s" in reason(hung)
         assert isinstance(fine, Scored)
 
 

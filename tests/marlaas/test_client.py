@@ -12,6 +12,7 @@ from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import Event, ReplicaReport
 from common.spec import TASK_ID_PATTERN
+from common.timings import Timings
 from marlaas import servers
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
 from marlaas.sync import connect
@@ -162,15 +163,17 @@ async def test_same_without_asyncio(nats_url: str, scheduler: Answering, tmp_pat
 async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_path: Path) -> None:
     port = servers.free_port()
     command = servers.nats_command(tmp_path / "nats", port)
+    timings = Timings(reconnect_s=0.1, answer_timeout_s=1.0, first_backoff_s=0.1, idle_heartbeat_s=0.5)
     async with AsyncExitStack() as clients:
         with running(command, port, tmp_path / "nats.log"):
-            bus = await Bus.connect(servers.nats_url(port), "test")
+            bus = await Bus.connect(servers.nats_url(port), "test", timings=timings)
             clients.push_async_callback(bus.close)
             await bus.declare()
             for number in range(3):
                 await bus.publish(accepted(f"before-{number}"))
-            client = await clients.enter_async_context(Client.connect(servers.nats_url(port)))
-            told = client.watch()
+            follower = await Bus.connect(servers.nats_url(port), "follower", timings=timings)
+            clients.push_async_callback(follower.close)
+            told = Client(follower, servers.nats_url(port)).watch()
             first = asyncio.ensure_future(anext(aiter(told)))
             await eventually(lambda: is_followed(bus))
         with running(command, port, tmp_path / "nats.log"):

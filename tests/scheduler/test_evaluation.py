@@ -186,7 +186,7 @@ async def test_failed_attempts_count_neither_for_nor_against_the_version(bus: Bu
 async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 8}, evaluation={"every": 1, "prompts": 2}))
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 3}, evaluation={"every": 1, "prompts": 2}))
         await world.event("a", "finished")
         results = await told(world, "a")
         assert [one["failed_share"] for one in results] == [0.5, 0.5]
@@ -245,7 +245,7 @@ async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_u
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
         world.disturb()
-        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 1.5}, evaluation={"every": 1, "prompts": 1}))
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 0.8}, evaluation={"every": 1, "prompts": 1}))
         await world.event("a", "finished")
         assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
         asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]

@@ -12,6 +12,6 @@ from tests.chaos.proxy import Wire
 async def database_behind_wire(database_url: str, *, patience_s: float) -> AsyncIterator[tuple[Database, Wire]]:
     address, _, name = database_url.rpartition("/")
     async with Wire("silent", int(address.rpartition(":")[2])).listening() as wire:
-        database = await Database.connect(servers.database_url(wire.port, name), patience_s=patience_s)
+        database = await Database.connect(servers.database_url(wire.port, name), patience_s=patience_s, cancel_s=0.5)
         yield database, wire
         await database.close()
