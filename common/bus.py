@@ -66,6 +66,8 @@ OLDEST_SERVER = (2, 10)
 """Older servers ignore several consumer filters without a word."""
 AT_REST = 4.0
 """How many times longer than its work takes a handler that may wait lets its messages gather."""
+REST_MOST_S = 0.5
+"""Maximum pause of such a handler: one that took seconds because a server was away must not wait for many more."""
 ACKNOWLEDGE_WITHIN_S = 0.02
 """Until then acknowledgements share a packet with whatever else is sent: alone, one costs both sides as much as a message."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -448,9 +450,9 @@ class Bus:
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, most: int, spacing_s: float = 0.0) -> None:
         """Hand messages to `handler` in lists of `most` at most, one list at a time, until cancelled.
 
-        Lists begin at least `spacing_s` apart, or AT_REST times what the last one took where that is longer: nothing waits in a
-        quiet system, and in a busy one a list is longer, so that one transaction serves more. When a list fails, each of its
-        messages is tried by itself, so that a bad one harms no other.
+        Lists begin at least `spacing_s` apart, or AT_REST times what the last one took where that is longer (with a pause of
+        REST_MOST_S at most): nothing waits in a quiet system, and in a busy one a list is longer, so that one transaction serves more.
+        When a list fails, each of its messages is tried by itself, so that a bad one harms no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             tending = runners.create_task(pull.tend())
@@ -973,7 +975,7 @@ class _Pull:
 
 def spaced(spacing_s: float, took_s: float) -> float:
     """Seconds from the begin of a piece of work that took `took_s` to the next one's."""
-    return max(spacing_s, AT_REST * took_s) if spacing_s else 0.0
+    return max(spacing_s, min(AT_REST * took_s, took_s + REST_MOST_S)) if spacing_s else 0.0
 
 
 def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
-from common.bus import Bus, Delivery, Handler, Outgoing, Slots
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots, spaced
 from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
 from common.tasks import Tasks
@@ -336,6 +336,11 @@ async def test_no_more_messages_are_taken_than_there_are_slots(bus: Bus) -> None
 
         await eventually(gone)
     assert peak == 2
+
+
+def test_pause_of_a_handler_grows_with_its_work_and_not_with_an_outage_under_it() -> None:
+    assert (spaced(0.0, 5.0), spaced(0.03, 0.001), spaced(0.03, 0.1)) == (0.0, 0.03, 0.4)
+    assert spaced(0.03, 7.0) == 7.5
 
 
 async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_wait(bus: Bus) -> None:
