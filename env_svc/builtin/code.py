@@ -69,7 +69,8 @@ class Code(Environment[State]):
     async def step(self, state: State, reply: Reply) -> Turn[State]:
         tests, setup = _tests(state["tests"]), state["setup"]
         mark = secrets.token_hex(8)
-        asked = await self._sandbox.run(asking_program(written(reply.text), setup, tests, mark), self._bounds)
+        source = written(reply.text)
+        asked = await self._sandbox.run(asking_program(source, setup, tests, mark), self._bounds)
         values = returned(asked.output, mark)
         held: set[str] = set()
         if values:
@@ -77,7 +78,7 @@ class Code(Environment[State]):
             held = set(judged.output.split())
         passed = len(held & set(map(str, range(len(tests))))) / len(tests)
         if passed < 1:
-            refuse_unsupported(self._sandbox, asked.error, *raised(asked.output, mark))
+            refuse_unsupported(self._sandbox, source, asked.error, *raised(asked.output, mark))
         return Finish(float(passed == 1), {"passed": passed, "parsed": float("SyntaxError" not in asked.error)})
 
     async def gold(self, state: State) -> str | None:

@@ -24,8 +24,9 @@ def current(wanted_by: str) -> Sandbox:
     return _current
 
 
-def refuse_unsupported(sandbox: Sandbox, *errors: str) -> None:
-    """Raises: Unsupported where one of the errors that a program ended with is for want of something in the sandbox."""
-    for error in errors:
-        if error and (missing := sandbox.unsupported(error)) is not None:
-            raise Unsupported(f"the sandbox '{sandbox.name}' cannot run this program ({missing[:200]}); {WAY_OUT}")
+def refuse_unsupported(sandbox: Sandbox, source: str, *errors: str) -> None:
+    """Raises: Unsupported where a program ended with an error for want of something in the sandbox, or means something else there."""
+    missing = [found for error in errors if error and (found := sandbox.unsupported(error)) is not None]
+    for found in missing or [sandbox.differs(source)]:
+        if found is not None:
+            raise Unsupported(f"the sandbox '{sandbox.name}' cannot run this program ({found[:200]}); {WAY_OUT}")

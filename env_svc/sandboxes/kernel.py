@@ -16,6 +16,8 @@ Kind = Literal["namespaces", "landlock"]
 NOT_OFFERED = 38
 """ENOSYS, the error of a call that the kind `landlock` does not offer: nothing else gives it to a program."""
 
+PUBLIC = ("/etc/mime.types", "/etc/localtime", "/usr/share/zoneinfo")
+"""Files that modules of the standard library read where a machine has them, and that say nothing of it."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
@@ -209,7 +211,7 @@ def last_statements(kind: Kind, visible: list[str], scratch: str) -> str:
     """After its limits are set, right before the code."""
     if kind == "namespaces":
         return "keep_capabilities(0)\nfiltered(outside=False, own_signals_only=False)"
-    readable = [*LIBRARIES, *visible, "/dev/zero", "/dev/urandom"]
+    readable = [*LIBRARIES, *visible, "/dev/zero", "/dev/urandom", *PUBLIC]
     return (
         f"os.chdir({scratch!r})\nkeep_capabilities(kept)\n"
         f"version = restrict_files({readable!r}, [{scratch!r}, '/dev/null'])\n"

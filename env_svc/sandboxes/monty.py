@@ -2,21 +2,18 @@
 
 It runs in worker processes of its own, so that what crashes it crashes a worker. Half a millisecond for a run; no
 generators, few modules, no packages: for calculators and short programs, not for any program. What it lacks is told apart from what
-a program does wrong by the error's class and name (`unsupported`).
+a program does wrong by the error, or by the program itself (`monty_lacks.py`).
 """
 
 import asyncio
-import builtins
-import importlib
 import math
-import re
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
 import pydantic_monty as monty
 
 from common.errors import Fatal
+from env_svc.sandboxes import monty_lacks
 from env_svc.sandboxes.printed import LONGEST_ERROR, Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
 
@@ -78,7 +75,10 @@ class MontySandbox(Sandbox):
 
     def unsupported(self, error: str) -> str | None:
         last = error.strip().rpartition("\n")[2]
-        return last if any(lacks(last) for lacks in (_lacks_syntax, _lacks_module, _lacks_attribute, _lacks_name)) else None
+        return last if monty_lacks.lacks(last) else None
+
+    def differs(self, source: str) -> str | None:
+        return monty_lacks.differs(source)
 
     async def _started(self) -> monty.AsyncMonty:
         async with self._starting:
@@ -118,38 +118,3 @@ def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
     elif text.startswith("MemoryError") and ("limit exceeded" in text or "exceeded its memory limit" in text):  # by a value, by all
         stopped = "memory"
     return Ran(printed.output, error.display("traceback")[-LONGEST_ERROR:], stopped)
-
-
-# --------------------------------------------------------- what CPython has, and this interpreter says that there is not
-
-MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
-MISSING_ATTRIBUTE = re.compile(r"AttributeError: module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
-MISSING_IMPORT = re.compile(r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'.*")
-MISSING_METHOD = re.compile(r"AttributeError: (?:type object )?'(?P<type>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
-MISSING_NAME = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
-UNSUPPORTED_WORDS = ("not yet support", "not supported", "not implemented")
-
-
-def _lacks_syntax(error: str) -> bool:
-    kind, _, text = error.partition(": ")
-    return kind in ("NotImplementedError", "SyntaxError", "TypeError", "RuntimeError", "ValueError") and any(
-        words in text.lower() for words in UNSUPPORTED_WORDS
-    )
-
-
-def _lacks_module(error: str) -> bool:
-    found = MISSING_MODULE.fullmatch(error)
-    return found is not None and found["module"].partition(".")[0] in sys.stdlib_module_names
-
-
-def _lacks_attribute(error: str) -> bool:
-    if found := MISSING_ATTRIBUTE.fullmatch(error) or MISSING_IMPORT.fullmatch(error):
-        is_known = found["module"].partition(".")[0] in sys.stdlib_module_names
-        return is_known and hasattr(importlib.import_module(found["module"]), found["name"])
-    found = MISSING_METHOD.fullmatch(error)
-    return found is not None and hasattr(getattr(builtins, found["type"], None), found["name"])
-
-
-def _lacks_name(error: str) -> bool:
-    found = MISSING_NAME.fullmatch(error)
-    return found is not None and hasattr(builtins, found["name"])

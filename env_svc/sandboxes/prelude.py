@@ -24,9 +24,11 @@ if user:
 for name, most in limits.items():
     resource.setrlimit(getattr(resource, name), (most, most))
 #last
+main = sys.modules['__main__'] = type(sys)('__main__')
+main.__builtins__ = __builtins__
 os.write(1, b'\x06')
 try:
-    exec(compile(source, 'main.py', 'exec', dont_inherit=True), {'__name__': '__main__', '__builtins__': __builtins__})
+    exec(compile(source, 'main.py', 'exec', dont_inherit=True), main.__dict__)
 except Exception as error:
     import linecache, traceback
     linecache.cache['main.py'] = len(source), None, source.decode(errors='replace').splitlines(True), 'main.py'

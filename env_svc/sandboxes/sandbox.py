@@ -82,6 +82,10 @@ class Sandbox(ABC):
         """The line of an error that this sandbox, and not the program, is the cause of; None where the program is."""
         return None
 
+    def differs(self, source: str) -> str | None:  # noqa: ARG002 (CPython differs in nothing)
+        """What in a program means something else here than in CPython, without an error; None where nothing is known."""
+        return None
+
     @abstractmethod
     async def start(self) -> None:
         """Raises: Fatal when this machine cannot run it, with one line that says why."""

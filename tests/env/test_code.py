@@ -57,8 +57,26 @@ async def test_right_code_passes_all_tests_and_wrong_code_some(code: Code) -> No
         ("import heapq\ndef scaled(numbers):\n    return [4711 * n for n in numbers]", "No module named 'heapq'"),
         ("def scaled(numbers):\n    import heapq\n    return [4711 * n for n in numbers]", "No module named 'heapq'"),
         ("def scaled(numbers):\n    return list(memoryview(b''))", "name 'memoryview' is not defined"),
+        (
+            "class A:\n    def __ne__(self, other):\n        return False\ndef scaled(numbers):\n    return A() != 1",
+            "'__ne__' is not honoured",
+        ),
+        ("def scaled(numbers):\n    return next(4711 * n for n in numbers)", "'list' object is not an iterator"),
+        ("def scaled(numbers):\n    found = (4711 * n for n in numbers)\n    return [*found, *found]", "a generator expression is a list"),
+        ("def scaled(numbers):\n    return scaled.__doc__.x", "'function' object has no attribute '__doc__'"),
+        ("import collections.abc\ndef scaled(numbers):\n    return numbers", "'collections' is not a package"),
     ],
-    ids=["statement", "module", "module in the function", "builtin"],
+    ids=[
+        "statement",
+        "module",
+        "module in the function",
+        "builtin",
+        "special method",
+        "iterator",
+        "generator expression",
+        "special attribute",
+        "package",
+    ],
 )
 async def test_program_that_monty_cannot_run_is_void_and_not_wrong(source: str, missing: str) -> None:
     use(sandbox_of("monty"))
