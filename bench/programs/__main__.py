@@ -120,15 +120,17 @@ def summary(tally: Tally, programs: int, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("sandboxes", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("sandboxes", nargs="*", metavar="sandbox", help=", ".join(KINDS))
     parser.add_argument("--every", type=int, default=1, help="of so many programs one")
     parser.add_argument("--name", default="programs", help="of the JSON in bench/results")
     options = parser.parse_args()
+    if unknown := set(options.sandboxes) - set(KINDS):
+        parser.error(f"no sandbox {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     machine, programs = report.machine(), corpus.programs()[:: options.every]
     cases = cases_of(programs)
     runs = len(os.sched_getaffinity(0))
     found: dict[str, Any] = {}
-    for kind in options.sandboxes:
+    for kind in options.sandboxes or KINDS:
         began = time.perf_counter()
         tally = asyncio.run(grade(cases, started(kind, runs), runs))
         found[kind] = summary(tally, len(cases), time.perf_counter() - began)

@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -158,10 +159,13 @@ def _in_a_process(work: Callable[[Program], Case], program: Program) -> Case:
 
     def run() -> None:
         os.setsid()
-        try:
-            sending.send(work(program))
-        except ValueError as error:
-            sending.send(error)
+        with tempfile.TemporaryDirectory() as folder:  # for what a mutant writes
+            os.chdir(folder)
+            try:
+                sending.send(work(program))
+            except ValueError as error:
+                sending.send(error)
+            os.chdir("/")
         os._exit(0)  # without waiting for threads and processes that a mutant left
 
     process = context.Process(target=run)
