@@ -57,20 +57,20 @@ async def compare(database: Database, bus: Bus) -> str | None:
     return disagreement(relayed, mark, last_given)
 
 
-async def difference(database: Database, bus: Bus) -> str | None:
+async def difference(database: Database, bus: Bus, second_look_s: float = SECOND_LOOK_S) -> str | None:
     """As `compare`, believed only when it is found twice: a replica of a cluster may answer with what was a moment ago."""
     if await compare(database, bus) is None:
         return None
-    await asyncio.sleep(SECOND_LOOK_S)
+    await asyncio.sleep(second_look_s)
     return await compare(database, bus)
 
 
-async def wait_until_one(database: Database, bus: Bus) -> None:
+async def wait_until_one(database: Database, bus: Bus, *, second_look_s: float = SECOND_LOOK_S) -> None:
     """Returns once both stores are of one past; says what is wrong until then."""
     attempt = 0
     while True:
         try:
-            found = await difference(database, bus)
+            found = await difference(database, bus, second_look_s)
         except MarlaasError as error:
             found = None
             log.warning("history_unknown", attempt=attempt + 1, error=str(error))

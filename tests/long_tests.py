@@ -12,7 +12,6 @@ import pytest
 
 LONG_S = 8.0
 COMPUTES_S = 2 * LONG_S
-REDELIVERED = "a message of a process that died is delivered to another when its lease has passed"
 ELECTED = "a cluster elects a leader after each node that is killed"
 REASONS: dict[str, str] = {
     "tests/chaos/": "breaks a real stack for minutes",
@@ -31,7 +30,6 @@ REASONS: dict[str, str] = {
     "tests/scheduler/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
         "four processes, of which two look twice, three seconds apart",
     "tests/scheduler/test_doctor.py::test_tests_of_the_rules_fail_for_every_rule_that_is_changed": "tries 400 mutants",
-    "tests/scheduler/test_history.py::test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on": REDELIVERED,
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_taken_again_in_another_process_have_the_recorded_digests": "two processes load torch",

@@ -29,7 +29,7 @@ from scheduler_svc.queries import tasks as task_queries
 from scheduler_svc.queries.outbox import Relayed
 from scheduler_svc.relay import Relay
 from scheduler_svc.tables import tasks
-from tests.conftest import eventually, running
+from tests.conftest import HASTY, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 OURS = Relayed("ours", 7)
@@ -78,7 +78,7 @@ async def refuses_to_start(database_url: str, bus: Bus) -> str:
     database = await Database.connect(database_url)
     try:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(history.wait_until_one(database, bus), 0.5 + 2 * history.SECOND_LOOK_S)
+            await asyncio.wait_for(history.wait_until_one(database, bus, second_look_s=0.1), 1.0)
         found = await history.compare(database, bus)
         assert found is not None
         return found
@@ -171,7 +171,7 @@ async def test_task_whose_checkpoint_is_gone_is_paused_with_the_reason(bus: Bus,
 @asynccontextmanager
 async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
     with running(servers.nats_command(folder, port, sync="1s"), port, log):
-        bus = await Bus.connect(servers.nats_url(port), "test")
+        bus = await Bus.connect(servers.nats_url(port), "test", timings=HASTY)
         await bus.declare()
         try:
             yield bus
