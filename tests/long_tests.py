@@ -25,7 +25,6 @@ REASONS: dict[str, str] = {
         "the server is absent, there, and gone again, and the service tries at growing distances",
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
-    "tests/env/test_service.py::test_task_that_hangs_in_workers_does_not_hold_up_another": "four calls hang until their limit",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/scheduler/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
         "four processes, of which two look twice, three seconds apart",
