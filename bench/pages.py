@@ -1,5 +1,5 @@
-"""Writes the tables of docs/benchmarks.md and docs/learning.md from bench/results: `python -m bench.pages`. What is between the
-marks is made here."""
+"""Writes the tables of docs/benchmarks.md, docs/durability.md and docs/learning.md from bench/results: `python -m bench.pages`. What is
+between the marks is made here."""
 
 import json
 import re
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.recovery import chaos
 from bench.report import RESULTS, ROOT, median
 
-PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "learning.md")
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "durability.md", ROOT / "docs" / "learning.md")
 POLICIES = ("asynchronous", "synchronous", "sequential")
 
 Result = dict[str, Any]
@@ -328,6 +329,7 @@ TABLES: dict[str, Table] = {
     "shared-steps-cpu": shared_steps,
     "shared-steps-tiny": shared_steps,
     "trainer-overhead": outside_torch,
+    "recovery": chaos,
 }
 
 

@@ -2,8 +2,14 @@
 
 import json
 from pathlib import Path
+from random import Random
 
+from bench.recovery import chaos, fault
+from tests.chaos.clock import Clocks
+from tests.chaos.faults import kinds_for
+from tests.chaos.proxy import Wire
 from tests.chaos.report import Recovery, Report, by_kind, keep, summary, table
+from tests.chaos.target import SERVICES, Target
 
 
 def run(seed: int, *recoveries: Recovery) -> Report:
@@ -38,3 +44,26 @@ def test_runs_of_one_commit_gather_and_those_of_another_are_dropped(tmp_path: Pa
     assert sorted(one["seed"] for one in kept["runs"]) == [1, 2]
     assert kept["seconds"]["without_engine"] == {"times": 3, "p50": 3.0, "p90": 3.0, "max": 3.0}
     assert (kept["commit"], kept["date"]) == ("new", "2026-01-01")
+
+
+async def test_every_kind_of_fault_has_its_row_in_the_page(tmp_path: Path) -> None:
+    async def no_tasks() -> list[str]:
+        return []
+
+    wires = {name: Wire(name, 0) for name in (*(f"{service}-nats" for service in SERVICES), "scheduler-postgres")}
+    target = Target(tmp_path, "", Random(0), wires, Clocks(tmp_path), tmp_path, [])
+    kinds = [each.kind for each in kinds_for(target, no_tasks)]
+    assert len(kinds) > 55
+    rows = {kind: fault(kind) for kind in kinds}
+    assert (rows["crash env before_ack"], rows["throttle nats"]) == (rows["kill env"], rows["slow postgres"])
+    assert len(set(rows.values())) == 14
+
+
+def test_page_has_the_percentiles_of_all_runs(tmp_path: Path) -> None:
+    before: dict[str, object] = {"commit": "abc", "date": "2026-01-01", "machine": {"cores": 2, "load_before": 0.5}}
+    for seed, took_s in ((1, 3.0), (2, 5.0)):
+        keep(tmp_path / "chaos.json", run(seed, Recovery("kill env", took_s, None), Recovery("kill rollout-tiny", 9.0, 8.0)), before)
+    page = chaos(json.loads((tmp_path / "chaos.json").read_text()))
+    assert page.startswith("4 faults in 0 minutes, 2 runs with the seeds 1, 2: ")
+    assert "| environment service killed, crash points included | 2 | 5.0 | 5.0 | 5.0 |" in page
+    assert "**beyond the engine's own start** (limit: max 8) | 2 | 1.0 | 1.0 | 1.0 |" in page
