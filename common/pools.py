@@ -24,6 +24,9 @@ class Pool(BaseModel):
 
     model: str
     """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU. Optimizer states,
+    with masters of the adapter, are float32 in any case."""
     context_tokens: int = Field(default=2048, ge=32)
     """Longest trajectory, prompt included, that the engine takes."""
     max_rank: MaxRank = 16
@@ -40,6 +43,13 @@ class Pool(BaseModel):
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state takes at most so many steps again."""
+
+
+def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool) -> Literal["float32", "bfloat16"]:
+    """What a pool's `precision` is on a CPU, or on a GPU."""
+    if precision == "auto":
+        return "float32" if cpu else "bfloat16"
+    return precision
 
 
 Pools = dict[str, Pool]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.memory import GIB, MemoryEstimate, ModelShape, tokens_that_fit, train_memory
-from common.pools import Pool, Pools
+from common.pools import Pool, Pools, precision_on
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -30,7 +30,12 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     if estimate.total <= limit:
         return said
     fitting = tokens_that_fit(
-        shape, limit, rank=pool.max_rank, tokens=pool.train_tokens, precision="bfloat16" if has_gpu else "float32", on_cpu=not has_gpu
+        shape,
+        limit,
+        rank=pool.max_rank,
+        tokens=pool.train_tokens,
+        precision=precision_on(pool.precision, cpu=not has_gpu),
+        on_cpu=not has_gpu,
     )
     place = "are left to it on the GPU" if has_gpu else "are in this machine"
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
@@ -38,7 +43,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
 
 
 def _estimate(shape: ModelShape, pool: Pool, *, on_cpu: bool) -> MemoryEstimate:
-    precision = "float32" if on_cpu else "bfloat16"
+    precision = precision_on(pool.precision, cpu=on_cpu)
     return train_memory(shape, rank=pool.max_rank, tokens=pool.train_tokens, precision=precision, on_cpu=on_cpu)
 
 

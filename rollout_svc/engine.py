@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 import structlog
 
 from common.errors import Fatal, Reject
-from common.pools import MaxRank, Pool
+from common.pools import MaxRank, Pool, precision_on
 from common.spec import LORA_TARGETS
 from rollout_svc.engine_process import forking, prepare_environment
 
@@ -62,6 +62,7 @@ class EngineSettings:
     kv_cache_gib: float
     """On a CPU."""
     gpu_memory_share: float
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Device = "auto"
     cores: tuple[int, ...] = ()
     """Pins the engine, with a thread for each; empty: one thread, wherever the operating system puts it."""
@@ -77,6 +78,7 @@ class EngineSettings:
             max_rank=pool.max_rank,
             kv_cache_gib=pool.kv_cache_gib,
             gpu_memory_share=pool.gpu_memory_share,
+            precision=pool.precision,
             device=device,
             cores=cores,
         )
@@ -115,7 +117,7 @@ class Tolerance:
 
 
 EXACT = Tolerance(most=1e-3, mean=1e-3)
-"""For float32."""
+"""For float32 on a CPU."""
 ROUGH = Tolerance(most=1.0, mean=0.1)
 """For bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention give
 a single token 0.07 more or less on the tiny model. A wrong file or base model is told by the mean."""
@@ -131,8 +133,7 @@ class Engine:
         self._next_number = 1
         self.settings = settings
         self.is_cpu = cpu
-        self.canary_tolerance = EXACT if cpu else ROUGH
-        """Float32 on a CPU, bfloat16 elsewhere."""
+        self.canary_tolerance = EXACT if cpu and precision_on(settings.precision, cpu=cpu) == "float32" else ROUGH
         self.patience_s = CPU_PATIENCE_S if cpu else PATIENCE_S
         """Most that an answer may take before the engine counts as stuck."""
         self._is_stuck = False
@@ -351,7 +352,6 @@ def _arguments(settings: EngineSettings, *, cpu: bool) -> Any:
 
     if cpu:
         of_device: dict[str, Any] = {
-            "dtype": "float32",
             "block_size": CPU_BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
             "distributed_executor_backend": "uni",
@@ -361,9 +361,10 @@ def _arguments(settings: EngineSettings, *, cpu: bool) -> Any:
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
         }
     else:
-        of_device = {"dtype": "bfloat16", "gpu_memory_utilization": settings.gpu_memory_share}
+        of_device = {"gpu_memory_utilization": settings.gpu_memory_share}
     return AsyncEngineArgs(
         model=settings.model,
+        dtype=precision_on(settings.precision, cpu=cpu),
         max_model_len=settings.context_tokens,
         max_num_seqs=settings.sequences,
         skip_tokenizer_init=True,  # chat.py alone tokenizes

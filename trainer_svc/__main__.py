@@ -61,10 +61,9 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
     from trainer_svc.service import Trainer
 
     learner = await Learner.start(
-        pool.model,
+        pool,
         device=settings.device,
         threads=settings.threads,
-        budget_tokens=pool.train_tokens,
         most_together=settings.shared_steps,
     )
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))

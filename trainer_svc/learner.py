@@ -21,6 +21,7 @@ import torch
 
 from common.errors import Fatal, Reject
 from common.memory import train_memory
+from common.pools import Pool
 from common.spec import TaskSpec
 from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Group
@@ -61,17 +62,17 @@ class Learner:
         """Pieces of work that are queued or running."""
 
     @classmethod
-    async def start(cls, model: str, *, device: str, threads: int, budget_tokens: int, most_together: int = 1) -> "Learner":
-        """Load the base model. Raises: Fatal when it or the device cannot be used."""
+    async def start(cls, pool: Pool, *, device: str, threads: int, most_together: int = 1) -> "Learner":
+        """Load the pool's base model. Raises: Fatal when it or the device cannot be used."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
         def load() -> Policy:
             chosen = choose_device(device)
             prepare_torch(threads, chosen)
-            return Policy.load(model, chosen)
+            return Policy.load(pool.model, chosen, pool.precision)
 
         policy = await asyncio.get_running_loop().run_in_executor(thread, load)
-        return cls(policy, thread, budget_tokens=budget_tokens, most_together=most_together)
+        return cls(policy, thread, budget_tokens=pool.train_tokens, most_together=most_together)
 
     @property
     def vocabulary(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
 from common.memory import ModelShape
+from common.pools import precision_on
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
 from trainer_svc.attention import BRANCHING, calls
@@ -75,9 +76,9 @@ class Policy:
         self._check()
 
     @classmethod
-    def load(cls, folder_or_name: str, device: torch.device) -> "Policy":
-        """Base model in float32 on a CPU, bfloat16 on a GPU. Raises: Fatal when it cannot be loaded."""
-        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    def load(cls, folder_or_name: str, device: torch.device, precision: Literal["auto", "float32", "bfloat16"] = "auto") -> "Policy":
+        """Base model in the pool's precision. Raises: Fatal when it cannot be loaded."""
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision_on(precision, cpu=device.type == "cpu")]
         try:
             model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
         except (OSError, ValueError) as error:

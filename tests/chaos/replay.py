@@ -16,7 +16,7 @@ THREADS = 1
 async def replayed(nats_url: str, pool: str, tasks: Iterable[str]) -> tuple[int, list[str]]:
     """How many steps were taken again, from version 0 of each task on, and which versions came out otherwise."""
     offer = read_pools(POOLS)[pool]
-    learner = await Learner.start(offer.model, device="cpu", threads=THREADS, budget_tokens=offer.train_tokens)
+    learner = await Learner.start(offer, device="cpu", threads=THREADS)
     bus = await Bus.connect(nats_url, "chaos-replay")
     count, differing = 0, list[str]()
     try:

@@ -63,7 +63,7 @@ async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Name
     from trainer_svc.replay.steps import replay_all, replay_step
 
     pool = read_pools(settings.pools_file)[settings.pool]
-    learner = await Learner.start(pool.model, device=settings.device, threads=settings.threads, budget_tokens=pool.train_tokens)
+    learner = await Learner.start(pool, device=settings.device, threads=settings.threads)
     found: list[Compared] = []
     if options.step is not None:
         found.append(await replay_step(bus, learner, options.task, options.step))

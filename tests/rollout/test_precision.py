@@ -1,0 +1,23 @@
+"""A pool in bfloat16: engine and trainer agree about an adapter within the tolerance, and do not about another one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollout_svc.engine import ROUGH
+
+
+@pytest.mark.slow
+def test_canary_in_bfloat16_is_in_bounds_for_its_own_adapter_alone() -> None:
+    command = [sys.executable, "-m", "tests.rollout.precision"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["allowed"] == [ROUGH.most, ROUGH.mean]
+    for most, mean in found["own"].values():
+        assert 1e-4 < most < ROUGH.most / 2
+        assert mean < ROUGH.mean / 2
+    assert found["other"][1] > 2 * ROUGH.mean
