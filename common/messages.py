@@ -467,6 +467,7 @@ class Event(Message):
         "deleted",
         "pruned",
         "storage",
+        "warning",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}
@@ -526,6 +527,8 @@ class TaskStatus(Message):
     dead_letters: int = 0
     """Messages about the task that were given up, so far."""
     adapter: AdapterRef | None = None
+    warnings: dict[str, str] = {}
+    """That stand about the task, sentences by name; those of a task that has ended stood then."""
     submitted_s: float
     updated_s: float
 

@@ -67,7 +67,7 @@ def status_table(
         Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
         *more,
     ]
-    return listing(statuses, fields, lambda one: one.reason, width)
+    return listing(statuses, fields, _reason_of, width)
 
 
 def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
@@ -92,6 +92,7 @@ def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
         "pool": status.pool,
         "state": _coloured(status.state),
         "reason": status.reason or "-",
+        **{f"warning {name}": Text(sentence, style="yellow") for name, sentence in sorted(status.warnings.items())},
         "version": f"{status.version} of {status.steps}",
         "reward": _f(status.reward),
         "staleness": _f(status.staleness),
@@ -143,6 +144,12 @@ def summary_table(tasks: Sequence[Progress]) -> Table:
     return table
 
 
+def _reason_of(status: TaskStatus) -> str:
+    """Why the task is where it is, then the warnings that stand about it."""
+    warnings = [f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items())]
+    return "; ".join([*([status.reason] if status.reason else []), *warnings])
+
+
 def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
     """Every environment that some replica offers."""
     return sorted({name for report in replicas for name in report.environments})
@@ -158,6 +165,11 @@ def event_line(event: Event, now_s: float | None = None) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
     if event.event == "evaluation":
         return f"{clock} {event.task} {_evaluation(event.data)}"
+    if event.event == "warning":
+        said = f"warning {event.data.get('warning')}"
+        return (
+            f"{clock} {event.task} {said} is over" if event.data.get("over") else f"{clock} {event.task} {said}: {event.data.get('reason')}"
+        )
     if event.event != "step":
         reason = event.data.get("reasons") or event.data.get("reason") or event.data.get("subject") or ""
         return f"{clock} {event.task} {event.event}{f': {reason}' if reason else ''}"

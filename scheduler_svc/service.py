@@ -28,11 +28,13 @@ from scheduler_svc.queries.in_flight import work_in_flight
 from scheduler_svc.queries.tasks import Task
 from scheduler_svc.relay import Relay
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.stalls import warn_about_stalls
 from scheduler_svc.stretch import Seen, Stretch
 
 LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
 """Between looks at how full the blob store is."""
+STALLS_EVERY_S = 30.0
 SPACING_S = 0.03
 """Between transactions that settle scores, and between admissions: under load one serves many."""
 BEGIN_AT_ONCE = 4
@@ -71,6 +73,7 @@ class Scheduler:
             runners.create_task(self._cleaner.run())
             runners.create_task(self._look_for_lost_steps())
             runners.create_task(self._watch_store())
+            runners.create_task(self._look_for_stalls())
             for consumer, handler, most, spacing_s in (
                 (streams.SCHEDULER_JOBS, self.take_jobs, BEGIN_AT_ONCE, 0.0),
                 (streams.SCHEDULER_CHECKED, self.take_checks, BEGIN_AT_ONCE, 0.0),
@@ -187,6 +190,17 @@ class Scheduler:
             except Exception as error:
                 postponed("tick_postponed", error)
             await asyncio.sleep(STORE_EVERY_TICKS * self._settings.tick_s)
+
+    async def _look_for_stalls(self) -> None:
+        started = time.monotonic()
+        while True:
+            notice_cancellation()
+            await asyncio.sleep(STALLS_EVERY_S)
+            try:
+                if await warn_about_stalls(self._database, self._replicas.reports, running_s=time.monotonic() - started):
+                    self._relay.wake()
+            except Exception as error:
+                postponed("tick_postponed", error)
 
     async def look_at_clocks(self) -> None:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""

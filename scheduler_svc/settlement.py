@@ -14,7 +14,8 @@ from scheduler_svc import evaluating
 from scheduler_svc.dispatch import batch, take_place
 from scheduler_svc.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.evaluation import is_group
-from scheduler_svc.notices import announce, publish_status
+from scheduler_svc.health import WINDOW, warnings_of_steps
+from scheduler_svc.notices import announce, announce_warnings, publish_status
 from scheduler_svc.policy import Policy
 from scheduler_svc.queries import groups, ledger, steps, tasks
 from scheduler_svc.queries.evaluations import Outcome
@@ -148,6 +149,7 @@ async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, po
     step = await steps.finish_step(connection, updated)
     progress = progress.after(step)
     announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
+    task = await announce_warnings(connection, task, warnings_of_steps(*await steps.measured_steps(connection, task.id, WINDOW)))
     await evaluating.plan(connection, task)
     exhausted = await exhausted_budget(connection, task)
     if exhausted is not None:

@@ -91,6 +91,7 @@ tasks = Table(
     Column("group_tokens", Double),  # that a group is expected to take; absent until one was ready
     Column("booked_tokens", BigInteger, nullable=False, server_default=text("0")),  # all that the ledger has of it: a trigger's
     Column("sampled_tokens", BigInteger, nullable=False, server_default=text("0")),  # of those
+    Column("warnings", JSONB, nullable=False, server_default=text("'{}'")),  # that stand about it: sentences by name
     Column("start", JSONB),  # the adapter of version 0, where that is another task's
     Column("adapter", JSONB),
     Column("checkpoint", JSONB),

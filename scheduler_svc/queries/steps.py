@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from sqlalchemy import BigInteger, Integer, Row, Text, delete, func, literal, select, update
+from sqlalchemy import BigInteger, Double, Integer, Row, Text, delete, func, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, CheckpointRef, WeightUpdated, as_json, from_json
+from scheduler_svc.health import StepMetrics
 from scheduler_svc.queries.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.queries.statement import Statement
 from scheduler_svc.queries.tasks import Task
@@ -194,6 +195,25 @@ async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> St
         "with_tokens": updated.trained_tokens,
     }
     return StepSummary(*(await _FINISH.run(connection, about))[0])
+
+
+_measured = (
+    select(
+        steps.c.version,
+        *(steps.c.metrics[name].astext.cast(Double).label(name) for name in StepMetrics.__dataclass_fields__),
+    )
+    .where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
+    .limit(given("most", Integer))
+)
+_FIRST_MEASURED = Statement(_measured.order_by(steps.c.version))
+_LATEST_MEASURED = Statement(_measured.order_by(steps.c.version.desc()))
+
+
+async def measured_steps(connection: AsyncConnection, task: str, most: int) -> tuple[list[StepMetrics], list[StepMetrics]]:
+    """Of the task's first trained steps and of its latest, in order, what its health is judged by."""
+    about = {"of_task": task, "most": most}
+    first, latest = [await statement.run(connection, about) for statement in (_FIRST_MEASURED, _LATEST_MEASURED)]
+    return [StepMetrics(*row[1:]) for row in first], [StepMetrics(*row[1:]) for row in reversed(latest)]
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:

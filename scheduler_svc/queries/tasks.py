@@ -37,6 +37,8 @@ class Task:
     voided: int
     failures_in_a_row: int
     virtual_time: float
+    warnings: dict[str, str]
+    """That stand about the task: sentences by name (`health.py`)."""
     start: AdapterRef | None
     """Of version 0, where that is another task's."""
     adapter: AdapterRef | None
@@ -109,6 +111,7 @@ def _task(row: Any) -> Task:
         voided=row.voided,
         failures_in_a_row=row.failures_in_a_row,
         virtual_time=row.virtual_time,
+        warnings=row.warnings,
         start=from_json(AdapterRef, row.start) if row.start else None,
         adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
         checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
@@ -184,6 +187,11 @@ async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> set[s
     """Submitted tasks whose environment's family is not known yet."""
     statement = select(tasks.c.id).where(tasks.c.state == TaskState.SUBMITTED, tasks.c.family.is_(None))
     return set((await connection.execute(statement)).scalars())
+
+
+async def set_warnings(connection: AsyncConnection, task: str, warnings: Mapping[str, str]) -> None:
+    """Of a locked task, all that stand from now on."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(warnings=dict(warnings)))
 
 
 async def set_family(connection: AsyncConnection, task: str, family: str) -> None:

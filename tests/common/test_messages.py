@@ -104,7 +104,7 @@ def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
     assert sample.encode() == golden
 
 
-FREE = {"options", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy"}
+FREE = {"options", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings"}
 """Fields whose keys are anybody's; `SubmitTask.spec` is another."""
 
 

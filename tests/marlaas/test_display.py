@@ -3,9 +3,10 @@
 import io
 
 import pytest
+from pydantic import JsonValue
 from rich.console import Console, RenderableType
 
-from common.messages import TaskStatus
+from common.messages import Event, TaskStatus
 from marlaas import display
 from marlaas.client import Failure
 from marlaas.listing import MIN_REASON_WIDTH
@@ -66,3 +67,16 @@ def test_one_task_is_shown_with_all_of_its_reason() -> None:
     assert max(map(len, lines)) <= 80
     assert "".join(lines).count("FileNotFoundError") == 200
     assert any(line.split() == ["sampled", "tokens", "123,456"] for line in lines)
+
+
+def test_warning_that_stands_is_shown_where_the_reason_is() -> None:
+    warned = status("letters-872c122b").model_copy(update={"warnings": {"truncated": "all attempts ended at their limit"}})
+    assert "warning truncated: all attempts" in printed(display.status_table([warned], 200, now_s=3600.0), 200)[1]
+    assert "all attempts ended at their limit" in "\n".join(printed(display.task_table(warned), 200))
+
+
+@pytest.mark.parametrize(("over", "line"), [(False, "warning truncated: all attempts"), (True, "warning truncated is over")])
+def test_warning_is_a_line_of_watch(over: bool, line: str) -> None:
+    data: dict[str, JsonValue] = {"warning": "truncated", "reason": "all attempts", "over": over, "version": 3}
+    event = Event(tenant="acme", task="letters-1", event="warning", at_s=0.0, data=data)
+    assert display.event_line(event).endswith(f"letters-1 {line}")

@@ -5,7 +5,7 @@ Each answer can be withheld, repeated or made a failure, by the hooks of `Stages
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +66,7 @@ def scored(group: GroupContext, member: int, *, reward: float, failure: str | No
     return Outgoing(subject, message, f"{group.task}:{group.group}:{member}:scored", headers)
 
 
-def updated(batch: TrainBatch, since: int | None = None) -> Outgoing:
+def updated(batch: TrainBatch, since: int | None = None, metrics: Mapping[str, float] | None = None) -> Outgoing:
     """`since`: the checkpoint holds no state, and the step's batch is recorded."""
     version = batch.version + 1
     blob = BlobRef(name=f"{batch.task}/v{version}", size_bytes=1, sha256="0" * 64)
@@ -78,7 +78,7 @@ def updated(batch: TrainBatch, since: int | None = None) -> Outgoing:
         adapter=AdapterRef(task=batch.task, version=version, rank=8, blob=blob, canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")),
         checkpoint=CheckpointRef(name=f"{blob.name}/checkpoint", size_bytes=1, sha256="0" * 64, since=since),
         batch=None if since is None else BlobRef(name=f"{blob.name}/batch", size_bytes=1, sha256="0" * 64),
-        metrics={"loss": 0.1},
+        metrics={"loss": 0.1, **(metrics or {})},
         trained_tokens=7,
         started_s=time.time(),
         finished_s=time.time(),
@@ -97,6 +97,8 @@ class Stages:
     trains: bool = True
     since: Callable[[int], int | None] = lambda version: None
     """Of the checkpoint of each version."""
+    metrics: Callable[[int], Mapping[str, float]] = lambda version: {}
+    """That the trainer measures in the step to each version."""
     checks: list[CheckEnvironment] = field(default_factory=list)
     opened: list[GroupContext] = field(default_factory=list)
     batches: list[TrainBatch] = field(default_factory=list)
@@ -118,7 +120,7 @@ class Stages:
         batch = delivery.read(TrainBatch)
         self.batches.append(batch)
         if self.trains:
-            yield updated(batch, self.since(batch.version + 1))
+            yield updated(batch, self.since(batch.version + 1), self.metrics(batch.version + 1))
 
 
 @dataclass
