@@ -91,6 +91,7 @@ class HostProcess:
         self._stopping = True
         if self._starting is not None:
             self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self._end()
 
     async def ask(self, job: Job, position: int) -> Outcome:
@@ -209,6 +210,7 @@ class HostProcess:
             raise Away(f"its process says what is no answer: {error}") from None
         except BaseException:
             self._kill(process)
+            process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
             raise
         self._process = process
         self._reading = asyncio.ensure_future(self._read(process, process.stdout))
