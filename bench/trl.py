@@ -36,6 +36,8 @@ from marlaas.client import Client
 from marlaas.state import Stack
 
 HOME = ROOT / ".marlaas" / "bench-trl"
+TORCH = "torch==2.13.0"
+"""Installed apart, as in the Makefile."""
 REQUIREMENTS = ROOT / "requirements" / "bench-trl.txt"
 WORKLOADS: dict[str, dict[str, Any]] = {
     "single": {"turns": 1},
@@ -98,7 +100,8 @@ def installed() -> Path:
     if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
         print("installing TRL into an environment of its own", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(HOME)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)], check=True)
+        for what in ([TORCH], ["--require-hashes", "-r", str(REQUIREMENTS)]):
+            subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *what], check=True)
         stamp.write_text(REQUIREMENTS.read_text())
     return python
 
