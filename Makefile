@@ -6,6 +6,7 @@
 
 PYTHON ?= $(shell for one in python3.11 python3.12 python3.13 python3; do \
 	$$one -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$one && break; done)
+ANY_PYTHON := $(shell command -v python3 || echo false)
 TORCH_INDEX ?=
 KIND := $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo gpu || echo cpu)
 
@@ -21,7 +22,7 @@ PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
 install: $(STAMP)
 
 $(STAMP): Makefile pyproject.toml $(wildcard requirements/*.txt)
-	@test -n "$(PYTHON)" || { echo "marlaas needs Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/python || $(or $(PYTHON),$(ANY_PYTHON)) deploy/check_machine.py .
 	@echo "[1/5] .venv with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 ifeq ($(KIND),gpu)

@@ -11,11 +11,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import structlog
 
@@ -23,6 +23,8 @@ from marlaas import processes
 from marlaas.servers import HOST, Command, free_port
 from marlaas.state import Component, Condition, log_path
 
+LONGEST_EXCEPTION = 300
+"""Characters of what is said of one."""
 QUICK_DEATH_S = 15.0
 """A process that was ready for longer than this has proven itself: its deaths are counted anew."""
 FAILING_AFTER = 5
@@ -211,11 +213,18 @@ def last_words(path: Path, start: int = 0) -> str:
     if not lines:
         return "its log is empty"
     for line in reversed(lines):
-        with suppress(ValueError, AttributeError):
+        with suppress(ValueError, AttributeError, TypeError, KeyError):
             fields = json.loads(line)
             if fields.get("level") == "error" and "error" in fields:
                 return str(fields["error"])
+            if fields.get("exception"):
+                return raised(fields["exception"])
     return lines[-1]
+
+
+def raised(exception: Sequence[Mapping[str, Any]]) -> str:
+    """An exception as structlog writes it, without its frames: what was raised, then what caused that."""
+    return ", because of ".join(f"{one['exc_type']}: {one['exc_value']}"[:LONGEST_EXCEPTION] for one in exception)
 
 
 def tail(path: Path, lines: int, start: int = 0) -> list[str]:

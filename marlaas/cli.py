@@ -29,7 +29,6 @@ T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
 WIDTH_OF_A_PIPE = 100_000
 """Characters of a line where output is no terminal, or `--wide` asks for whole lines: nothing is cut off."""
-ROOT = Path(__file__).parent.parent
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -65,7 +64,7 @@ Wide = Annotated[bool, typer.Option("--wide", help="Print every column, and ever
 def up(
     data: Data = DEFAULT_DATA,
     pools: Annotated[
-        Path | None, typer.Option(help="Pools file; default: pools.toml here, or that of the checkout.", envvar="MARLAAS_POOLS_FILE")
+        Path | None, typer.Option(help="Pools file; default: pools.toml here, or the project's own.", envvar="MARLAAS_POOLS_FILE")
     ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
@@ -458,13 +457,16 @@ def pools(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(context: typer.Context) -> None:
     """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
+    from marlaas import shipped
     from marlaas.client import ClientError
 
-    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if "__main__" in path.read_text())
+    folder = shipped.CHECKOUT / "bench"
+    modules = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text()}
+    names = sorted(modules | {path.parent.name for path in folder.glob("*/__main__.py")})
     name, *options = context.args or [""]
     if name not in names:
         raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'they are in a checkout, and this is none'}")
-    os.chdir(ROOT)
+    os.chdir(shipped.CHECKOUT)
     os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
 
 
@@ -476,9 +478,10 @@ def demo(
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
 ) -> None:
     """Start a stack, train three tasks of three tenants at once on one base model, and show what they gained."""
+    from marlaas import shipped
     from marlaas.demo import run_demo
 
-    if not run_demo(_console(), data, ROOT / "examples", pools_file(), seed=seed, steps=steps, keep_running=keep_running):
+    if not run_demo(_console(), data, shipped.root() / "examples", pools_file(), seed=seed, steps=steps, keep_running=keep_running):
         raise typer.Exit(1)
 
 
@@ -486,9 +489,11 @@ def demo(
 
 
 def pools_file() -> Path:
-    """pools.toml of the current directory, or that of the checkout."""
-    here = Path("pools.toml")
-    return here if here.exists() or not (ROOT / "pools.toml").exists() else ROOT / "pools.toml"
+    """pools.toml of the current directory, or that which comes with the project."""
+    from marlaas import shipped
+
+    here, theirs = Path("pools.toml"), shipped.root() / "pools.toml"
+    return here if here.exists() or not theirs.exists() else theirs
 
 
 def _become(module: list[str], env: dict[str, str]) -> NoReturn:

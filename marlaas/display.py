@@ -35,7 +35,7 @@ def stack_table(stack: Stack, now_s: float | None = None) -> Table:
         pid = str(one.process.pid) if one.process else "-"
         lasting = "-" if one.condition == "waiting" else duration(now_s - one.since_s)
         took = f"took {one.took_s:.1f} s" if one.took_s is not None else ""
-        table.add_row(one.name, _coloured(one.condition), pid, lasting, str(one.restarts), one.detail or took)
+        table.add_row(one.name, _coloured(one.condition), pid, lasting, str(one.restarts), Text(one.detail or took))
     return table
 
 
@@ -44,7 +44,7 @@ def starting_table(stack: Stack, now_s: float) -> Table:
     table = Table.grid(padding=(0, 2))
     for one in stack.components:
         seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s
-        table.add_row(one.name, _coloured(one.condition), "" if seconds is None else f"{seconds:.1f} s", one.detail)
+        table.add_row(one.name, _coloured(one.condition), "" if seconds is None else f"{seconds:.1f} s", Text(one.detail))
     return table
 
 

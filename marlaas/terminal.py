@@ -49,5 +49,5 @@ class _Changes:
             if one.condition not in ("waiting", self._seen.get(one.name)):
                 took = f" after {one.took_s:.1f} s" if one.took_s is not None else ""
                 detail = f": {one.detail}" if one.detail else ""
-                self._console.print(f"{one.name}: {one.condition}{took}{detail}", soft_wrap=True, highlight=False)
+                self._console.print(f"{one.name}: {one.condition}{took}{detail}", soft_wrap=True, highlight=False, markup=False)
             self._seen[one.name] = one.condition

@@ -60,3 +60,10 @@ def test_image_has_what_its_service_asks_for_at_the_pins(part: str) -> None:
         assert requirement.specifier.contains(found[name]), line
     pins = written(FOLDER / "cpu.in")
     assert {name: version for name, version in found.items() if name in pins} == {name: pins[name] for name in found if name in pins}
+
+
+def test_extra_for_any_folder_has_vllms_pins() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    first, *pins = project["optional-dependencies"]["all-cpu"]
+    assert first.startswith("marlaas[")
+    assert pins == [line for line in (FOLDER / "vllm.in").read_text().splitlines() if not line.startswith("#")]

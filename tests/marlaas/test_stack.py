@@ -195,6 +195,11 @@ def test_failing_migrations_stop_the_start(data: Path) -> None:
         ("one\nRuntimeError: no such device\n\n", "RuntimeError: no such device"),
         ('{"level": "error", "event": "fatal", "error": "GPU is gone"}\nException ignored in: <function>\n', "GPU is gone"),
         ('{"level": "info", "event": "starting"}\nplain [text\n', "plain [text"),
+        (
+            '{"level": "error", "event": "crashed", "exception": [{"exc_type": "ValueError", "exc_value": "no size", "frames": [{}]}, '
+            '{"exc_type": "OSError", "exc_value": "gone", "frames": []}]}\n',
+            "ValueError: no size, because of OSError: gone",
+        ),
     ],
 )
 def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp_path: Path) -> None:

