@@ -77,6 +77,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m bench.quotes
 
 clean:
 	rm -rf .venv *.egg-info build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -22,8 +22,14 @@ def page(text: str, results: dict[str, Result], tables: dict[str, Table]) -> str
     for name, table in tables.items():
         if name in results:
             marks = re.compile(rf"(<!-- {name}: made by bench\.pages -->\n).*?(<!-- end -->)", re.DOTALL)
-            text = marks.sub(lambda found, name=name, table=table: found[1] + table(results[name]) + "\n" + found[2], text)
+            text = marks.sub(
+                lambda found, name=name, table=table: found[1] + _source(results[name]) + table(results[name]) + "\n" + found[2], text
+            )
     return text
+
+
+def _source(result: Result) -> str:
+    return f"Measured at {str(result['commit'])[:7]}, {result['date']}. " if result.get("commit") else ""
 
 
 def scaling(result: Result) -> str:

@@ -29,6 +29,10 @@ print(sorted(took)[len(took) // 2])
 """
 
 
+CODE = ("common", "env_svc", "marlaas", "migrations", "models/tiny", "pools.toml", "rollout_svc", "scheduler_svc", "trainer_svc")
+"""What a benchmark measures where it names no parts."""
+
+
 def machine() -> dict[str, object]:
     """What ran it, and how busy it was: call it before anything is measured."""
     return {
@@ -66,9 +70,14 @@ def stolen_share(before: Any, after: Any) -> float:
     return round(gone.get("steal", 0.0) / wanted, 3) if wanted > 0 else 0.0
 
 
-def write(name: str, result: dict[str, object]) -> Path:
-    """Keep `result` as bench/results/<name>.json, with how fast the machine is after it, and what others took meanwhile, too."""
-    result = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()} | result
+def write(name: str, result: dict[str, object], measures: Sequence[str] = CODE) -> Path:
+    """Keep `result` as bench/results/<name>.json, with commit, date, command, and how fast the machine is after it.
+
+    `measures`: paths whose change makes the numbers old (`bench.quotes`).
+    """
+    command = " ".join(["python", *sys.orig_argv[1:]])
+    source = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), "command": command, "measures": list(measures)}
+    result = source | result
     described = result.get("machine")
     if isinstance(described, dict) and "fixed_work_ms" in described:
         described["stolen_share"] = stolen_share(PROCESSOR_TIMES, psutil.cpu_times())
