@@ -8,8 +8,8 @@ with measured numbers ends with one of two marks:
 - `<!-- not kept -->`: of runs whose JSON was not kept. The check counts them.
 
 Measured numbers have decimals, a percent sign, × or at least three digits; smaller whole numbers are counts.
-Each JSON has `commit`, `date` and `machine`. What its `measures` lists may have changed since that commit, or git may not know the commit:
-then a paragraph or table that quotes it says "measured at COMMIT".
+Each JSON has `commit`, `date`, `machine` and `measures`. What `measures` lists may have changed since that commit, or git may not know the
+commit: then a paragraph or table that quotes it says "measured at COMMIT".
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any
 from bench.pages import PAGES, TABLES, page
 from bench.report import RESULTS, ROOT
 
-REQUIRED = ("commit", "date", "machine")
+REQUIRED = ("commit", "date", "machine", "measures")
 PARAGRAPHS = {"README.md": "Measured", "docs/benchmarks.md": None}
 """Pages whose paragraphs are checked; all of a page, or the section of that heading."""
 MARK = re.compile(r"<!-- (?:from: (?P<names>[^;]*?)(?:; given: (?P<given>.*?))?|(?P<unkept>not kept)) -->")
@@ -114,6 +114,7 @@ def _numbers_in(value: object) -> Iterator[float]:
     elif isinstance(value, str):
         yield from (float(re.sub(r"[, ]", "", found[1]) + (found[2] or "")) for found in NUMBER.finditer(value))
     elif isinstance(value, dict | list):
+        yield float(len(value))
         for one in value.values() if isinstance(value, dict) else value:
             yield from _numbers_in(one)
 

@@ -49,7 +49,7 @@ def test_broken_page_is_reported(pages: dict[str, str], results: dict[str, Resul
     assert complaint in "\n".join(complaints(broken(pages, page, old, new), results, changed))
 
 
-@pytest.mark.parametrize("key", ["commit", "date", "machine"])
+@pytest.mark.parametrize("key", ["commit", "date", "machine", "measures"])
 def test_result_without_where_it_is_from_is_reported(pages: dict[str, str], results: dict[str, Result], key: str) -> None:
     del results["soak"][key]
     assert complaints(pages, results, unchanged) == [f"bench/results/soak.json has no {key}"]
