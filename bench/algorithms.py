@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench import report
+from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import LORA_TARGETS, TaskSpec, parse_spec
 from env_svc.contract import Finish, Reply
 from env_svc.registry import AnyEnvironment, build
@@ -148,7 +150,7 @@ class Sampler:
         size, count = spec.algorithm.group_size, spec.algorithm.groups_per_step
         rows = range(version * count, (version + 1) * count)
         openings = [await environment.open(row, spec.seed) for row in rows]
-        prompts = [list(self._chat._first(tuple(opening.messages), "[]")) for opening in openings for _ in range(size)]
+        prompts = [self._prompt(opening.messages, spec) for opening in openings for _ in range(size)]
         replies = self._sampled(prompts, resident, torch.Generator().manual_seed(spec.seed * 100_003 + version))
         found: list[Group] = []
         for index, (row, opening) in enumerate(zip(rows, openings, strict=True)):
@@ -169,6 +171,10 @@ class Sampler:
                 )
             found.append(Group(row, staleness, tuple(members)))
         return found
+
+    def _prompt(self, messages: Sequence[ChatMessage], spec: TaskSpec) -> list[int]:
+        request = TurnRequest(member=0, turn=0, transcript=TokenRecord(), messages=list(messages), state=b"")
+        return self._chat.with_messages(request, spec.limits).ids_T().tolist()
 
     def _sampled(self, prompts: list[list[int]], resident: Resident, generator: torch.Generator) -> list[tuple[list[int], list[float]]]:
         """Of each prompt, padded on the left, the sampled ids and their log-probabilities at temperature 1."""

@@ -24,7 +24,7 @@ from env_svc.contract import ChatMessage, Continue, Environment, EnvironmentUnav
 from env_svc.tools.calls import without_thoughts
 
 Action = dict[str, JsonValue]
-FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 class State(TypedDict):
@@ -161,14 +161,7 @@ class OpenEnv(Environment[State]):
         text = without_thoughts(reply.text).strip()
         if self._action:
             return [{self._action: text}]
-        fenced = FENCED.search(text)
-        try:
-            action = json.loads(fenced[1] if fenced else text)
-        except ValueError:
-            action = None
-        if not isinstance(action, dict):
-            raise ValueError("reply with one JSON object and nothing else")
-        return [action]
+        return [action_in(text)]
 
     def _shown(self, observed: Observed) -> str:
         """What the policy is told of an observation. Raises: RuntimeError when the server does not say it."""
@@ -236,3 +229,15 @@ def _tool_answer(fields: dict[str, Any]) -> str:
 
 def _user(text: str) -> ChatMessage:
     return ChatMessage(role="user", content=text)
+
+
+def action_in(text: str) -> Action:
+    """The JSON object of a reply, in a fence or alone. Raises: ValueError, for the policy to read."""
+    fenced = FENCED.search(text)
+    try:
+        action = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        action = None
+    if not isinstance(action, dict):
+        raise ValueError("reply with one JSON object and nothing else")
+    return action

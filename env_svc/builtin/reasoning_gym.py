@@ -15,9 +15,8 @@ from typing import Any, TypedDict, get_type_hints
 
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
-from reasoning_gym.utils import extract_answer
 
-from env_svc.builtin.harmless import readable
+from env_svc.builtin.harmless import UNREADABLE, readable
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.options import Option, checked
 from env_svc.recent import Recent
@@ -27,6 +26,8 @@ ROWS = 2_000
 MOST_DATASETS = 16
 MOST_ENTRIES = 1_024
 """Kept per process: making an item takes from microseconds to seconds, and every member of a group needs it."""
+MAX_ANSWER_CHARS = 16 * 1024
+"""Maximum length of an answer that a scorer reads, beside twice that of the right one: some take longer than linear."""
 UNREPEATABLE = frozenset({"codeio"})
 """Data sets that give another item for the same row and seed: the answer travels with the state."""
 
@@ -81,9 +82,10 @@ class ReasoningGym(Environment[State]):
         entry = state["entry"] or self._entry(state["row"], state["seed"])
         if state["entry"] is None and _digest(entry) != state["digest"]:
             raise EnvironmentUnavailable("another replica asked another question for this row: versions of reasoning-gym differ")
-        answer = extract_answer(reply.text)
+        answer = answer_in(reply.text)
         dataset = self._made(state["seed"], state["row"] // ROWS)
-        return self._graded(dataset, entry, reply.text.strip() if answer is None else answer)
+        longest = max(MAX_ANSWER_CHARS, 2 * len(str(entry["answer"])))
+        return self._graded(dataset, entry, answer if len(answer) <= longest else UNREADABLE)
 
     async def gold(self, state: State) -> str | None:
         answer = (state["entry"] or self._entry(state["row"], state["seed"]))["answer"]
@@ -119,6 +121,17 @@ class ReasoningGym(Environment[State]):
             (self._dataset, self._key, seed, block),
             lambda: create_dataset(self._dataset, size=ROWS, seed=_block_seed(seed, block), **self._values),
         )
+
+
+def answer_in(text: str) -> str:
+    """What the last `<answer>…</answer>` of a reply holds, or all of it.
+
+    As reasoning-gym's own `extract_answer`, whose pattern scans the rest of the text for each tag that is not closed.
+    """
+    answer, position = text, 0
+    while (begins := text.find("<answer>", position)) >= 0 and (ends := text.find("</answer>", begins)) >= 0:
+        answer, position = text[begins + len("<answer>") : ends], ends
+    return answer.strip()
 
 
 @cache

@@ -12,8 +12,9 @@ that the policy can learn from.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
 from pydantic import JsonValue
@@ -25,7 +26,12 @@ Schema = dict[str, JsonValue]
 
 HOW = 'write <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+PARAMETER = re.compile(r"<parameter=([^<>\s]{1,128})>|</parameter>")
+"""Either end of a parameter. One scan finds both: a pattern of the whole would scan the rest of the text for each that is not closed."""
+MAX_PARSED_CHARS = 256 * 1024
+"""Maximum length of the end of a reply in which calls are found."""
+MAX_CALLS = 256
+"""Maximum number of calls that are read of one reply; a task allows fewer."""
 LONGEST_QUOTE = 40
 """Characters of what the policy wrote that a complaint repeats."""
 
@@ -38,10 +44,11 @@ class Malformed:
 
 
 def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malformed]:
-    """The calls in `text`, in their order. `tools`: every tool of the episode, by name."""
+    """At most MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: every tool of the episode, by name."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
-    spoken = without_thoughts(text)
-    return [_sayable(_call(found, tools, tags)) for found in _pattern(tuple(tags)).finditer(spoken)]
+    spoken = without_thoughts(text)[-MAX_PARSED_CHARS:]
+    found = islice(_pattern(tuple(tags)).finditer(spoken), MAX_CALLS)
+    return [_sayable(_call(one, tools, tags)) for one in found]
 
 
 def text_parameter(schema: Schema) -> str | None:
@@ -119,7 +126,18 @@ def _from_json(body: str) -> ToolCall | Malformed:
 
 def _from_function(name: str, body: str, tools: Mapping[str, Schema]) -> ToolCall:
     properties = cast("dict[str, Schema]", tools.get(name, {}).get("properties", {}))
-    return ToolCall(name, {key: _value(value, properties.get(key, {})) for key, value in PARAMETER.findall(body)})
+    return ToolCall(name, {key: _value(value, properties.get(key, {})) for key, value in _parameters(body)})
+
+
+def _parameters(body: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each parameter that is closed; what looks like one inside another is its text."""
+    opened: re.Match[str] | None = None
+    for end in PARAMETER.finditer(body):
+        if opened is None:
+            opened = end if end[1] else None
+        elif not end[1]:
+            yield opened[1], body[opened.end() : end.start()].removeprefix("\n").removesuffix("\n")
+            opened = None
 
 
 def _value(text: str, schema: Schema) -> JsonValue:
