@@ -47,7 +47,7 @@ def chaos(result: dict[str, Any]) -> str:
         f" {counts['steps']} steps, of which {counts['replayed_steps']} were taken once more with equal digests. {voids} groups ran out of"
         f" time and were sampled once more; {deaths} processes died at the crash point that was armed in them."
         f" Doctor: {runs[-1]['doctor']}."
-        f" Measured at {result['commit']} on {result['date']}; {result['machine']['cores']} cores, load before each run: {loads}.",
+        f" {result['machine']['cores']} cores, load before each run: {loads}.",
         "",
         "| fault | times | p50, s | p90, s | max, s |",
         "|---|---|---|---|---|",
