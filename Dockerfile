@@ -15,7 +15,7 @@ WORKDIR /srv/marlaas
 ENV PIP_PYTHON=/opt/marlaas/bin/python HOME=/tmp HF_HOME=/var/lib/marlaas/models \
     MARLAAS_HTTP_HOST=0.0.0.0 MARLAAS_HTTP_PORT=8080 MARLAAS_POOLS_FILE=/srv/marlaas/pools.toml MARLAAS_DATA_DIR=/tmp/marlaas
 EXPOSE 8080
-HEALTHCHECK --interval=5s --timeout=5s --retries=3 --start-period=120s CMD ["python", "-I", "/srv/marlaas/healthcheck.py"]
+HEALTHCHECK --interval=10s --timeout=5s --retries=3 --start-period=120s CMD ["python", "-I", "-S", "/srv/marlaas/healthcheck.py"]
 
 # ---- the code, built once; each image copies it over its own dependencies
 FROM base AS code

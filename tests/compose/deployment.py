@@ -8,6 +8,7 @@ import subprocess
 import time
 import uuid
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from marlaas import servers
@@ -118,6 +119,11 @@ class Deployment:
         fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
         text = self.run(["docker", "exec", container, "python", "-c", fetch])
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+    def check_times_s(self, container: str) -> list[float]:
+        """When the latest health checks of a container began, which Docker keeps five of."""
+        log = json.loads(self.run(["docker", "inspect", "--format", "{{json .State.Health.Log}}", container]))
+        return [datetime.fromisoformat(f"{check['Start'][:19]}+00:00").timestamp() for check in log]
 
     def remove(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")

@@ -105,6 +105,15 @@ def test_scheduler_and_environments_have_small_images(deployment: Deployment) ->
         assert deployment.compose("exec", "-T", service, "python", "-c", probe).strip() == "[]"
 
 
+@pytest.mark.parametrize("service", ["nats", "postgres", *SERVICES])
+def test_health_is_checked_every_ten_seconds_at_most(deployment: Deployment, service: str) -> None:
+    """Each check starts processes, which took most of an idle deployment's processor time when there was one every 2 s."""
+    container = deployment.containers(service)[0]
+    until(lambda: len(deployment.check_times_s(container)) >= 3, 60, lambda: "fewer than three health checks")
+    *_, before, last = deployment.check_times_s(container)
+    assert last - before >= 9
+
+
 def test_task_survives_a_kill_of_every_service_and_a_second_sampler(deployment: Deployment, tmp_path: Path) -> None:
     job = Job(deployment, tmp_path, "killed", steps=40)
     job.advance()
