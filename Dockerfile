@@ -17,9 +17,12 @@ ENV PIP_PYTHON=/opt/marlaas/bin/python HOME=/tmp HF_HOME=/var/lib/marlaas/models
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --retries=3 --start-period=120s CMD ["python", "-I", "-S", "/srv/marlaas/healthcheck.py"]
 
-# ---- the code, built once; each image copies it over its own dependencies
+# ---- the code, built once; each image copies it over its own dependencies. The files that its wheel brings besides are copied by those
+# ---- images that need them, to /srv/marlaas.
 FROM base AS code
-COPY pyproject.toml ./
+COPY pyproject.toml README.md LICENSE pools.toml ./
+COPY examples examples
+COPY models models
 COPY common common
 COPY scheduler_svc scheduler_svc
 COPY env_svc env_svc
@@ -27,7 +30,7 @@ COPY rollout_svc rollout_svc
 COPY trainer_svc trainer_svc
 COPY marlaas marlaas
 COPY migrations migrations
-RUN pip install -q --no-deps .
+RUN pip install -q --no-deps . && rm -r /opt/marlaas/share/marlaas
 
 # ---- scheduler
 FROM base AS scheduler-needs
