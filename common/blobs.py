@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import structlog
 from nats.errors import Error as NatsError
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
@@ -35,13 +36,19 @@ CHUNK_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 1024 * 1024
 """Up to here a blob of one chunk is read as one message."""
 FETCH_TIMEOUT_S = 120.0
-"""nats-py's `get` waits for ever when the connection breaks under it."""
+"""nats-py's `get` waits for ever when the connection breaks under it. A large blob has longer (`fetch_timeout_s`)."""
+SLOWEST_BYTES_PER_S = 1024 * 1024
+"""At which a blob is still fetched."""
+LARGE_BYTES = 64 * 1024 * 1024
+"""From here on a log line says that a blob is being fetched."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
 """Of a blob that a step made."""
 FULL = frozenset({10023, 10047, 10077})
 """JetStream's error codes for a store, or a stream, that takes no more bytes."""
 ROOM = "free some with `marlaas prune` or `marlaas delete TASK`, or give NATS more: docs/operations.md, Storage"
 """The way out of a full store; what waits for it goes on by itself."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,10 @@ class Blobs:
         if not await self._is_whole(info):
             raise Reject(_in_part(ref))
         packed = io.BytesIO()
-        async with asyncio.timeout(FETCH_TIMEOUT_S):
+        timeout_s = fetch_timeout_s(info.size or 0)
+        if (info.size or 0) >= LARGE_BYTES:
+            log.info("fetching", blob=ref.name, bytes=info.size, timeout_s=timeout_s)
+        async with asyncio.timeout(timeout_s):
             await store.get(ref.name, writeinto=packed)
         return packed.getvalue()
 
@@ -208,6 +218,11 @@ class Blobs:
     async def _chunks(self, place: str) -> dict[str, int]:
         found = await self._js.stream_info(STREAM_NAME, subjects_filter=f"$O.{BLOBS_BUCKET}.C.{place}")
         return found.state.subjects or {}
+
+
+def fetch_timeout_s(size_bytes: int) -> float:
+    """Seconds that the fetch of a blob may take."""
+    return FETCH_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
 
 
 def folder_ref(prefix: str, folder: Path) -> BlobRef:

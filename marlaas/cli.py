@@ -69,6 +69,12 @@ def up(
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
+    start_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--start-timeout-s", min=1, help="For all to be ready; a large model loads for long.", envvar="MARLAAS_START_TIMEOUT_S"
+        ),
+    ] = 600.0,
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
     from common.pools import read_pools
@@ -80,7 +86,7 @@ def up(
         _say(line)
     starting = stack.start(plan, end_with_parent=foreground)
     try:
-        state = terminal.show_start(_console(), starting)
+        state = terminal.show_start(_console(), starting, start_timeout_s)
         for sandbox in display.sandboxes(_asked(data, state.nats_url, lambda client: client.replicas())):
             _say(f"code that policies write runs in {sandbox}")
         _say(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")

@@ -172,7 +172,9 @@ def wait_until_ready(starting: Starting, tell: Callable[[Stack], None], timeout_
         if time.monotonic() > deadline:
             late = [component.name for component in stack.components if component.condition != "ready"] if stack else ["supervisor"]
             stop(data)
-            raise StackError(f"not ready after {timeout_s:.0f} s: {', '.join(late)}; see {data / 'logs'}")
+            raise StackError(
+                f"not ready after {timeout_s:.0f} s: {', '.join(late)}; see {data / 'logs'}; `marlaas up --start-timeout-s` allows more"
+            )
         time.sleep(0.1)
 
 

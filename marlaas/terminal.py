@@ -15,12 +15,12 @@ from marlaas.state import Stack
 REDRAWS_PER_S = 4
 
 
-def show_start(console: Console, starting: Starting) -> Stack:
+def show_start(console: Console, starting: Starting, timeout_s: float = stack.START_TIMEOUT_S) -> Stack:
     """Show each component from starting to ready; returns the running stack. Raises: as `wait_until_ready`."""
     if not console.is_terminal:
-        return stack.wait_until_ready(starting, _Changes(console).tell)
+        return stack.wait_until_ready(starting, _Changes(console).tell, timeout_s)
     with Live(console=console, refresh_per_second=REDRAWS_PER_S) as live:
-        return stack.wait_until_ready(starting, lambda state: live.update(display.starting_table(state, time.time())))
+        return stack.wait_until_ready(starting, lambda state: live.update(display.starting_table(state, time.time())), timeout_s)
 
 
 async def show_tasks(console: Console, tasks: list[Progress], events: AsyncIterator[Event]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.blobs import Blobs
+from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
 from common.errors import Away, Reject
 from common.streams import Stream
@@ -133,3 +133,8 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
             assert [(blob.name, blob.is_whole) for blob in await Blobs(bus).listed()] == [(ref.name, True)]
         finally:
             await behind.close()
+
+
+def test_large_blob_may_take_longer() -> None:
+    assert fetch_timeout_s(1024) == pytest.approx(120, abs=0.1)
+    assert fetch_timeout_s(2 * 2**30) == 120 + 2048

@@ -95,6 +95,12 @@ def test_cold_start_is_ready_in_time_and_as_hardened_as_it_says(deployment: Depl
         assert deployment.run(["docker", "inspect", "--format", "{{.HostConfig.ReadonlyRootfs}}", container]).strip() == "true"
 
 
+def test_programs_of_policies_run_in_cpython(deployment: Deployment) -> None:
+    """In a container without namespaces, too."""
+    [chosen] = [line for line in deployment.compose("logs", "--no-color", "env").splitlines() if "sandbox_chosen" in line]
+    assert '"sandbox": "confined"' in chosen
+
+
 def test_scheduler_and_environments_have_small_images(deployment: Deployment) -> None:
     base = int(deployment.run(["docker", "image", "inspect", "--format", "{{.Size}}", "python:3.11-slim"]))
     for service in ("scheduler", "env"):

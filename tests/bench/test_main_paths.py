@@ -1,0 +1,56 @@
+"""Every benchmark runs from end to end, cut small: its numbers are of no use, and that it still works is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL: dict[str, str] = {
+    "agentic": "--tasks 2 --runs 1 --steps 1 --groups 1 --size 2",
+    "algorithms": "--steps 1 --seeds 0",
+    "calculator": "--steps 1 --seeds 0",
+    "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
+    "environments": "--episodes 160 --turns 2",
+    "gpu": "--small --parts trainer",
+    "isolation": "--steps 1 --seeds 0",
+    "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
+    "memory": "--model small --tokens 512 --precision float32",
+    "oversubmission": "--places 2 --times 2",
+    "sandboxes": "confined",
+    "scaling": "--tasks 2 --runs 1 --steps 1",
+    "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
+    "slow_tools": "--steps 1 --environment 0.1",
+    "soak": "--minutes 0.2",
+    "stack": "--steps 1 --tasks 1",
+    "trainer_overhead": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
+    "trainer_step": "--groups 1 --size 2",
+    "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
+    "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
+}
+TESTED_ELSEWHERE = {"grading", "pages", "programs", "quotes"}
+"""By `test_grading.py`, `test_programs.py` and `test_quotes.py`, the last two also by `make check`."""
+
+NOT_RUN = {"trl_task"}
+"""Is started by `bench.trl` in TRL's own environment, which takes minutes to install."""
+
+
+def runnable() -> set[str]:
+    modules = {path.stem for path in (ROOT / "bench").glob("*.py") if 'if __name__ == "__main__"' in path.read_text()}
+    return modules | {path.parent.name for path in (ROOT / "bench").glob("*/__main__.py")}
+
+
+def test_every_benchmark_is_here() -> None:
+    assert set(SMALL) | TESTED_ELSEWHERE | NOT_RUN == runnable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_benchmark_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"bench.{name}", *SMALL[name].split()]
+    env = {**os.environ, "BENCH_RESULTS": str(tmp_path)}
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
+    assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-1000:]
+    assert found.stdout.strip() or list(tmp_path.glob("*.json"))
