@@ -16,7 +16,7 @@ LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
 
-.PHONY: install requirements demo test test-slow test-compose test-chaos chaos check clean
+.PHONY: install requirements demo test test-slow test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -59,6 +59,17 @@ test: install
 # The tests marked slow, which `make test` leaves out.
 test-slow: install
 	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)
+
+# The adapters of verifiers and OpenEnv, with the real packages, each in an environment of its own.
+GUESTS := verifiers openenv
+test-adapters: install $(GUESTS:%=.venv/guests/%/.installed)
+	VERIFIERS_PYTHON=$(CURDIR)/.venv/guests/verifiers/bin/python OPENENV_PYTHON=$(CURDIR)/.venv/guests/openenv/bin/python \
+	$(BIN)/python -m pytest -n $(WORKERS) tests/env/test_verifiers.py tests/env/test_openenv.py
+
+.venv/guests/%/.installed: requirements/guests/%.txt
+	$(BIN)/python -m venv --clear .venv/guests/$*
+	.venv/guests/$*/bin/python -m pip --disable-pip-version-check install -q --no-deps --require-hashes -r $<
+	touch $@
 
 # Breaks a real stack again and again, for some minutes; options: make chaos CHAOS="--faults 44 --seed 7"
 chaos: install

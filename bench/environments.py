@@ -186,6 +186,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1000, help="at once")
     parser.add_argument("--turns", type=int, default=5, help="of each")
     options = parser.parse_args()
+    if options.episodes * options.turns <= 2 * WARM_UP_TURNS:
+        parser.error(f"--episodes times --turns must be above {2 * WARM_UP_TURNS}: the first {WARM_UP_TURNS} turns are not counted")
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         port = servers.free_port()
         command = servers.nats_command(Path(folder) / "nats", port)

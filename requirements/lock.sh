@@ -2,6 +2,7 @@
 # Makes the lists with hashes, of all files of each release, from what is written by hand: `make requirements`, a few seconds.
 #
 #   NAME.txt         the pins of NAME.in, as they stand: what is not listed is left out on purpose. Of gpu and bench-trl all they ask for
+#   guests/NAME.txt  what an environment of its own has, in which other frameworks' environments run
 #   images/PART.txt  what one image needs: the extra of that name in pyproject.toml and all that it asks for, at the pins of cpu.in
 #
 # A new version is written into a .in file by hand; then this makes the rest, or says what contradicts.
@@ -21,3 +22,5 @@ compile pyproject.toml --extra trainer "${pins[@]}" "${cpu[@]}" --output-file re
 compile pyproject.toml --extra rollout requirements/vllm.in "${pins[@]}" "${cpu[@]}" --output-file requirements/images/rollout.txt
 compile pyproject.toml --extra trainer "${pins[@]}" --constraint requirements/gpu.in --output-file requirements/images/trainer-gpu.txt
 compile pyproject.toml --extra rollout requirements/gpu.in "${pins[@]}" --output-file requirements/images/rollout-gpu.txt
+compile pyproject.toml --extra verifiers --output-file requirements/guests/verifiers.txt
+compile requirements/guests/openenv.in --output-file requirements/guests/openenv.txt
