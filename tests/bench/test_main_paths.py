@@ -15,6 +15,7 @@ SMALL: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "environments": "--episodes 160 --turns 2",
     "gpu": "--small --parts steps",
+    "greedy": "--prompts 4",
     "isolation": "--steps 1 --seeds 0",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",

@@ -1,0 +1,80 @@
+"""What the demo's tasks gain without sampling: `python -m bench.greedy [--adapters .marlaas/demo/adapters]`.
+
+Rewards of the demo are of sampled attempts. A policy that only became sharper earns more of them and knows nothing new, so here each
+prompt is answered twice by the tiny base model, and by the adapters of a demo where they are named: with the most likely token
+each time (greedy), and with one sampled attempt at temperature 1. In float32 with transformers and PEFT; rows that no demo trains on.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bench import report
+from common.spec import TaskSpec
+from env_svc.contract import Finish, Opening, Reply
+from env_svc.registry import AnyEnvironment, build
+from marlaas.demo import demo_tasks
+
+MODEL = report.ROOT / "models" / "tiny"
+FIRST_ROW = 1_000_000
+AT_ONCE = 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--prompts", type=int, default=1024, help="of each task")
+    parser.add_argument("--adapters", type=Path, help="folder of a demo's adapters, one for each task")
+    parser.add_argument("--name", default="greedy", help="of the JSON in bench/results")
+    options = parser.parse_args()
+    machine = report.machine()
+    found = {spec.name: measured(spec, options.prompts, options.adapters) for spec in demo_tasks(report.ROOT / "examples", 0, None)}
+    for task, rewards in found.items():
+        print(task, rewards)
+    report.write(options.name, {"machine": machine, "prompts": options.prompts, "tasks": found}, ["env_svc", "models/tiny", "examples"])
+
+
+def measured(spec: TaskSpec, prompts: int, adapters: Path | None) -> dict[str, float]:
+    """Mean rewards of one task, by who answers and how."""
+    environment = build(spec.environment.name, dict(spec.environment.options))
+    model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    found = {f"version_0_{way}": asyncio.run(reward(model, environment, spec, prompts, way)) for way in ("greedy", "sampled")}
+    if adapters is not None:
+        model = PeftModel.from_pretrained(model, str(adapters / spec.name)).eval()
+        found |= {f"trained_{way}": asyncio.run(reward(model, environment, spec, prompts, way)) for way in ("greedy", "sampled")}
+    return found
+
+
+async def reward(model: Any, environment: AnyEnvironment, spec: TaskSpec, prompts: int, way: str) -> float:
+    """The mean over `prompts` rows, to four digits."""
+    openings = [await environment.open(FIRST_ROW + row, spec.seed) for row in range(prompts)]
+    torch.manual_seed(spec.seed)
+    rewards: list[float] = []
+    for first in range(0, prompts, AT_ONCE):
+        some = openings[first : first + AT_ONCE]
+        for opening, text in zip(some, replies(model, some, spec, greedy=way == "greedy"), strict=True):
+            turn = await environment.step(opening.state, Reply(text))
+            assert isinstance(turn, Finish)
+            rewards.append(turn.reward)
+    return round(fmean(rewards), 4)
+
+
+def replies(model: Any, openings: list[Opening[Any]], spec: TaskSpec, *, greedy: bool) -> list[str]:
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
+    chats = [[message.model_dump(exclude_none=True) for message in opening.messages] for opening in openings]
+    texts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
+    given = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+    with torch.no_grad():
+        ids = model.generate(
+            **given, max_new_tokens=spec.sampling.max_tokens, do_sample=not greedy, temperature=None if greedy else 1.0, top_k=0
+        )
+    return [str(text) for text in tokenizer.batch_decode(ids[:, given["input_ids"].shape[1] :], skip_special_tokens=True)]
+
+
+if __name__ == "__main__":
+    main()
