@@ -793,7 +793,7 @@ _Identity = tuple[int, datetime]
 
 
 class _Pull:
-    """Asks a consumer for messages, as many as there is room for, and has those in hand kept alive until they are acknowledged.
+    """Asks a consumer for messages, as many as there is room for, and has those under work kept alive until they are acknowledged.
 
     nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nobody keeps alive.
     """

@@ -1,4 +1,4 @@
-"""Heartbeats for messages in hand, sent by a thread on a connection of its own.
+"""Heartbeats for messages under work, sent by a thread on a connection of its own.
 
 A handler may block the event loop for longer than a lease lasts (a garbage collection, a large checkpoint, a busy machine).
 Its messages must not go to another replica then, and they must go there soon when this process has died. So leases are short
