@@ -444,6 +444,7 @@ SOUND_STORES: list[tuple[str, Breaking, Depth]] = [
     (messages.ANNOUNCED, lose_the_announcements_of_an_ended_task, AT_REST),
     (messages.WEIGHTS, announce_what_is_none_and_what_is_anothers, AT_REST),
     (messages.LETTERS, fail_to_read_a_letter_and_to_record_another, AT_REST),
+    (messages.DELETED, delete_a_task, AT_REST),
     (stored.DAMAGED, change_a_digest, SHALLOW),
     (stored.DAMAGED, lose_an_adapter, AT_REST),
     (stored.ORPHANS, leave_a_blob_of_a_step_taken_twice, PATIENT),

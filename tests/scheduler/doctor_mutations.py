@@ -72,6 +72,10 @@ class Tally:
     caught: int = 0
     survived: list[Mutant] = field(default_factory=list)
 
+    @property
+    def made(self) -> int:
+        return self.caught + len(self.survived)
+
 
 # ------------------------------------------------------------------------------------------------------ rules in SQL
 
@@ -181,6 +185,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_weights": [messages.WEIGHTS, messages.ANNOUNCED],
     "_update": [messages.WEIGHTS],
     "_statuses": [messages.STATUS],
+    "_deleted": [messages.DELETED],
     "_letters": [messages.LETTERS],
     "_is_readable": [messages.LETTERS],
     "examine_blobs": [stored.MISSING, stored.ORPHANS, stored.DAMAGED],
@@ -323,13 +328,15 @@ async def every_mutant(made: Finished, folder: Path) -> dict[str, Tally]:
 
 
 def unexpected(tallies: dict[str, Tally]) -> list[str]:
-    return [f"{rule}: {one.change}" for rule, tally in tallies.items() for one in tally.survived if (rule, one.change) not in EQUIVALENT]
+    """Mutants that no test notices, and rules of which none was made."""
+    unnoticed = [f"{rule}: {one.change}" for rule, tally in tallies.items() for one in tally.survived if (rule, one.change) not in EQUIVALENT]
+    return unnoticed + [f"{rule}: no mutant; is its function in RULES_OF?" for rule, tally in tallies.items() if not tally.made]
 
 
 def table(tallies: dict[str, Tally]) -> str:
     lines = ["| rule | mutants | noticed | equivalent |", "| --- | ---: | ---: | ---: |"]
     for rule, tally in tallies.items():
-        lines.append(f"| {rule} | {tally.caught + len(tally.survived)} | {tally.caught} | {len(tally.survived)} |")
+        lines.append(f"| {rule} | {tally.made} | {tally.caught} | {len(tally.survived)} |")
     caught, survived = (sum(counts) for counts in zip(*((t.caught, len(t.survived)) for t in tallies.values()), strict=True))
     return "\n".join([*lines, f"| all {len(tallies)} | {caught + survived} | {caught} | {survived} |"])
 
