@@ -329,7 +329,8 @@ async def every_mutant(made: Finished, folder: Path) -> dict[str, Tally]:
 
 def unexpected(tallies: dict[str, Tally]) -> list[str]:
     """Mutants that no test notices, and rules of which none was made."""
-    unnoticed = [f"{rule}: {one.change}" for rule, tally in tallies.items() for one in tally.survived if (rule, one.change) not in EQUIVALENT]
+    survived = [(rule, one.change) for rule, tally in tallies.items() for one in tally.survived]
+    unnoticed = [f"{rule}: {change}" for rule, change in survived if (rule, change) not in EQUIVALENT]
     return unnoticed + [f"{rule}: no mutant; is its function in RULES_OF?" for rule, tally in tallies.items() if not tally.made]
 
 
