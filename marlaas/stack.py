@@ -92,12 +92,16 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _rollout_env(pool: str, share: Share) -> dict[str, str]:
-    return {"MARLAAS_ROLLOUT_POOL": pool, "MARLAAS_ROLLOUT_CORES": _core_list(share.rollout)}
+    return {"MARLAAS_ROLLOUT_POOL": pool, "MARLAAS_ROLLOUT_CORES": _core_list(share.rollout)} | _device_env(share.rollout_gpu)
 
 
 def _trainer_env(pool: str, share: Share) -> dict[str, str]:
     threads = {"MARLAAS_TRAINER_THREADS": str(len(share.trainer))} if share.trainer else {}
-    return {"MARLAAS_TRAINER_POOL": pool, "MARLAAS_TRAINER_CORES": _core_list(share.trainer)} | threads
+    return {"MARLAAS_TRAINER_POOL": pool, "MARLAAS_TRAINER_CORES": _core_list(share.trainer)} | threads | _device_env(share.trainer_gpu)
+
+
+def _device_env(gpu: str) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
 
 
 def _core_list(cores: tuple[int, ...]) -> str:

@@ -25,10 +25,8 @@ import structlog
 from common.errors import Fatal, Reject
 from common.pools import MaxRank, Pool, precision_on
 from common.spec import LORA_TARGETS
-from rollout_svc.engine_process import forking, prepare_environment
+from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
 
-OLDEST_VLLM = (0, 26)
-"""Older ones may sample a running request under another's adapter when one is loaded meanwhile (vLLM issue 47724)."""
 CPU_BLOCK_TOKENS = 16
 """vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu_attention`."""
 CPU_STEP_TOKENS = 4096
@@ -318,8 +316,8 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for as long as it takes."""
     import torch
 
-    cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
-    if settings.device == "cuda" and not torch.cuda.is_available():
+    cpu = settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+    if settings.device == "cuda" and not has_cuda():
         raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
     threads = len(settings.cores) or 1
     prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads)
@@ -329,8 +327,7 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.abstract import Executor
 
-    if (0, 0) < tuple(vllm.__version_tuple__[:2]) < OLDEST_VLLM:  # (0, 0): built from a source tree
-        raise Fatal(f"vLLM {vllm.__version__} can mix adapters up; {'.'.join(map(str, OLDEST_VLLM))} or newer is needed")
+    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]))
     if current_platform.is_cpu() != cpu:
         raise Fatal(
             f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "

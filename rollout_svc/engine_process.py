@@ -5,7 +5,7 @@ child does not repeat it: measured on two busy cores, 38 s until the first token
 of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
 A fork copies more than it should, so the child first lets go of what belongs to its parent.
 
-On a GPU vLLM decides by itself.
+On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork.
 """
 
 import ctypes
@@ -14,8 +14,17 @@ import signal
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
+import structlog
+
+from common.errors import Fatal
+
+OLDEST_VLLM = (0, 26)
+"""Older ones may sample a running request under another's adapter when one is loaded meanwhile (vLLM issue 47724)."""
+NEWEST_VLLM = (0, 32)
+"""That was run."""
 PR_SET_PDEATHSIG = 1
 _starting = False
+log = structlog.get_logger()
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
@@ -28,7 +37,9 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
     }
     if offline:
         chosen["HF_HUB_OFFLINE"] = "1"
-    if cpu:
+    if not cpu:
+        chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    else:
         chosen |= {
             # The model runs in the engine's process, not in a worker of its own.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -37,6 +48,22 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
             "OMP_NUM_THREADS": str(threads),
         }
     os.environ.update(chosen)
+
+
+def has_cuda() -> bool:
+    """Whether torch finds a GPU. Asks the driver only: a process that has opened CUDA can fork no engine that uses it."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def check_version(name: str, version: tuple[int | str, ...]) -> None:
+    """Raises: Fatal for a vLLM that is too old. A newer one than was tried is allowed, and said: every adapter has a canary."""
+    if (0, 0) < version < OLDEST_VLLM:  # (0, 0): built from a source tree
+        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, OLDEST_VLLM))} or newer is needed")
+    if version > NEWEST_VLLM:
+        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, NEWEST_VLLM)))
 
 
 @contextmanager

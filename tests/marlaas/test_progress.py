@@ -8,7 +8,6 @@ from pydantic import JsonValue
 from common.messages import Event
 from common.spec import parse_spec
 from marlaas import display, plots
-from marlaas.placement import Machine, Share, shares
 from marlaas.progress import Progress, sparkline
 from tests.marlaas.conftest import SPEC, step_data
 
@@ -86,17 +85,3 @@ def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["reward.png", "staleness.png", "timeline.png"]
     plots.draw_metrics([progress(20), progress(0)], {"loss": "loss", "missing": "in no step"}, tmp_path / "metrics.png")
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in [*paths, tmp_path / "metrics.png"])
-
-
-@pytest.mark.parametrize(
-    ("machine", "pools", "expected"),
-    [
-        (Machine((0, 1), False), 1, [Share((0,), (1,))]),
-        (Machine((0,), False), 1, [Share((0,), (0,))]),
-        (Machine((4, 5, 6, 7), False), 2, [Share((4,), (5,)), Share((6,), (7,))]),
-        (Machine(tuple(range(8)), False), 1, [Share((0, 1, 2, 3), (4, 5, 6, 7))]),
-        (Machine((0, 1), True), 1, [Share()]),
-    ],
-)
-def test_sampling_and_training_get_cores_of_their_own(machine: Machine, pools: int, expected: list[Share]) -> None:
-    assert shares(machine, pools) == expected

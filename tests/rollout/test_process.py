@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from common.errors import Fatal
 from common.settings import Settings
+from rollout_svc.engine_process import check_version, has_cuda, prepare_environment
 from rollout_svc.settings import RolloutSettings
 from tests.rollout.conftest import HERE
 
@@ -51,3 +53,24 @@ def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch)
     assert [read(cores).cores for cores in ("", "0", "0,1", "0,2-4")] == [(), (0,), (0, 1), (0, 2, 3, 4)]  # pyright: ignore
     with pytest.raises(Fatal, match="MARLAAS_ROLLOUT_CORES"):
         read("first")
+
+
+def test_vllm_that_is_too_old_is_refused_and_one_that_is_new_is_said() -> None:
+    with pytest.raises(Fatal, match=r"vLLM 0\.25\.3 can mix adapters up; 0\.26 or newer is needed"):
+        check_version("0.25.3", (0, 25))
+    with capture_logs() as said:
+        check_version("0.26.0", (0, 26))
+        check_version("0.32.1", (0, 32))
+        check_version("0.0.0+source", (0, 0))
+        assert said == []
+        check_version("0.33.0", (0, 33))
+    assert said == [{"event": "vllm_untried", "log_level": "warning", "version": "0.33.0", "newest_tried": "0.32"}]
+
+
+def test_looking_for_a_gpu_opens_none_and_its_processes_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    has_cuda()
+    assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    prepare_environment(cpu=False, offline=True, threads=1)
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ

@@ -1,0 +1,59 @@
+"""Which cores and which GPUs the processes of a stack are given."""
+
+from pathlib import Path
+
+import pytest
+
+from marlaas import placement
+from marlaas.placement import Machine, Share, gpus, shares
+from marlaas.stack import make_plan
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("machine", "pools", "expected"),
+    [
+        (Machine((0, 1)), 1, [Share((0,), (1,))]),
+        (Machine((0,)), 1, [Share((0,), (0,))]),
+        (Machine((4, 5, 6, 7)), 2, [Share((4,), (5,)), Share((6,), (7,))]),
+        (Machine(tuple(range(8))), 1, [Share((0, 1, 2, 3), (4, 5, 6, 7))]),
+        (Machine((0, 1), ("0",)), 2, [Share(), Share()]),
+        (Machine((0, 1), ("0", "3")), 1, [Share(rollout_gpu="0", trainer_gpu="3")]),
+        (Machine((0, 1), ("0", "1", "2")), 2, [Share(rollout_gpu="0", trainer_gpu="1"), Share(rollout_gpu="2", trainer_gpu="0")]),
+    ],
+)
+def test_sampling_and_training_get_cores_or_gpus_of_their_own(machine: Machine, pools: int, expected: list[Share]) -> None:
+    assert shares(machine, pools) == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "visible", "expected"),
+    [
+        ("GPU 0: A\nGPU 1: A\n", None, ("0", "1")),
+        ("GPU 0: A\nGPU 1: A\n", "1", ("1",)),
+        ("GPU 0: A\nGPU 1: A\n", "GPU-7f, GPU-a0", ("GPU-7f", "GPU-a0")),
+        ("GPU 0: A\n", "", ()),
+        ("GPU 0: A\n", "-1", ()),
+        ("No devices were found\n", "0", ()),
+    ],
+)
+def test_gpus_are_those_that_answer_and_are_allowed(
+    listed: str, visible: str | None, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus() == expected
+
+
+def test_each_process_of_a_stack_is_given_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1), ("0", "1")))
+    services = {service.name: service.env for service in make_plan(tmp_path, ROOT / "pools.toml").services}
+    given = {name: env.get("CUDA_VISIBLE_DEVICES") for name, env in services.items()}
+    assert given == {"scheduler": None, "env": None, "rollout-tiny": "0", "trainer-tiny": "1"}
