@@ -16,28 +16,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from bench import report
+from bench.models import MODELS, random_model
 from bench.report import ROOT
 from common.memory import ModelShape, Precision, train_memory
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
     from trainer_svc.batch import Group
 
-QWEN3_0_6B = {
-    "model_type": "qwen3",
-    "num_hidden_layers": 28,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": True,
-}
-SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
-MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL}
 SIZES = (512, 1024, 2048, 4096, 8192)
 ROW_TOKENS = 512
 ATTEMPTS = 8
@@ -128,25 +115,6 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "measured_share": round(peak / estimate.total, 3),
         **found,
     }
-
-
-def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.device") -> "PreTrainedModel":
-    """The model with random weights, without a second copy on the way."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from trainer_svc.attention import BRANCHING
-
-    made = Qwen3Config(**config, max_position_embeddings=40_960)
-    made._attn_implementation = BRANCHING
-    torch.manual_seed(0)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            return Qwen3ForCausalLM(made)
-    finally:
-        torch.set_default_dtype(default)
 
 
 def made_groups(vocabulary: int, tokens: int, *, shared: bool) -> "list[Group]":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.models import QWEN3_0_6B, random_model
 from bench.report import RESULTS, load_now, machine, write
 from bench.trainer_step import Lengths, make_groups
 
@@ -214,20 +215,7 @@ def load(args: argparse.Namespace) -> "Policy":
     prepare_torch(args.threads, device)
     if args.model or args.device == "cpu":
         return Policy.load(args.model or str(ROOT / "models/tiny"), device)
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    with torch.device(device):
-        config = Qwen3Config(
-            vocab_size=151_936,
-            hidden_size=1024,
-            intermediate_size=3072,
-            num_hidden_layers=28,
-            num_attention_heads=16,
-            num_key_value_heads=8,
-            head_dim=128,
-            tie_word_embeddings=True,
-        )
-        return Policy(Qwen3ForCausalLM(config).to(torch.bfloat16), device)  # pyright: ignore[reportArgumentType]  # as in policy.py
+    return Policy(random_model(QWEN3_0_6B, torch.bfloat16, device), device)
 
 
 def _resident_mib() -> int:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import memory, report, services
+from bench import memory, models, report, services
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(memory.MODELS), default="qwen3-0.6b")
+    parser.add_argument("--model", choices=sorted(models.MODELS), default="qwen3-0.6b")
     parser.add_argument("--precision", default="float32,bfloat16")
     parser.add_argument("--every", default="1,4", help="values of the pool's checkpoint_every")
     parser.add_argument("--rank", type=int, default=32)
@@ -72,7 +72,7 @@ def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     prepare_torch(args.threads, cpu)
     found: list[dict[str, Any]] = []
     for precision in args.precision.split(","):
-        policy = Policy(memory.random_model(memory.MODELS[args.model], getattr(torch, precision), cpu), cpu)
+        policy = Policy(models.random_model(models.MODELS[args.model], getattr(torch, precision), cpu), cpu)
         for every in map(int, args.every.split(",")):
             with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder, services.nats(Path(folder)) as url:
                 found.append({"precision": precision, "checkpoint_every": every} | asyncio.run(trained(args, policy, url, every)))
@@ -108,7 +108,7 @@ async def trained(args: argparse.Namespace, policy: "Policy", url: str, every: i
 
 async def versions(args: argparse.Namespace, bus: Bus, trainer: Any, spec: TaskSpec, vocabulary: int) -> dict[str, Any]:
     """Each version's bytes, and the largest shares of what is allowed."""
-    shape = ModelShape.of(memory.MODELS[args.model])
+    shape = ModelShape.of(models.MODELS[args.model])
     assert shape is not None
     state = 3 * 4 * shape.adapter_parameters(args.rank)
     listed: list[dict[str, Any]] = []

@@ -14,7 +14,7 @@ SMALL: dict[str, str] = {
     "calculator": "--steps 1 --seeds 0",
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "environments": "--episodes 160 --turns 2",
-    "gpu": "--small --parts steps",
+    "gpu": "acceptance --small --parts memory,steps",
     "greedy": "--prompts 4",
     "isolation": "--steps 1 --seeds 0",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
@@ -31,8 +31,8 @@ SMALL: dict[str, str] = {
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
-TESTED_ELSEWHERE = {"grading", "pages", "programs", "quotes"}
-"""By `test_grading.py`, `test_programs.py` and `test_quotes.py`, the last two also by `make check`."""
+TESTED_ELSEWHERE = {"canary", "grading", "pages", "programs", "quotes"}
+"""By `rollout/test_precision.py`, `test_grading.py`, `test_programs.py` and `test_quotes.py`, the last two also by `make check`."""
 
 NOT_RUN = {"trl_task"}
 """Is started by `bench.trl` in TRL's own environment, which takes minutes to install."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench import memory as bench
+from bench.models import SMALL, random_model
 from common.errors import Retry
 from common.memory import ModelShape, train_memory
 from common.spec import LORA_TARGETS, Lora
@@ -25,7 +26,7 @@ from trainer_svc.packing import Sample, pack, rows_of
 from trainer_svc.policy import Adapted, Policy, prepare_torch
 
 CPU = torch.device("cpu")
-CONFIG = bench.SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}
+CONFIG = SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}
 RANK = 8
 
 
@@ -79,7 +80,7 @@ def test_logits_in_chunks_have_the_gradient_of_the_plain_path(rows: int, entropy
 
 def kept_bytes(layers: int, precision: str, *, shared: bool) -> tuple[int, int]:
     """Tokens of a micro-batch, and what autograd keeps of it besides parameters."""
-    model = bench.random_model(CONFIG | {"num_hidden_layers": layers}, getattr(torch, precision), CPU)
+    model = random_model(CONFIG | {"num_hidden_layers": layers}, getattr(torch, precision), CPU)
     policy = Policy(model, CPU)
     layout, vector = initial_adapter(Lora(rank=RANK), 0, policy.layers)
     vector.requires_grad_()
@@ -112,7 +113,7 @@ def test_estimate_counts_what_autograd_keeps_of_a_layer(precision: Any, shared: 
 
 
 def test_estimate_counts_the_parameters_of_model_and_adapter() -> None:
-    model = bench.random_model(CONFIG, torch.float32, CPU)
+    model = random_model(CONFIG, torch.float32, CPU)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     policy = Policy(model, CPU)
     shape = policy.shape

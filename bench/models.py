@@ -1,0 +1,58 @@
+"""Base models with random weights, made on the spot: what a benchmark of speed or memory needs."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.report import ROOT
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+QWEN3_0_6B = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 28,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
+MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL}
+"""Name → what transformers' `Qwen3Config` is given."""
+
+
+def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.device") -> "PreTrainedModel":
+    """The model with random weights, without a second copy on the way."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from trainer_svc.attention import BRANCHING
+
+    made = Qwen3Config(**config, max_position_embeddings=40_960)
+    made._attn_implementation = BRANCHING
+    torch.manual_seed(0)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            return Qwen3ForCausalLM(made)
+    finally:
+        torch.set_default_dtype(default)
+
+
+def write_model(config: dict[str, Any], dtype: "torch.dtype", folder: Path) -> Path:
+    """The random model as files, with the tiny model's tokenizer."""
+    import torch
+    from transformers import GenerationConfig
+
+    made = random_model(config | {"eos_token_id": 2, "pad_token_id": 0}, dtype, torch.device("cpu"))
+    made.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0, do_sample=True)
+    made.save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(ROOT / "models/tiny" / file, folder / file)
+    return folder
