@@ -22,5 +22,5 @@ compile pyproject.toml --extra trainer "${pins[@]}" "${cpu[@]}" --output-file re
 compile pyproject.toml --extra rollout requirements/vllm.in "${pins[@]}" "${cpu[@]}" --output-file requirements/images/rollout.txt
 compile pyproject.toml --extra trainer "${pins[@]}" --constraint requirements/gpu.in --output-file requirements/images/trainer-gpu.txt
 compile pyproject.toml --extra rollout requirements/gpu.in "${pins[@]}" --output-file requirements/images/rollout-gpu.txt
-compile pyproject.toml --extra verifiers --output-file requirements/guests/verifiers.txt
+compile pyproject.toml requirements/guests/verifiers.in --extra verifiers --output-file requirements/guests/verifiers.txt
 compile requirements/guests/openenv.in --output-file requirements/guests/openenv.txt

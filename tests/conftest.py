@@ -1,6 +1,7 @@
 """Real servers for tests: one PostgreSQL for each process that runs tests, a database and a NATS of its own for each test."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import uuid
@@ -75,7 +76,7 @@ def _file(nodeid: str) -> str:
 def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The server as a child process that ends with the block."""
     with log.open("ab") as output:
-        process = subprocess.Popen(command.argv, stdout=output, stderr=output)
+        process = subprocess.Popen(command.argv, stdout=output, stderr=output, env=os.environ | command.env)
     try:
         servers.wait_until_listening(port, process, command.name)
         yield process
