@@ -1,4 +1,4 @@
-"""Tests that take longer than LONG_S, each with its reason; the end of a run names those that are not listed.
+"""Tests that take longer than LONG_S, each with its reason; the end of a run names those that are neither listed nor marked slow.
 
 What is above LONG_S by the clock is only reported, as a busy machine makes any test slow. One that computes that long, twice over, fails
 the run: processor time does not depend on what else runs.
@@ -28,7 +28,6 @@ REASONS: dict[str, str] = {
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/scheduler/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
         "four processes, of which two look twice, three seconds apart",
-    "tests/scheduler/test_doctor.py::test_tests_of_the_rules_fail_for_every_rule_that_is_changed": "tries 400 mutants",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_taken_again_in_another_process_have_the_recorded_digests": "two processes load torch",
@@ -55,7 +54,7 @@ def unlisted(reports: Iterable[pytest.TestReport]) -> list[Long]:
     found = [
         Long(report.nodeid, report.duration, float(str(dict(report.user_properties).get(COMPUTED, 0))))
         for report in reports
-        if report.when == "call" and report.duration > LONG_S and not _is_listed(report.nodeid)
+        if report.when == "call" and report.duration > LONG_S and not _is_listed(report.nodeid) and "slow" not in report.keywords
     ]
     return sorted(found, key=lambda one: -one.took_s)
 

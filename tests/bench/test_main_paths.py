@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, str] = {
-    "agentic": "--tasks 2 --runs 1 --steps 1 --groups 1 --size 2",
+    "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
     "algorithms": "--steps 1 --seeds 0",
     "calculator": "--steps 1 --seeds 0",
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",

@@ -12,7 +12,8 @@ from tests.conftest import eventually
 BEFORE = "8a0faa5962f3efbe6b453ec8fd702e61c2f22f2e"
 """The newest commit before this version. Change it when a version is released."""
 REPOSITORY = Path(__file__).parents[2]
-STEPS = 14
+STEPS = 60
+"""So many that a busy machine does not take them all while it looks."""
 TASK = f"""
 name = "letters"
 tenant = "acme"
