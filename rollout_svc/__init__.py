@@ -10,5 +10,6 @@ Owns the inference engine of one pool, and the adapters it holds; nothing durabl
     chat.py            messages to tokens and back; tokens are appended, never encoded again
     adapters.py        which adapter versions the engine holds, who uses them, which go
     tasks.py           which tasks have ended
-    derived.py         request ids, seeds and message ids: the same for a message that comes again
+    request_ids.py     request ids, seeds and message ids: the same for a message that comes again
+    cpu/               what vLLM needs on a CPU
 """

@@ -28,7 +28,7 @@ from common.spec import LORA_TARGETS
 from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
 
 CPU_BLOCK_TOKENS = 16
-"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu_attention`."""
+"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu.attention`."""
 CPU_STEP_TOKENS = 4096
 """Most tokens of one engine step on a CPU, prompts whole."""
 HELD_PER_SLOT = 4

@@ -19,7 +19,7 @@ from common.errors import Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
 from common.parts import in_parts
 from common.tasks import Tasks
-from rollout_svc import derived
+from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt
 from rollout_svc.engine import Engine, SampleRequest
@@ -132,11 +132,11 @@ class Rollout:
         except UnusablePrompt as error:
             return _failed(request, str(error))
         wanted = SampleRequest(
-            request_id=derived.request_id(group, request.member, request.turn),
+            request_id=request_ids.request_id(group, request.member, request.turn),
             ids=prompt.ids_T().tolist(),
             max_tokens=group.sampling.max_tokens,
             temperature=0.0 if group.greedy else group.sampling.temperature,
-            seed=derived.seed_of(group, request.member, request.turn),
+            seed=request_ids.seed_of(group, request.member, request.turn),
             stop_ids=self._chat.stop_ids,
             adapter=adapter,
             priority=-request.turn,
@@ -223,7 +223,7 @@ def _answers(group: GroupContext, turns: Sequence[SampledTurn]) -> Iterator[Outg
     """One message, or more when the turns are very large. Each id names the members that it carries."""
     for part in in_parts(turns, _turn_bytes):
         subject = streams.turn(group.family, group.task, group.trajectory(part[0].member))
-        message_id = derived.message_id(group, [(turn.member, turn.turn) for turn in part])
+        message_id = request_ids.message_id(group, [(turn.member, turn.turn) for turn in part])
         yield Outgoing(subject, TurnsSampled(group=group, members=part), message_id)
 
 

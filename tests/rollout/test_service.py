@@ -31,8 +31,8 @@ from common.tasks import Tasks
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
-from rollout_svc.derived import message_id, seed_of
 from rollout_svc.engine import Engine, Sampled, SampleRequest
+from rollout_svc.request_ids import message_id, seed_of
 from rollout_svc.service import Rollout
 from tests.conftest import eventually
 from tests.rollout.conftest import END, Oracle, peft_name, published

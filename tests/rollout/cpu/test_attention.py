@@ -7,7 +7,7 @@ from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-from rollout_svc.cpu_attention import SmallBlocks
+from rollout_svc.cpu.attention import SmallBlocks
 from rollout_svc.engine import CPU_BLOCK_TOKENS
 
 

@@ -10,31 +10,31 @@ from vllm.platforms.cpu import CpuPlatform
 
 
 class ManyAdaptersCpu(CpuPlatform):
-    """The CPU platform with `cpu_lora.GroupedLora`, `cpu_linear`, `cpu_norm` and `cpu_attention`."""
+    """The CPU platform with `lora.GroupedLora`, `linear`, `norm` and `attention`."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        from rollout_svc import cpu_linear  # late: vLLM is still being imported when it looks for platforms
+        from rollout_svc.cpu import linear  # late: vLLM is still being imported when it looks for platforms
 
         super().check_and_update_config(vllm_config)
-        cpu_linear.install()
+        linear.install()
 
     @classmethod
     def get_attn_backend_cls(cls, *arguments: Any, **named: Any) -> str:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         chosen = super().get_attn_backend_cls(*arguments, **named)
-        return "rollout_svc.cpu_attention.SmallBlocks" if chosen == AttentionBackendEnum.CPU_ATTN.get_path() else chosen
+        return "rollout_svc.cpu.attention.SmallBlocks" if chosen == AttentionBackendEnum.CPU_ATTN.get_path() else chosen
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
-        return "rollout_svc.cpu_lora.GroupedLora"
+        return "rollout_svc.cpu.lora.GroupedLora"
 
     @classmethod
     def get_default_ir_op_priority(cls, vllm_config: Any) -> Any:  # noqa: ARG003  # the same for every model
         from vllm.config.kernel import IrOpPriorityConfig
 
-        from rollout_svc.cpu_norm import PROVIDER
+        from rollout_svc.cpu.norm import PROVIDER
 
         return IrOpPriorityConfig.with_default(["native"], rms_norm=[PROVIDER, "native"], fused_add_rms_norm=[PROVIDER, "native"])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm.lora.layers import LoRAMapping
 
-from rollout_svc.cpu_lora import LONG_STRETCH, GroupedLora
+from rollout_svc.cpu.lora import LONG_STRETCH, GroupedLora
 
 SLOTS, RANK, INPUTS = 4, 4, 8
 OUTPUTS = (6, 2, 4)

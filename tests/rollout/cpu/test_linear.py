@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollout_svc import cpu_linear
+from rollout_svc.cpu import linear
 
 OUTPUTS, INPUTS = 6, 4
 
@@ -21,7 +21,7 @@ def layer_with(weight: torch.Tensor) -> Any:
 def test_a_layer_multiplies_by_its_weight(is_embedding: bool, has_bias: bool) -> None:
     weight, bias, x = torch.randn(OUTPUTS, INPUTS), torch.randn(OUTPUTS) if has_bias else None, torch.randn(3, INPUTS)
     layer = layer_with(weight.clone())
-    cpu_linear.prepare(layer, remove_weight=not is_embedding)
+    linear.prepare(layer, remove_weight=not is_embedding)
     expected = x @ weight.t() + (0 if bias is None else bias)
     torch.testing.assert_close(layer.cpu_linear(x, layer.weight, bias), expected)
     torch.testing.assert_close(layer.weight.data, weight)
@@ -35,12 +35,12 @@ def test_what_is_no_matrix_of_float32_stays_with_vllm(monkeypatch: pytest.Monkey
     def keep(layer: Any, _: bool) -> None:
         left.append(layer)
 
-    monkeypatch.setattr(cpu_linear, "_vllms", keep)
+    monkeypatch.setattr(linear, "_vllms", keep)
     layers = [
         layer_with(torch.zeros(4, 4, dtype=torch.bfloat16)),
         layer_with(torch.zeros(2, 4, 4)),
         layer_with(torch.zeros(4, 4, device="meta")),
     ]
     for layer in layers:
-        cpu_linear.prepare(layer, remove_weight=True)
+        linear.prepare(layer, remove_weight=True)
     assert left == layers
