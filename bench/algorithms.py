@@ -30,14 +30,14 @@ from common.spec import LORA_TARGETS, TaskSpec, parse_spec
 from env_svc.contract import Finish, Reply
 from env_svc.registry import AnyEnvironment, build
 from rollout_svc.chat import Chat
+from trainer_svc.algorithm.step import train_step
 from trainer_svc.batch import Group, Trajectory
-from trainer_svc.grouped import Part, by_one
 from trainer_svc.learner import initial_resident
-from trainer_svc.lora import adapt, attached
-from trainer_svc.packing import Row, Sample, collate
-from trainer_svc.policy import Adapted, Policy, prepare_torch
-from trainer_svc.resident import Resident
-from trainer_svc.step import train_step
+from trainer_svc.model.batched_lora import Part, by_one
+from trainer_svc.model.lora import adapt, attached
+from trainer_svc.model.packing import Row, Sample, collate
+from trainer_svc.model.policy import Adapted, Policy, prepare_torch
+from trainer_svc.state.resident import Resident
 
 ROOT = Path(__file__).parents[1]
 MODEL = str(ROOT / "models/tiny")

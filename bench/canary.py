@@ -24,9 +24,9 @@ from bench.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
 from rollout_svc.engine import Engine, EngineSettings
-from trainer_svc.adapter import initial_adapter, write_adapter
-from trainer_svc.packing import Row, collate
-from trainer_svc.policy import Adapted, Policy, canary_sample, choose_device
+from trainer_svc.model.adapter import initial_adapter, write_adapter
+from trainer_svc.model.packing import Row, collate
+from trainer_svc.model.policy import Adapted, Policy, canary_sample, choose_device
 
 RANKS = (4, 8, 16, 32)
 SIZES = (0.02, 0.05, 0.1)

@@ -84,9 +84,9 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from common.spec import parse_spec
+    from trainer_svc.algorithm.step import train_step
     from trainer_svc.learner import initial_resident
-    from trainer_svc.policy import Policy, choose_device, prepare_torch
-    from trainer_svc.step import train_step
+    from trainer_svc.model.policy import Policy, choose_device, prepare_torch
 
     device = choose_device(args.device)
     prepare_torch(args.threads, device)

@@ -31,7 +31,7 @@ def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.de
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from trainer_svc.attention import BRANCHING
+    from trainer_svc.model.attention import BRANCHING
 
     made = Qwen3Config(**config, max_position_embeddings=40_960)
     made._attn_implementation = BRANCHING

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from common.spec import TaskSpec
     from trainer_svc.batch import Group
-    from trainer_svc.policy import Policy
+    from trainer_svc.model.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 WAYS = ("alone", "loop", "grouped_mm")
@@ -67,7 +67,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    from trainer_svc.policy import choose_device
+    from trainer_svc.model.policy import choose_device
 
     args.device = choose_device(args.device).type
     args.prompt = args.prompt or (40 if args.device == "cpu" else 150)
@@ -132,7 +132,7 @@ def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
     """Median seconds for one step of every task, and the memory that took, in this process."""
     import torch
 
-    from trainer_svc.grouped import by_grouped_mm, by_loop
+    from trainer_svc.model.batched_lora import by_grouped_mm, by_loop
 
     policy = load(args)
     policy.way_together = by_grouped_mm if way == "grouped_mm" else by_loop
@@ -163,9 +163,9 @@ def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
 
 def steps(args: argparse.Namespace, policy: "Policy", tasks: int, *, together: bool) -> Callable[[int], list["torch.Tensor"]]:
     """A function that takes one step of each task, always from the same states, and returns their first moments."""
+    from trainer_svc.algorithm.batched_steps import take
+    from trainer_svc.algorithm.step import StepResult, step
     from trainer_svc.learner import initial_resident
-    from trainer_svc.shared import take
-    from trainer_svc.step import StepResult, step
 
     specs = [spec_of(task) for task in range(tasks)]
     residents = [initial_resident(policy, spec.name, spec) for spec in specs]
@@ -209,7 +209,7 @@ def spec_of(task: int) -> "TaskSpec":
 def load(args: argparse.Namespace) -> "Policy":
     import torch
 
-    from trainer_svc.policy import Policy, prepare_torch
+    from trainer_svc.model.policy import Policy, prepare_torch
 
     device = torch.device(args.device)
     prepare_torch(args.threads, device)

@@ -23,7 +23,7 @@ from bench.shared_steps import load, steps
 INTERVAL_S = 0.002
 """Of processor time between two looks; a kernel may round it up to its own tick."""
 LIBRARIES = ("/torch/", "/transformers/")
-TENSOR_CODE = ("grouped.py", "lora.py", "loss.py", "optimizer.py", "policy.py")
+TENSOR_CODE = ("batched_lora.py", "lora.py", "loss.py", "optimizer.py", "policy.py")
 """Of trainer_svc: what takes and returns tensors."""
 
 

@@ -34,7 +34,7 @@ from common.spec import TaskSpec, parse_spec
 
 if TYPE_CHECKING:
     from trainer_svc.batch import Group
-    from trainer_svc.policy import Policy
+    from trainer_svc.model.policy import Policy
 
 ALLOWED = 1.1
 """Bytes of a version as a multiple of its adapter, and of its state where that is stored."""
@@ -66,7 +66,7 @@ def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     """One for each precision and each value of `checkpoint_every`."""
     import torch
 
-    from trainer_svc.policy import Policy, prepare_torch
+    from trainer_svc.model.policy import Policy, prepare_torch
 
     cpu = torch.device("cpu")
     prepare_torch(args.threads, cpu)
@@ -81,8 +81,8 @@ def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 async def trained(args: argparse.Namespace, policy: "Policy", url: str, every: int) -> dict[str, Any]:
     from trainer_svc.learner import Learner
-    from trainer_svc.resident import Residents
     from trainer_svc.service import Trainer
+    from trainer_svc.state.resident import Residents
 
     spec = parse_spec(
         {

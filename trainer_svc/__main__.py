@@ -57,8 +57,8 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
     settings = running.settings
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
-    from trainer_svc.resident import Residents
     from trainer_svc.service import Trainer
+    from trainer_svc.state.resident import Residents
 
     learner = await Learner.start(
         pool,

@@ -23,16 +23,16 @@ from common.errors import Fatal, Reject
 from common.memory import train_memory
 from common.pools import Pool
 from common.spec import TaskSpec
-from trainer_svc.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
+from trainer_svc.algorithm.batched_steps import take
+from trainer_svc.algorithm.step import StepResult, step, train_step
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import Origin, read_checkpoint, write_checkpoint
-from trainer_svc.host import blamed, computing
-from trainer_svc.optimizer import OptimizerState
-from trainer_svc.packing import unpadded_tokens
-from trainer_svc.policy import Policy, choose_device, prepare_torch
-from trainer_svc.resident import Resident
-from trainer_svc.shared import take
-from trainer_svc.step import StepResult, step, train_step
+from trainer_svc.device_errors import blamed, computing
+from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
+from trainer_svc.model.packing import unpadded_tokens
+from trainer_svc.model.policy import Policy, choose_device, prepare_torch
+from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
+from trainer_svc.state.optimizer import OptimizerState
+from trainer_svc.state.resident import Resident
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write; plain transformers load it")
     options = parser.parse_args()
     from common.errors import MarlaasError
-    from trainer_svc.adapter import write_merged
+    from trainer_svc.model.adapter import write_merged
 
     try:
         write_merged(options.model, options.adapter, options.folder)

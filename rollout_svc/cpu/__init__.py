@@ -1,8 +1,8 @@
 """vLLM on a CPU: products of many adapters in one batch, and kernels that its build for CPUs has or PyTorch has, but vLLM does not call.
 
-    platform.py   the plugin by which vLLM finds the rest
-    lora.py       adapters of a batch
-    linear.py     linear layers, by PyTorch's products
-    norm.py       root-mean-square norms, by vLLM's compiled kernels
-    attention.py  attention with blocks of 16 tokens in the KV cache
+platform.py   the plugin by which vLLM finds the rest
+lora.py       adapters of a batch
+linear.py     linear layers, by PyTorch's products
+norm.py       root-mean-square norms, by vLLM's compiled kernels
+attention.py  attention with blocks of 16 tokens in the KV cache
 """

@@ -13,8 +13,8 @@ from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
-from trainer_svc.packing import Packed, Sample, pack, rows_of
-from trainer_svc.policy import Policy, prepare_torch
+from trainer_svc.model.packing import Packed, Sample, pack, rows_of
+from trainer_svc.model.policy import Policy, prepare_torch
 
 VOCABULARY = 512
 ENVIRONMENT = Environment(name="reasoning_gym:basic_arithmetic")

@@ -18,12 +18,12 @@ from common.errors import Retry
 from common.memory import ModelShape, train_memory
 from common.spec import LORA_TARGETS, Lora
 from tests.trainer.conftest import make_groups, make_spec
-from trainer_svc.adapter import initial_adapter
 from trainer_svc.batch import Group
-from trainer_svc.head import sampled_logprobs
 from trainer_svc.learner import Learner, initial_resident
-from trainer_svc.packing import Sample, pack, rows_of
-from trainer_svc.policy import Adapted, Policy, prepare_torch
+from trainer_svc.model.adapter import initial_adapter
+from trainer_svc.model.head import sampled_logprobs
+from trainer_svc.model.packing import Sample, pack, rows_of
+from trainer_svc.model.policy import Adapted, Policy, prepare_torch
 
 CPU = torch.device("cpu")
 CONFIG = SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}

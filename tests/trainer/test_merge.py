@@ -11,11 +11,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
-from trainer_svc.adapter import write_adapter
+from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import initial_resident
 from trainer_svc.merge import main
-from trainer_svc.policy import Policy
-from trainer_svc.step import train_step
+from trainer_svc.model.adapter import write_adapter
+from trainer_svc.model.policy import Policy
 
 
 def test_merged_model_has_the_logits_of_base_and_adapter(policy: Policy, model_folder: Path, tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.test_process import environment
 from tests.trainer.test_service import batch_of, call, groups_of, store, update_in
 from trainer_svc.batch import Trajectory
-from trainer_svc.checkpoint import read_manifest
 from trainer_svc.learner import Learner
-from trainer_svc.recording import BATCH_FILE, Recording, read_recording, trained_digest, write_recording
 from trainer_svc.replay.steps import replay_all, replay_step
-from trainer_svc.resident import Residents
 from trainer_svc.service import Trainer
+from trainer_svc.state.checkpoint import read_manifest
+from trainer_svc.state.resident import Residents
+from trainer_svc.state.step_recording import BATCH_FILE, Recording, read_recording, trained_digest, write_recording
 
 STEPS = 3
 NAMED = BatchGroup(group=0, version=2, members=[])

@@ -33,14 +33,14 @@ from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
 from tests.conftest import eventually
 from tests.trainer.conftest import group_context, make_groups, make_spec, scored
-from trainer_svc.adapter import read_adapter
+from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import read_checkpoint
 from trainer_svc.learner import Learner, initial_resident
-from trainer_svc.policy import Policy
-from trainer_svc.resident import Resident, Residents
+from trainer_svc.model.adapter import read_adapter
+from trainer_svc.model.policy import Policy
 from trainer_svc.service import Trainer
-from trainer_svc.step import StepResult, train_step
+from trainer_svc.state.checkpoint import read_checkpoint
+from trainer_svc.state.resident import Resident, Residents
 
 SPECS = {
     "a": make_spec("a", seed=1, optimizer={"weight_decay": 0.1, "clip_norm": 0.05}),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer_svc.lora import Layout, LoraModule, Product, alone
+from trainer_svc.model.lora import Layout, LoraModule, Product, alone
 
 RANK_MULTIPLE = 8
 """Ranks are filled up to a multiple of this: `grouped_mm` wants rows of a multiple of 16 bytes on a GPU."""

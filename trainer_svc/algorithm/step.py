@@ -2,7 +2,7 @@
 
 A step is one update by default. With several passes or minibatches it is several, all on the same trajectories, and what
 went in stays the policy at the start of the step (`loss.py`). It asks for what it needs of the base model and waits, so
-that steps of several tasks can be computed together (`shared.py`).
+that steps of several tasks can be computed together (`batched_steps.py`).
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from common.errors import Reject
 from common.messages import Canary
 from common.spec import Optimizer, TaskSpec
-from trainer_svc.advantage import step_advantages
+from trainer_svc.algorithm.advantage import step_advantages
+from trainer_svc.algorithm.batched_steps import Answer, Demand, Gradient, Objective, Step, take
+from trainer_svc.algorithm.loss import policy_loss, token_weights
+from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
+from trainer_svc.algorithm.step_metrics import batch_metrics, sampler_mismatch, token_metrics
 from trainer_svc.batch import Group
-from trainer_svc.loss import policy_loss, token_weights
-from trainer_svc.metrics import batch_metrics, sampler_mismatch, token_metrics
-from trainer_svc.optimizer import OptimizerState, adamw, clip, learning_rate
-from trainer_svc.packing import Row, Sample, rows_of
-from trainer_svc.policy import Adapted, Policy, canary_sample
-from trainer_svc.resident import Resident
-from trainer_svc.shaping import counted_tokens, shaped_rewards
-from trainer_svc.shared import Answer, Demand, Gradient, Objective, Step, take
+from trainer_svc.model.packing import Row, Sample, rows_of
+from trainer_svc.model.policy import Adapted, Policy, canary_sample
+from trainer_svc.state.optimizer import OptimizerState, adamw, clip, learning_rate
+from trainer_svc.state.resident import Resident
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,12 +20,12 @@ from common.memory import ModelShape
 from common.pools import precision_on
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
-from trainer_svc.attention import BRANCHING, calls
-from trainer_svc.grouped import Part, by_one, way_on
-from trainer_svc.head import sampled_logprobs
-from trainer_svc.lora import Layout, LoraLinear, Product, adapt, attached
-from trainer_svc.narrowing import narrow_last_mlp
-from trainer_svc.packing import Packed, Row, Sample, collate
+from trainer_svc.model.attention import BRANCHING, calls
+from trainer_svc.model.batched_lora import Part, by_one, way_on
+from trainer_svc.model.head import sampled_logprobs
+from trainer_svc.model.lora import Layout, LoraLinear, Product, adapt, attached
+from trainer_svc.model.packing import Packed, Row, Sample, collate
+from trainer_svc.model.selective_mlp import narrow_last_mlp
 
 CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())

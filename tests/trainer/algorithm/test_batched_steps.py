@@ -21,17 +21,17 @@ from safetensors.torch import load_file, save_file
 
 from common.errors import Away, Fatal, Reject, Retry
 from common.spec import TaskSpec
+from tests.trainer.algorithm.test_step import BUDGET, DIFFERENT, assert_identical, begin
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_trajectory
-from tests.trainer.test_step import BUDGET, DIFFERENT, assert_identical, begin
+from trainer_svc.algorithm.batched_steps import take
+from trainer_svc.algorithm.step import StepResult, step, train_step, weighted_samples
 from trainer_svc.batch import Group
-from trainer_svc.grouped import Way, by_grouped_mm, by_loop
-from trainer_svc.host import scratch_folder
+from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
-from trainer_svc.packing import PAD, Packed, Segment, pack, rows_of, unpadded_tokens
-from trainer_svc.policy import Adapted, Policy, TokenScores
-from trainer_svc.resident import Resident
-from trainer_svc.shared import take
-from trainer_svc.step import StepResult, step, train_step, weighted_samples
+from trainer_svc.model.batched_lora import Way, by_grouped_mm, by_loop
+from trainer_svc.model.packing import PAD, Packed, Segment, pack, rows_of, unpadded_tokens
+from trainer_svc.model.policy import Adapted, Policy, TokenScores
+from trainer_svc.state.resident import Resident
 
 TOLERANCE = 1e-5
 """Of the first moment, which after one step is the clipped gradient times (1 − β₁): largest difference seen 2.5e-6."""

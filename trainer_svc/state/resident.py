@@ -8,8 +8,8 @@ numbers (dropout is 0), so there is no generator state.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from trainer_svc.lora import Layout
-from trainer_svc.optimizer import OptimizerState
+from trainer_svc.model.lora import Layout
+from trainer_svc.state.optimizer import OptimizerState
 
 
 @dataclass(frozen=True, eq=False)

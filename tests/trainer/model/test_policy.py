@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 from common.errors import Fatal, Reject
 from common.spec import Lora
 from tests.trainer.conftest import make_groups, make_spec, pack_alone
-from trainer_svc.adapter import initial_adapter, read_adapter, write_adapter
 from trainer_svc.batch import Trajectory
 from trainer_svc.learner import initial_resident
-from trainer_svc.lora import Layout
-from trainer_svc.packing import Row, Sample, collate
-from trainer_svc.policy import NO_ADAPTER, Adapted, Policy, canary_sample
+from trainer_svc.model.adapter import initial_adapter, read_adapter, write_adapter
+from trainer_svc.model.lora import Layout
+from trainer_svc.model.packing import Row, Sample, collate
+from trainer_svc.model.policy import NO_ADAPTER, Adapted, Policy, canary_sample
 
 CPU = torch.device("cpu")
 

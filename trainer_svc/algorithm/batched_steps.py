@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer_svc.loss import LossTerms, Tokens
-from trainer_svc.metrics import Measured
-from trainer_svc.packing import Packed, Row, Segment, pack
-from trainer_svc.policy import Adapted, Policy, TokenScores
+from trainer_svc.algorithm.loss import LossTerms, Tokens
+from trainer_svc.algorithm.step_metrics import Measured
+from trainer_svc.model.packing import Packed, Row, Segment, pack
+from trainer_svc.model.policy import Adapted, Policy, TokenScores
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ import pytest
 from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
-from trainer_svc.shaping import counted_tokens, excess_length, rank_shares, shaped_rewards
+from trainer_svc.algorithm.reward_shaping import counted_tokens, excess_length, rank_shares, shaped_rewards
 
 
 def test_penalty_rises_over_the_buffer_to_the_limit() -> None:

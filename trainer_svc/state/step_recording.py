@@ -19,7 +19,7 @@ import numpy as np
 from common.errors import Reject
 from common.messages import TrainBatch
 from trainer_svc.batch import Group, Trajectory
-from trainer_svc.checkpoint import Origin
+from trainer_svc.state.checkpoint import Origin
 
 BATCH_FILE = "batch.msgpack.z"
 COMPRESSION = 1

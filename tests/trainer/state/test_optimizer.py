@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.spec import Optimizer
-from trainer_svc.optimizer import OptimizerState, adamw, clip, learning_rate
+from trainer_svc.state.optimizer import OptimizerState, adamw, clip, learning_rate
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from common.errors import Reject
 from common.spec import Lora
-from trainer_svc.lora import Layout, LoraLinear, LoraModule
+from trainer_svc.model.lora import Layout, LoraLinear, LoraModule
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -1,4 +1,4 @@
-"""The door to transformers' attention: rows with branches attend span by span (`spans.py`), all others as ever.
+"""The door to transformers' attention: rows with branches attend span by span (`attention_plan.py`), all others as ever.
 
 Models look their attention up by name. `BRANCHING` is `sdpa`, unless a forward brings `spans` along, which models hand down
 to it untouched. One that does not, or whose layers are of another kind, is noticed when the policy compares itself with the
@@ -17,8 +17,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from trainer_svc.packing import Packed
-from trainer_svc.spans import Block
+from trainer_svc.model.attention_plan import Block
+from trainer_svc.model.packing import Packed
 
 BRANCHING = "branching"
 

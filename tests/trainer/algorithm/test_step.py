@@ -13,19 +13,19 @@ import torch
 from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, pack_alone
-from trainer_svc.adapter import WEIGHTS_FILE, write_adapter
-from trainer_svc.advantage import step_advantages
+from trainer_svc.algorithm.advantage import step_advantages
+from trainer_svc.algorithm.batched_steps import Gradient, answer
+from trainer_svc.algorithm.reward_shaping import shaped_rewards
+from trainer_svc.algorithm.step import StepResult, train_step, weighted_samples
+from trainer_svc.algorithm.step import step as step_of
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
 from trainer_svc.learner import initial_resident
-from trainer_svc.optimizer import OptimizerState
-from trainer_svc.packing import Packed
-from trainer_svc.policy import Adapted, Policy
-from trainer_svc.resident import Resident, Residents
-from trainer_svc.shaping import shaped_rewards
-from trainer_svc.shared import Gradient, answer
-from trainer_svc.step import StepResult, train_step, weighted_samples
-from trainer_svc.step import step as step_of
+from trainer_svc.model.adapter import WEIGHTS_FILE, write_adapter
+from trainer_svc.model.packing import Packed
+from trainer_svc.model.policy import Adapted, Policy
+from trainer_svc.state.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
+from trainer_svc.state.optimizer import OptimizerState
+from trainer_svc.state.resident import Resident, Residents
 
 BUDGET = 512
 CPU = torch.device("cpu")

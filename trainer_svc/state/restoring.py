@@ -14,13 +14,13 @@ from prometheus_client import Counter
 from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import TrainBatch
-from trainer_svc.adapter import read_adapter
-from trainer_svc.checkpoint import spec_digest
-from trainer_svc.host import scratch_folder
+from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner
-from trainer_svc.lineage import Lineage, read_lineage, vectors_digest
-from trainer_svc.recording import Recording, read_recording, trained_digest
-from trainer_svc.resident import Resident
+from trainer_svc.model.adapter import read_adapter
+from trainer_svc.state.checkpoint import spec_digest
+from trainer_svc.state.lineage import Lineage, read_lineage, vectors_digest
+from trainer_svc.state.resident import Resident
+from trainer_svc.state.step_recording import Recording, read_recording, trained_digest
 
 LARGEST_DIFFERENCE = 0.5
 """Norm of the difference between the recomputed and the stored adapter, as a share of what the step changed. Adapters of different

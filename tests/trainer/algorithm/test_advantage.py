@@ -5,7 +5,7 @@ import math
 import pytest
 
 from common.errors import Reject
-from trainer_svc.advantage import BATCH_EPS, GRPO_EPS, WITHIN_GROUP, group_advantages, step_advantages
+from trainer_svc.algorithm.advantage import BATCH_EPS, GRPO_EPS, WITHIN_GROUP, group_advantages, step_advantages
 
 
 def test_dr_grpo_centres_on_the_mean() -> None:

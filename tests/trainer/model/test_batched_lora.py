@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer_svc.grouped import PLACES_KEPT, Part, Way, _places, by_grouped_mm, by_loop
-from trainer_svc.lora import Layout, LoraLinear, LoraModule, attached
+from trainer_svc.model.batched_lora import PLACES_KEPT, Part, Way, _places, by_grouped_mm, by_loop
+from trainer_svc.model.lora import Layout, LoraLinear, LoraModule, attached
 
 INPUTS, OUTPUTS = 24, 40
 TOKENS = (5, 1, 16, 9)

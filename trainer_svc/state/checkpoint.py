@@ -20,10 +20,10 @@ from torch import Tensor
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from trainer_svc.host import IO_ERROR
-from trainer_svc.lora import Layout, LoraModule
-from trainer_svc.optimizer import OptimizerState, learning_rate
-from trainer_svc.resident import Resident
+from trainer_svc.device_errors import IO_ERROR
+from trainer_svc.model.lora import Layout, LoraModule
+from trainer_svc.state.optimizer import OptimizerState, learning_rate
+from trainer_svc.state.resident import Resident
 
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"

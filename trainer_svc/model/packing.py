@@ -6,7 +6,7 @@ The attempts of a group begin with the same prompt. A row holds that prompt once
     branch      0 0 0 0  1 1 1  2 2  3 3 3 3
     position    0 1 2 3  4 5 6  4 5  4 5 6 7
 
-A token attends to earlier tokens of branch 0 and of its own branch (`spans.py`), so it sees exactly what it would see alone. What
+A token attends to earlier tokens of branch 0 and of its own branch (`attention_plan.py`), so it sees exactly what it would see alone. What
 follows an attempt's last sampled token is not computed, and neither is that token itself: it is only predicted.
 
 Rows of several tasks may be in one micro-batch. Each task's rows follow each other there, and so do its tokens: a `Segment`.
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer_svc.batch import Group
-from trainer_svc.spans import Span, Spans, members_of_a_span, spans_of
+from trainer_svc.model.attention_plan import Span, Spans, members_of_a_span, spans_of
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import make_groups, pack_alone
-from trainer_svc.attention import visible
-from trainer_svc.packing import PAD, Packed, Row, Sample, collate, common_prefix, rows_of_group
+from trainer_svc.model.attention import visible
+from trainer_svc.model.packing import PAD, Packed, Row, Sample, collate, common_prefix, rows_of_group
 
 
 def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -> Sample:

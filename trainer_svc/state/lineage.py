@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common.errors import Reject
 from common.messages import BlobRef, TrainBatch
 from trainer_svc.batch import Group
-from trainer_svc.checkpoint import VECTORS, spec_digest
-from trainer_svc.recording import origin_of
-from trainer_svc.resident import Resident
+from trainer_svc.state.checkpoint import VECTORS, spec_digest
+from trainer_svc.state.resident import Resident
+from trainer_svc.state.step_recording import origin_of
 
 LINEAGE_FILE = "lineage.json"
 

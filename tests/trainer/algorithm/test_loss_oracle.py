@@ -6,7 +6,7 @@ import torch
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOFunction
 
 from common.spec import Algorithm, Correction
-from trainer_svc.loss import Tokens, policy_loss, token_weights
+from trainer_svc.algorithm.loss import Tokens, policy_loss, token_weights
 
 LENGTHS = (7, 3, 1, 5)
 MAX_TOKENS = 8

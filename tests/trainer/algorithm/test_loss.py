@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from common.spec import Algorithm, Correction
-from trainer_svc.loss import LossTerms, Tokens, policy_loss, token_weights
+from trainer_svc.algorithm.loss import LossTerms, Tokens, policy_loss, token_weights
 
 SAMPLER = -2.0
 PPO = Algorithm(clip_low=0.2, clip_high=0.5)

@@ -1,0 +1,9 @@
+"""One optimizer step, from trajectories and rewards to a new version of an adapter.
+
+step.py            the step
+advantage.py       advantages from a group's rewards
+loss.py            the policy-gradient losses and their corrections
+reward_shaping.py  what is subtracted for length
+step_metrics.py    what a step reports of itself
+batched_steps.py   steps of several tasks in common forward and backward passes
+"""

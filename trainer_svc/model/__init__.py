@@ -1,0 +1,12 @@
+"""The frozen base model with adapters: log-probabilities of packed batches under one adapter or several at once.
+
+policy.py          the base model on one device, with an adapter's parameters put in
+lora.py            adapters inside the model's layers
+batched_lora.py    several adapters in one forward pass
+adapter.py         an adapter as one vector and as files
+packing.py         trajectories into micro-batches, with shared prompts computed once
+attention.py       attention over packed rows
+attention_plan.py  which positions of a packed row attend to which
+selective_mlp.py   the last layers at the positions that are scored only
+head.py            log-probabilities without the logits of a whole micro-batch
+"""
