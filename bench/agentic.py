@@ -34,10 +34,10 @@ from bench.standins import SampledSpan, Trace
 from bench.tap import overheard, sampled_spans
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.tasks import ENDED
-from marlaas import stack as stacks
 from marlaas.client import Client, ClientError
-from marlaas.progress import Step, step_of
-from marlaas.state import Stack, StackError
+from marlaas.reporting.progress import Step, step_of
+from marlaas.stack import control as stacks
+from marlaas.stack.state_files import Stack, StackError
 
 WORKLOAD = "tools"
 PATIENCE_S, STEP_PATIENCE_S = 120.0, 20.0

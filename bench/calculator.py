@@ -12,11 +12,11 @@ from statistics import fmean
 
 from bench.stack import machine
 from common.spec import TaskSpec
-from marlaas import plots
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.progress import EDGE_STEPS, Progress
-from marlaas.tasks import read_task
+from marlaas.reporting import plots
+from marlaas.reporting.progress import EDGE_STEPS, Progress
+from marlaas.stack import control as stacks
+from marlaas.task_file import read_task
 
 ROOT = Path(__file__).parents[1]
 TASK = ROOT / "examples" / "environments" / "calculator.toml"

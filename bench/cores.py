@@ -7,7 +7,7 @@ import psutil
 
 from bench import usage
 from bench.services import BenchError
-from marlaas.state import Stack
+from marlaas.stack.state_files import Stack
 
 IDLE_S = 3.0
 """For how long a stack without tasks is watched."""

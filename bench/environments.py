@@ -32,7 +32,7 @@ from env_svc.service import EnvService
 from env_svc.tools.layer import ToolPlayer
 from env_svc.tools.toolbox import Toolbox
 from env_svc.workers import Workers
-from marlaas import servers
+from marlaas.stack import servers
 
 GROUP = 8
 WARM_UP_TURNS = 100

@@ -28,7 +28,7 @@ from typing import Any
 from bench import report
 from bench.models import QWEN3_0_6B, write_model
 from bench.report import ROOT
-from marlaas.placement import has_gpu
+from marlaas.stack.placement import has_gpu
 
 SPEED = ("engine", "end_to_end", "steps")
 ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)

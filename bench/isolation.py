@@ -20,9 +20,9 @@ from typing import Any
 
 from bench import report
 from common.spec import TaskSpec, parse_spec
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.progress import step_of
+from marlaas.reporting.progress import step_of
+from marlaas.stack import control as stacks
 
 ROOT = Path(__file__).parents[1]
 NAME = "isolation"

@@ -31,7 +31,7 @@ from bench.standins import POOL, Trace, TrainedSpan, at_work, updated
 from common.bus import Bus
 from common.messages import TrainBatch
 from common.spec import parse_spec
-from marlaas import servers
+from marlaas.stack import servers
 from scheduler_svc.places import Capacity
 from scheduler_svc.policy import Policy
 

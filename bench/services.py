@@ -18,8 +18,8 @@ import psutil
 from bench import usage
 from bench.report import ROOT
 from bench.standins import CONTEXT_TOKENS, POOL
-from marlaas import servers
-from marlaas.servers import Command
+from marlaas.stack import servers
+from marlaas.stack.servers import Command
 
 READY_S = 120.0
 STOP_S = 30.0

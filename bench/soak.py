@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import JsonValue
 
 from bench.stack import machine, memory_mib
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Stack
+from marlaas.stack import control as stacks
+from marlaas.stack.state_files import Stack
 
 ROOT = Path(__file__).parents[1]
 SAMPLE_S = 5.0

@@ -19,9 +19,9 @@ import psutil
 from bench import usage
 from bench.report import ROOT, machine
 from common.spec import TaskSpec, parse_spec
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Stack
+from marlaas.stack import control as stacks
+from marlaas.stack.state_files import Stack
 
 SAMPLE_S = 2.0
 

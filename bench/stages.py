@@ -7,7 +7,7 @@ from typing import Any
 from bench.report import median
 from bench.services import BenchError
 from bench.standins import SampledSpan, Trace, TrainedSpan
-from marlaas.progress import Step
+from marlaas.reporting.progress import Step
 
 BEFORE = ("read_s", "restore_s", "wait_s")
 """A step is computed once its trajectories are read, its state is there and earlier steps are over."""

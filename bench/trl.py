@@ -31,9 +31,9 @@ from bench import cores, report
 from bench.report import ROOT
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Stack
+from marlaas.stack import control as stacks
+from marlaas.stack.state_files import Stack
 
 HOME = ROOT / ".marlaas" / "bench-trl"
 TORCH = "torch==2.13.0"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
 WIDTH_OF_A_PIPE = 100_000
-"""Characters of a line where output is no terminal, or `--wide` asks for whole lines: nothing is cut off."""
+"""Characters of a line where output is no live, or `--wide` asks for whole lines: nothing is cut off."""
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -50,7 +50,7 @@ def _possible(ids: str | list[str] | None) -> str | list[str] | None:
     return ids
 
 
-Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
+Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine control.", envvar="MARLAAS_DATA_DIR")]
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=_possible)]
 Reason = Annotated[str, typer.Option(help="Kept with the task.")]
@@ -78,33 +78,35 @@ def up(
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
     from common.pools import read_pools
-    from marlaas import display, memory, placement, stack, terminal
+    from marlaas import memory
+    from marlaas.reporting import live, tables
+    from marlaas.stack import control, placement
 
     offered = pools or pools_file()
-    plan = stack.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port)
+    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port)
     for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
         _say(line)
-    starting = stack.start(plan, end_with_parent=foreground)
+    starting = control.start(plan, end_with_parent=foreground)
     try:
-        state = terminal.show_start(_console(), starting, start_timeout_s)
-        for sandbox in display.sandboxes(_asked(data, state.nats_url, lambda client: client.replicas())):
+        state = live.show_start(_console(), starting, start_timeout_s)
+        for sandbox in tables.sandboxes(_asked(data, state.nats_url, lambda client: client.replicas())):
             _say(f"code that policies write runs in {sandbox}")
         _say(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
     except KeyboardInterrupt:
         _say("stopping")
-        stack.stop(data)
+        control.stop(data)
         raise
 
 
 @app.command()
 def down(data: Data = DEFAULT_DATA) -> None:
     """Stop the stack; tasks go on at the next `up`."""
-    from marlaas import stack
+    from marlaas.stack import control
 
     started = time.monotonic()
-    if stack.stop(data):
+    if control.stop(data):
         _say(f"stopped in {time.monotonic() - started:.1f} s; everything is kept in {data}")
     else:
         _say(f"nothing runs on {data}")
@@ -113,12 +115,12 @@ def down(data: Data = DEFAULT_DATA) -> None:
 @app.command()
 def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """Show the processes of the stack and every task."""
-    from marlaas import display
-    from marlaas.state import running_stack
+    from marlaas.reporting import tables
+    from marlaas.stack.state_files import running_stack
 
     if not url:
         stack = running_stack(data)
-        _console().print(display.stack_table(stack))
+        _console().print(tables.stack_table(stack))
         _say("")
         if stack.component("nats").condition != "ready":
             return
@@ -128,7 +130,7 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
 @app.command()
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List every task, as many columns as fit; `marlaas show TASK` has all of one, --wide also what each stores."""
-    from marlaas import display, storage
+    from marlaas.reporting import storage, tables
 
     async def ask(client: "Client") -> "tuple[list[TaskStatus], dict[str, Stored], StoreUsage]":
         return await client.tasks(), await client.stored() if wide else {}, await client.store_usage()
@@ -137,7 +139,7 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     if statuses:
         console = _console(wide)
         more = storage.stored_fields(stored) if wide else []
-        console.print(display.status_table(statuses, _width(console), more=more))
+        console.print(tables.status_table(statuses, _width(console), more=more))
     else:
         _say("no tasks yet; submit one with `marlaas submit task.toml`")
     if (said := storage.store_line(usage, always=wide)) is not None:
@@ -147,9 +149,9 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
 @app.command()
 def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Show everything that is known of one task."""
-    from marlaas import display
+    from marlaas.reporting import tables
 
-    _console().print(display.task_table(_asked(data, url, lambda client: client.status(task))))
+    _console().print(tables.task_table(_asked(data, url, lambda client: client.status(task))))
 
 
 @app.command()
@@ -159,8 +161,8 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written next.")] = False,
 ) -> None:
-    """Show the log of one process of the stack."""
-    from marlaas.state import StackError, log_path
+    """Show the log of one process of the control."""
+    from marlaas.stack.state_files import StackError, log_path
 
     path = log_path(data, service)
     if not path.exists():
@@ -177,7 +179,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Say whether everything that must always hold does: PostgreSQL, streams and blobs against each other."""
-    from marlaas.state import read_plan, running_stack
+    from marlaas.stack.state_files import read_plan, running_stack
 
     running_stack(data)
     given = {"--deep": deep, "--strict": strict, "--json": as_json}
@@ -191,8 +193,8 @@ def psql(
     address: Annotated[bool, typer.Option("--address", help="Print the database's address only.")] = False,
 ) -> None:
     """Open PostgreSQL's own shell on the stack's database."""
-    from marlaas import servers
-    from marlaas.state import running_stack
+    from marlaas.stack import servers
+    from marlaas.stack.state_files import running_stack
 
     database_url = running_stack(data).database_url.replace("+psycopg", "")
     if address:
@@ -216,7 +218,7 @@ def submit(
     watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
 ) -> None:
     """Submit a task, and say whether it is accepted."""
-    from marlaas.tasks import read_task
+    from marlaas.task_file import read_task
 
     spec = read_task(file)
     task = _asked(data, url, lambda client: client.submit(spec, task))
@@ -240,9 +242,9 @@ def watch(
 ) -> None:
     """Print what happens to tasks, one line per event, until they have ended."""
     from common.tasks import ENDED
-    from marlaas import display, sinks
+    from marlaas.reporting import tables, trackers
 
-    opened = [sinks.open_sink(address) for address in log_to or []]
+    opened = [trackers.open_sink(address) for address in log_to or []]
 
     async def follow(client: "Client") -> None:
         for task in tasks or []:
@@ -252,8 +254,8 @@ def watch(
             _say("no task is running; `marlaas watch --follow` waits for the next one")
             return
         async for event in client.watch(*(tasks or live), from_now=not tasks):
-            _say(display.event_line(event))
-            if (point := sinks.point_of(event)) is not None:
+            _say(tables.event_line(event))
+            if (point := trackers.point_of(event)) is not None:
                 for sink in opened:
                     sink.log(point)
 
@@ -288,7 +290,7 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
 @app.command()
 def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed stays on the bill."""
-    from marlaas import storage
+    from marlaas.reporting import storage
 
     freed = _asked(data, url, lambda client: client.delete(task))
     _say(f"deleted {task}: {storage.size(freed)} freed")
@@ -305,7 +307,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> None:
     """Free what no task's section `keep` asks for any more, and delete tasks that ended long ago."""
-    from marlaas import storage
+    from marlaas.reporting import storage
 
     age_s = None if older_than is None else older_than * 86_400
     for line in storage.pruned_lines(
@@ -324,12 +326,12 @@ def failures(
     wide: Wide = False,
 ) -> None:
     """List messages that were given up, with the reason: dead letters."""
-    from marlaas import display
+    from marlaas.reporting import tables
 
     found = _asked(data, url, lambda client: client.failures(task))
     if found:
         console = _console(wide)
-        console.print(display.failures_table(found, _width(console)))
+        console.print(tables.failures_table(found, _width(console)))
     else:
         _say("no message was given up")
 
@@ -351,10 +353,10 @@ def pull(
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>.v<version>.")] = None,
     version: Annotated[int | None, typer.Option(help="Default: the latest.")] = None,
     merged: Annotated[bool, typer.Option("--merged", help="Write the base model with the adapter merged into its weights.")] = False,
-    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the stack.", envvar="MARLAAS_POOLS_FILE")] = None,
+    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the control.", envvar="MARLAAS_POOLS_FILE")] = None,
 ) -> None:
     """Fetch a task's adapter: a PEFT folder, which vLLM and transformers load as it is."""
-    from marlaas.state import plan_pools_file
+    from marlaas.stack.state_files import plan_pools_file
 
     with TemporaryDirectory(prefix="marlaas-pull-") as temporary:
 
@@ -376,7 +378,7 @@ def replay(
     step: Annotated[int | None, typer.Argument(help="The version that the step made; none: every step from version 0 on.")] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the stack.", envvar="MARLAAS_POOLS_FILE")] = None,
+    pools: Annotated[Path | None, typer.Option(help="Pools file; default: that of the control.", envvar="MARLAAS_POOLS_FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a step.")] = False,
 ) -> None:
     """Take recorded steps again and compare the digests; the task's file must have set keep.batches."""
@@ -390,9 +392,9 @@ def replay(
 
 @envs_app.callback(invoke_without_command=True)
 def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """List the environments that a task may name: those of the stack, or without one those installed here."""
-    from marlaas import display
-    from marlaas.state import is_running_on
+    """List the environments that a task may name: those of the control, or without one those installed here."""
+    from marlaas.reporting import tables
+    from marlaas.stack.state_files import is_running_on
 
     if context.invoked_subcommand is not None:
         return
@@ -400,9 +402,9 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
         _say(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
         raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
     replicas = _asked(data, url, lambda client: client.replicas())
-    names = display.environments(replicas)
+    names = tables.environments(replicas)
     _say("\n".join(names) if names else "no environment service reports; see `marlaas status`")
-    for sandbox in display.sandboxes(replicas):
+    for sandbox in tables.sandboxes(replicas):
         _say(f"code that policies write runs in {sandbox}", to=sys.stderr)
 
 
@@ -452,7 +454,7 @@ def pools(
     from rich.table import Table
 
     from common.pools import read_pools
-    from marlaas.state import plan_pools_file
+    from marlaas.stack.state_files import plan_pools_file
 
     table = Table("pool", "model", "context", "max rank", "adapters", "sequences", box=None, header_style="bold")
     for name, pool in read_pools(file or plan_pools_file(data) or pools_file()).items():
@@ -483,7 +485,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: as its file says.")] = None,
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
 ) -> None:
-    """Start a stack, train three tasks of three tenants at once on one base model, and show what they gained."""
+    """Start a control, train three tasks of three tenants at once on one base model, and show what they gained."""
     from marlaas import shipped
     from marlaas.demo import run_demo
 
@@ -510,7 +512,7 @@ def _become(module: list[str], env: dict[str, str]) -> NoReturn:
 
 def _become_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
     """With the settings of the stack's own trainer of that pool, so that it rounds alike; with an address: those given here."""
-    from marlaas.state import read_plan
+    from marlaas.stack.state_files import read_plan
 
     if url:
         _become(
@@ -550,7 +552,7 @@ async def _client(data: Path, url: str) -> "AsyncGenerator[Client]":
     import structlog
 
     from marlaas.client import Client
-    from marlaas.state import running_stack
+    from marlaas.stack.state_files import running_stack
 
     # The bus logs what a service's operator wants to see; here errors come as one line.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -592,8 +594,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         from common.errors import MarlaasError
-        from marlaas.servers import ServerError
-        from marlaas.state import StackError
+        from marlaas.stack.servers import ServerError
+        from marlaas.stack.state_files import StackError
 
         if not isinstance(error, MarlaasError | StackError | ServerError):
             raise

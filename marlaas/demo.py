@@ -1,6 +1,6 @@
 """`marlaas demo`: one command from nothing to three trained adapters of three tenants, on a stack of its own.
 
-It starts a stack, submits three tasks at once, shows them while they share one base model, and ends with what each has
+It starts a control, submits three tasks at once, shows them while they share one base model, and ends with what each has
 gained, plots, and the adapters. Nothing is left running, whether it succeeds, fails or is interrupted.
 """
 
@@ -12,11 +12,12 @@ from pathlib import Path
 from rich.console import Console
 
 from common.spec import TaskSpec
-from marlaas import display, stack, terminal
 from marlaas.client import Client
-from marlaas.progress import Progress
-from marlaas.state import StackError, read_stack
-from marlaas.tasks import read_task
+from marlaas.reporting import live, tables
+from marlaas.reporting.progress import Progress
+from marlaas.stack import control
+from marlaas.stack.state_files import StackError, read_stack
+from marlaas.task_file import read_task
 
 LOOK_AT_STACK_EVERY_S = 1.0
 
@@ -25,9 +26,9 @@ def run_demo(console: Console, data: Path, examples: Path, pools_file: Path, *, 
     """Whether every task finished."""
     started = time.monotonic()
     specs = demo_tasks(examples, seed, steps)
-    starting = stack.start(stack.make_plan(data, pools_file), end_with_parent=not keep_running)
+    starting = control.start(control.make_plan(data, pools_file), end_with_parent=not keep_running)
     try:
-        state = terminal.show_start(console, starting)
+        state = live.show_start(console, starting)
         _say(console, f"ready after {time.monotonic() - started:.0f} s; submitting {len(specs)} tasks")
         tasks = asyncio.run(_train_while_well(console, data, state.nats_url, specs))
         _conclude(console, tasks, data, time.monotonic() - started)
@@ -36,7 +37,7 @@ def run_demo(console: Console, data: Path, examples: Path, pools_file: Path, *, 
         if keep_running:
             _say(console, f"the stack goes on; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
         else:
-            stack.stop(data)
+            control.stop(data)
             _say(console, "stopped; nothing is left running")
 
 
@@ -68,7 +69,7 @@ async def _until_failing(console: Console, data: Path) -> None:
         state = read_stack(data)
         for one in state.components if state else []:
             if one.condition == "failing":
-                raise StackError(stack.failure(data, one))
+                raise StackError(control.failure(data, one))
             if one.restarts > restarts.get(one.name, 0):
                 restarts[one.name] = one.restarts
                 _say(console, f"{one.name} is started again: {one.detail}")
@@ -79,7 +80,7 @@ async def _train(console: Console, nats_url: str, specs: list[TaskSpec], adapter
     async with Client.connect(nats_url) as client:
         ids = await asyncio.gather(*(client.submit(spec) for spec in specs))
         tasks = [Progress(task, spec) for task, spec in zip(ids, specs, strict=True)]
-        await terminal.show_tasks(console, tasks, client.watch(*ids))
+        await live.show_tasks(console, tasks, client.watch(*ids))
         for one in tasks:
             if one.steps:
                 await client.wait(one.task)
@@ -89,10 +90,10 @@ async def _train(console: Console, nats_url: str, specs: list[TaskSpec], adapter
 
 
 def _conclude(console: Console, tasks: list[Progress], data: Path, took_s: float) -> None:
-    from marlaas import plots
+    from marlaas.reporting import plots
 
-    console.print(display.summary_table(tasks))
-    _say(console, f"reward before and after: means of the first and last 5 steps; {display.duration(took_s)} in all, start included")
+    console.print(tables.summary_table(tasks))
+    _say(console, f"reward before and after: means of the first and last 5 steps; {tables.duration(took_s)} in all, start included")
     _say(console, f"adapters: {', '.join(str(data / 'adapters' / one.spec.name) for one in tasks if one.steps)}")
     _say(console, f"plots: {', '.join(map(str, plots.draw(tasks, data / 'plots')))}")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import structlog
 
 from common.logs import configure_logs
-from marlaas import processes, servers
-from marlaas.child import Child, Job, answers_ready
-from marlaas.servers import Command
-from marlaas.state import Plan, Service, Stack, StackError, locked, write_stack
+from marlaas.stack import os_processes, servers
+from marlaas.stack.servers import Command
+from marlaas.stack.state_files import Plan, Service, Stack, StackError, locked, write_stack
+from marlaas.stack.supervised_process import Child, Job, answers_ready
 
 MARK = "STACK_OF_MARLAAS"
 """Carried by every process of a stack, with the data directory as its value. Not a MARLAAS_ name: those are settings."""
@@ -65,7 +65,7 @@ class Supervisor:
         log.info("stopped")
 
     def _write(self) -> None:
-        identity = processes.identify(os.getpid())
+        identity = os_processes.identify(os.getpid())
         assert identity is not None
         plan = self._plan
         stack = Stack(

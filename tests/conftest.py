@@ -18,8 +18,8 @@ from nats.errors import Error as NatsError
 from common.bus import Bus
 from common.errors import Away
 from common.timings import Timings
-from marlaas import servers
-from marlaas.servers import Command
+from marlaas.stack import servers
+from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
 LONGEST = (

@@ -23,7 +23,7 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import Environment, Limits, Sampling
-from marlaas.progress import Step, step_of
+from marlaas.reporting.progress import Step, step_of
 from tests.conftest import eventually
 
 GROUP = GroupContext(

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 
-from marlaas import servers
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Service, Stack, read_plan, read_stack
+from marlaas.stack import control as stacks
+from marlaas.stack import servers
+from marlaas.stack.state_files import Service, Stack, read_plan, read_stack
 from tests.chaos.clock import Clocks
 from tests.chaos.disk import small_disk
 from tests.chaos.faults import Fault, kinds_for, series

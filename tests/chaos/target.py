@@ -10,7 +10,7 @@ from random import Random
 import psutil
 
 from common.bus import Bus
-from marlaas.state import read_stack
+from marlaas.stack.state_files import read_stack
 from tests.chaos.clock import Clocks
 from tests.chaos.proxy import Wire
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from marlaas import servers
+from marlaas.stack import servers
 from tests.conftest import eventually
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nats-cluster.conf"

@@ -10,7 +10,7 @@ from common.bus import Bus
 from common.errors import Away, Reject
 from common.streams import Stream
 from common.timings import Timings
-from marlaas import servers
+from marlaas.stack import servers
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually
 

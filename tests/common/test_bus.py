@@ -20,8 +20,8 @@ from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
 from common.tasks import Tasks
 from common.timings import Timings
-from marlaas import servers
-from marlaas.servers import Command
+from marlaas.stack import servers
+from marlaas.stack.servers import Command
 from tests.chaos.clock import Clocks
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually, running

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from marlaas import servers
+from marlaas.stack import servers
 
 REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("scheduler", "env", "trainer", "rollout")

@@ -17,7 +17,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import SubmitTask
-from marlaas import servers
+from marlaas.stack import servers
 from scheduler_svc.migrate import migrate
 from tests.conftest import eventually, running
 

@@ -24,9 +24,9 @@ from common import streams
 from common.bus import Bus
 from common.messages import GroupContext, TokenRecord, TrajectoriesScored
 from common.pools import read_pools
-from marlaas import stack as stacks
 from marlaas.client import Client
-from marlaas.state import Stack
+from marlaas.stack import control as stacks
+from marlaas.stack.state_files import Stack
 from tests.conftest import eventually
 
 REPOSITORY = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from env_svc.hosted.hosts import Hosts
 from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step, perform
 from env_svc.player import Player
 from env_svc.workers import Workers
-from marlaas import servers
+from marlaas.stack import servers
 from tests.conftest import running
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from env_svc.hosted.hosts import Hosts
 from env_svc.play import Asked, Call, Open, Opened, Outcome, Scored, Step
 from env_svc.player import Player
 from env_svc.workers import Workers
-from marlaas import servers
+from marlaas.stack import servers
 from tests.conftest import running
 
 pytestmark = [pytest.mark.packages, pytest.mark.asyncio(loop_scope="module")]

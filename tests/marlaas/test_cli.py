@@ -15,7 +15,7 @@ import pytest
 
 from common.bus import Bus
 from marlaas.client import Client
-from marlaas.tasks import read_task
+from marlaas.task_file import read_task
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.conftest import SPEC, STEPS, Answering
 

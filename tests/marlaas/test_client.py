@@ -13,8 +13,8 @@ from common.errors import Reject
 from common.messages import Event, ReplicaReport
 from common.spec import TASK_ID_PATTERN
 from common.timings import Timings
-from marlaas import servers
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
+from marlaas.stack import servers
 from marlaas.sync import connect
 from tests.conftest import eventually, running
 from tests.marlaas.conftest import SPEC, STEPS, Answering

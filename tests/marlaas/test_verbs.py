@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import make_url, text
 
 from common.bus import Bus
-from marlaas.processes import identify
-from marlaas.stack import make_plan
-from marlaas.state import Component, Stack, locked, write_stack
+from marlaas.stack.control import make_plan
+from marlaas.stack.os_processes import identify
+from marlaas.stack.state_files import Component, Stack, locked, write_stack
 from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint

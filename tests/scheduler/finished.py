@@ -19,7 +19,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import BlobRef, CheckEnvironment, DeadLetter, GroupContext, TrainBatch
-from marlaas import servers
+from marlaas.stack import servers
 from scheduler_svc.cleaning import SPACING_S, Cleaner
 from scheduler_svc.database import Database
 from scheduler_svc.doctor.examination import Depth, examine

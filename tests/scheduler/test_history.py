@@ -15,8 +15,8 @@ from common.bus import Bus
 from common.errors import Fatal, Retry
 from common.messages import HistoryMark, TaskStatus
 from common.streams import BLOBS_BUCKET
-from marlaas import servers
 from marlaas.client import Client
+from marlaas.stack import servers
 from scheduler_svc import history
 from scheduler_svc.accept import accept
 from scheduler_svc.database import Database

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from marlaas import servers
+from marlaas.stack import servers
 from scheduler_svc.database import Database
 from tests.chaos.proxy import Wire
 

@@ -14,7 +14,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BatchGroup, BatchMember, ReplicaReport, TrainBatch, TrajectoriesScored, WeightUpdated
-from marlaas import servers
+from marlaas.stack import servers
 from tests.conftest import eventually
 from tests.trainer.conftest import group_context, make_groups, make_spec, scored
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from marlaas.processes import Identity, is_running
+from marlaas.stack.os_processes import Identity, is_running
 
 DEFAULT_DATA = Path(".marlaas")
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from marlaas import placement
-from marlaas.placement import Machine, Share, gpus, shares
-from marlaas.stack import make_plan
+from marlaas.stack import placement
+from marlaas.stack.control import make_plan
+from marlaas.stack.placement import Machine, Share, gpus, shares
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from rich.text import Text
 from common.blobs import ROOM, StoreUsage
 from common.messages import TaskStatus
 from marlaas.client import Pruned, Stored
-from marlaas.listing import Field
+from marlaas.reporting.listing import Field
 
 NEARLY_FULL = 0.8
 """Share of the blob store that `marlaas ps` warns of; the alarm's default."""

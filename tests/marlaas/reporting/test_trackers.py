@@ -13,7 +13,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event as Record
 
 from common.messages import Event
-from marlaas.sinks import SinkError, open_sink, point_of
+from marlaas.reporting.trackers import SinkError, open_sink, point_of
 
 STEP = Event(
     tenant="acme",
@@ -85,7 +85,7 @@ def records(file: Path) -> list[Record]:
 
 LOG_BOTH = """
 import sys
-from tests.marlaas.test_sinks import EVALUATION, STEP, open_sink, point_of
+from tests.marlaas.reporting.test_trackers import EVALUATION, STEP, open_sink, point_of
 
 sink = open_sink(sys.argv[1])
 for event in (STEP, EVALUATION):
@@ -97,7 +97,7 @@ sink.close()
 
 def log_both(address: str, folder: Path, **environment: str) -> None:
     known = {"PATH", "LD_LIBRARY_PATH", "TMPDIR"} & os.environ.keys()
-    inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", LOG_BOTH, address]
     done = subprocess.run(command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,9 @@ from pydantic import JsonValue
 from rich.console import Console, RenderableType
 
 from common.messages import Event, TaskStatus
-from marlaas import display
 from marlaas.client import Failure
-from marlaas.listing import MIN_REASON_WIDTH
+from marlaas.reporting import tables
+from marlaas.reporting.listing import MIN_REASON_WIDTH
 
 LONG = "the environment 'my_env' could not be built: " + "FileNotFoundError: /data/rows.jsonl is not there\n" * 200
 
@@ -31,7 +31,7 @@ def printed(renderable: RenderableType, width: int) -> list[str]:
 @pytest.mark.parametrize("reason", ["", "budget", LONG])
 def test_every_task_has_one_line_that_fits(width: int, reason: str) -> None:
     statuses = [status("letters-872c122b"), status("a-task-with-a-long-id-1234abcd", reason)]
-    header, first, second = printed(display.status_table(statuses, width, now_s=3600.0), width)
+    header, first, second = printed(tables.status_table(statuses, width, now_s=3600.0), width)
     assert max(map(len, (header, first, second))) <= width
     assert "letters-872c122b" in first
     assert "a-task-with-a-long-id-1234abcd" in second
@@ -46,16 +46,16 @@ def test_every_task_has_one_line_that_fits(width: int, reason: str) -> None:
 
 def test_reason_is_whole_where_lines_may_have_any_length() -> None:
     statuses = [status("letters-872c122b", LONG)]
-    assert " ".join(LONG.split()) in printed(display.status_table(statuses, None, now_s=3600.0), 100_000)[1]
+    assert " ".join(LONG.split()) in printed(tables.status_table(statuses, None, now_s=3600.0), 100_000)[1]
     failures = [Failure(7, "letters-872c122b", "open", "prompts.open.x", LONG, 5)]
-    assert " ".join(LONG.split()) in printed(display.failures_table(failures, None), 100_000)[1]
+    assert " ".join(LONG.split()) in printed(tables.failures_table(failures, None), 100_000)[1]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_every_dead_letter_has_one_line_that_fits(width: int) -> None:
     subject = "jobs.submit.acme"
     failures = [Failure(7, "letters-872c122b", "open", "prompts.open.x", LONG, 5), Failure(1234, None, "jobs", subject, "no such verb", 1)]
-    header, first, second = printed(display.failures_table(failures, width), width)
+    header, first, second = printed(tables.failures_table(failures, width), width)
     assert max(map(len, (header, first, second))) <= width
     assert first.rstrip().endswith("…")
     assert second.split()[0] == "1234"
@@ -63,7 +63,7 @@ def test_every_dead_letter_has_one_line_that_fits(width: int) -> None:
 
 
 def test_one_task_is_shown_with_all_of_its_reason() -> None:
-    lines = printed(display.task_table(status("letters-872c122b", LONG), now_s=3600.0), 80)
+    lines = printed(tables.task_table(status("letters-872c122b", LONG), now_s=3600.0), 80)
     assert max(map(len, lines)) <= 80
     assert "".join(lines).count("FileNotFoundError") == 200
     assert any(line.split() == ["sampled", "tokens", "123,456"] for line in lines)
@@ -71,12 +71,12 @@ def test_one_task_is_shown_with_all_of_its_reason() -> None:
 
 def test_warning_that_stands_is_shown_where_the_reason_is() -> None:
     warned = status("letters-872c122b").model_copy(update={"warnings": {"truncated": "all attempts ended at their limit"}})
-    assert "warning truncated: all attempts" in printed(display.status_table([warned], 200, now_s=3600.0), 200)[1]
-    assert "all attempts ended at their limit" in "\n".join(printed(display.task_table(warned), 200))
+    assert "warning truncated: all attempts" in printed(tables.status_table([warned], 200, now_s=3600.0), 200)[1]
+    assert "all attempts ended at their limit" in "\n".join(printed(tables.task_table(warned), 200))
 
 
 @pytest.mark.parametrize(("over", "line"), [(False, "warning truncated: all attempts"), (True, "warning truncated is over")])
 def test_warning_is_a_line_of_watch(over: bool, line: str) -> None:
     data: dict[str, JsonValue] = {"warning": "truncated", "reason": "all attempts", "over": over, "version": 3}
     event = Event(tenant="acme", task="letters-1", event="warning", at_s=0.0, data=data)
-    assert display.event_line(event).endswith(f"letters-1 {line}")
+    assert tables.event_line(event).endswith(f"letters-1 {line}")

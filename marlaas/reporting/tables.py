@@ -9,9 +9,9 @@ from rich.text import Text
 
 from common.messages import Event, ReplicaReport, TaskStatus
 from marlaas.client import Failure
-from marlaas.listing import Field, listing
-from marlaas.progress import Progress, sparkline, step_of
-from marlaas.state import Stack
+from marlaas.reporting.listing import Field, listing
+from marlaas.reporting.progress import Progress, sparkline, step_of
+from marlaas.stack.state_files import Stack
 
 COLOURS = {
     "ready": "green",

@@ -7,8 +7,8 @@ from pydantic import JsonValue
 
 from common.messages import Event
 from common.spec import parse_spec
-from marlaas import display, plots
-from marlaas.progress import Progress, sparkline
+from marlaas.reporting import plots, tables
+from marlaas.reporting.progress import Progress, sparkline
 from tests.marlaas.conftest import SPEC, step_data
 
 
@@ -57,10 +57,10 @@ def test_event_with_missing_fields_is_shown_with_dashes() -> None:
     one = progress(0)
     one.take(event("step", 101.0, {"version": 1}))
     assert one.rewards == []
-    assert display.event_line(event("step", 101.0, {"version": 1, "failed_share": 0.25})).endswith("failed 25%")
-    assert "step 1 reward - staleness - tokens 0" in display.event_line(event("step", 101.0, {"version": 1}))
-    assert display.progress_table([one]).row_count == 1
-    assert display.summary_table([one]).row_count == 1
+    assert tables.event_line(event("step", 101.0, {"version": 1, "failed_share": 0.25})).endswith("failed 25%")
+    assert "step 1 reward - staleness - tokens 0" in tables.event_line(event("step", 101.0, {"version": 1}))
+    assert tables.progress_table([one]).row_count == 1
+    assert tables.summary_table([one]).row_count == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_long_course_is_squeezed() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(3.2, "3 s"), (245, "4 min 05 s"), (7620, "2 h 07 min"), (273_600, "3 d 04 h")])
 def test_durations_read_well(seconds: float, text: str) -> None:
-    assert display.duration(seconds) == text
+    assert tables.duration(seconds) == text
 
 
 def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:

@@ -7,20 +7,21 @@ from rich.console import Console
 from rich.live import Live
 
 from common.messages import Event
-from marlaas import display, stack
-from marlaas.progress import Progress
-from marlaas.stack import Starting
-from marlaas.state import Stack
+from marlaas.reporting import tables
+from marlaas.reporting.progress import Progress
+from marlaas.stack import control
+from marlaas.stack.control import Starting
+from marlaas.stack.state_files import Stack
 
 REDRAWS_PER_S = 4
 
 
-def show_start(console: Console, starting: Starting, timeout_s: float = stack.START_TIMEOUT_S) -> Stack:
-    """Show each component from starting to ready; returns the running stack. Raises: as `wait_until_ready`."""
+def show_start(console: Console, starting: Starting, timeout_s: float = control.START_TIMEOUT_S) -> Stack:
+    """Show each component from starting to ready; returns the running control. Raises: as `wait_until_ready`."""
     if not console.is_terminal:
-        return stack.wait_until_ready(starting, _Changes(console).tell, timeout_s)
+        return control.wait_until_ready(starting, _Changes(console).tell, timeout_s)
     with Live(console=console, refresh_per_second=REDRAWS_PER_S) as live:
-        return stack.wait_until_ready(starting, lambda state: live.update(display.starting_table(state, time.time())), timeout_s)
+        return control.wait_until_ready(starting, lambda state: live.update(tables.starting_table(state, time.time())), timeout_s)
 
 
 async def show_tasks(console: Console, tasks: list[Progress], events: AsyncIterator[Event]) -> None:
@@ -29,12 +30,12 @@ async def show_tasks(console: Console, tasks: list[Progress], events: AsyncItera
     if not console.is_terminal:
         async for event in events:
             by_id[event.task].take(event)
-            console.print(display.event_line(event), soft_wrap=True, highlight=False)
+            console.print(tables.event_line(event), soft_wrap=True, highlight=False)
         return
-    with Live(display.progress_table(tasks), console=console, refresh_per_second=REDRAWS_PER_S) as live:
+    with Live(tables.progress_table(tasks), console=console, refresh_per_second=REDRAWS_PER_S) as live:
         async for event in events:
             by_id[event.task].take(event)
-            live.update(display.progress_table(tasks))
+            live.update(tables.progress_table(tasks))
 
 
 class _Changes:

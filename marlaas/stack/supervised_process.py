@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import structlog
 
-from marlaas import processes
-from marlaas.servers import HOST, Command, free_port
-from marlaas.state import Component, Condition, log_path
+from marlaas.stack import os_processes
+from marlaas.stack.servers import HOST, Command, free_port
+from marlaas.stack.state_files import Component, Condition, log_path
 
 LONGEST_EXCEPTION = 300
 """Characters of what is said of one."""
@@ -107,7 +107,7 @@ class Child:
         port = free_port()
         process, log_start = await self._spawn(command, path, port)
         self.component.http_port = port
-        self._set("starting", process=processes.identify(process.pid))
+        self._set("starting", process=os_processes.identify(process.pid))
         dying = asyncio.ensure_future(process.wait())
         stopping = asyncio.ensure_future(self._stopping.wait())
         probing = asyncio.ensure_future(self._until_ready(port))
@@ -128,7 +128,7 @@ class Child:
         finally:
             for waiting in (dying, stopping, probing):
                 waiting.cancel()
-            processes.end_group(process.pid)
+            os_processes.end_group(process.pid)
         if self.job.until_done and process.returncode == 0:
             return "done"
         if process.returncode == BAD_SETTINGS:
@@ -145,7 +145,7 @@ class Child:
                 stderr=output,
                 env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port)},
                 process_group=0,
-                preexec_fn=processes.ends_with_parent(command.stop_signal),
+                preexec_fn=os_processes.ends_with_parent(command.stop_signal),
             )
             return process, output.tell()
 

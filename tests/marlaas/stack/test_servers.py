@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from marlaas import servers
-from marlaas.servers import FULL_BELOW_BYTES, Command, NatsDisk
+from marlaas.stack import servers
+from marlaas.stack.servers import FULL_BELOW_BYTES, Command, NatsDisk
 from tests.chaos.disk import BLOCK, empty, fill, small_disk
 from tests.conftest import running
 from tests.marlaas.waiting import until

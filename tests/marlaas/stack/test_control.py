@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from marlaas import processes, servers, stack
-from marlaas.child import HEALTH_EVERY_S, last_words
-from marlaas.servers import HOST
-from marlaas.state import Component, Plan, Service, Stack, StackError, is_locked, read_stack, running_stack, write_stack
+from marlaas.stack import control, os_processes, servers
+from marlaas.stack.servers import HOST
+from marlaas.stack.state_files import Component, Plan, Service, Stack, StackError, is_locked, read_stack, running_stack, write_stack
+from marlaas.stack.supervised_process import HEALTH_EVERY_S, last_words
 from tests.chaos.disk import empty, fill, small_disk
 from tests.marlaas.waiting import until
 
 DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> Plan:
@@ -42,14 +42,14 @@ def ignore(_: Stack) -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    stack.stop(tmp_path)
+    control.stop(tmp_path)
 
 
 def started(plan: Plan) -> Stack:
-    return stack.wait_until_ready(stack.start(plan), ignore)
+    return control.wait_until_ready(control.start(plan), ignore)
 
 
-def identities(state: Stack) -> list[processes.Identity]:
+def identities(state: Stack) -> list[os_processes.Identity]:
     return [state.supervisor, *(component.process for component in state.components if component.process)]
 
 
@@ -62,23 +62,25 @@ def component_now(data: Path, name: str) -> Component:
 def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> None:
     plan = plan_for(data, prepare=[sys.executable, "-c", "print('migrated')"], services=[DUMMY, DUMMY])
     seen: list[list[str]] = []
-    state = stack.wait_until_ready(stack.start(plan), lambda state: seen.append([c.condition for c in state.components]))
+    state = control.wait_until_ready(control.start(plan), lambda state: seen.append([c.condition for c in state.components]))
     assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
     assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
     assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
     assert (data / "logs" / "migrations.log").read_text() == "migrated\n"
 
-    assert stack.stop(data)
-    assert not any(processes.is_running(one) for one in identities(state))
+    assert control.stop(data)
+    assert not any(os_processes.is_running(one) for one in identities(state))
     assert not servers.is_listening(plan.nats_port)
     assert not servers.is_listening(plan.postgres_port)
-    assert not stack.stop(data)
+    assert not control.stop(data)
     with pytest.raises(StackError, match=r"no stack runs on .*marlaas up"):
         running_stack(data)
 
 
 def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Path) -> None:
-    plan = stack.make_plan(tmp_path, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": "sequential", "MARLAAS_ROLLOUT_CORES": ""})
+    plan = control.make_plan(
+        tmp_path, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": "sequential", "MARLAAS_ROLLOUT_CORES": ""}
+    )
     assert {service.name for service in plan.services} == {"scheduler", "env", "rollout-tiny", "trainer-tiny"}
     for service in plan.services:
         assert service.env["MARLAAS_SCHEDULER_POLICY"] == "sequential"
@@ -89,7 +91,7 @@ def test_second_start_on_the_same_directory_is_refused(data: Path) -> None:
     plan = plan_for(data)
     started(plan)
     with pytest.raises(StackError, match=r"runs on .* already"):
-        stack.start(plan)
+        control.start(plan)
 
 
 def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
@@ -98,7 +100,7 @@ def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(StackError, match=rf"port {port}, which is for PostgreSQL.*--postgres-port"):
-            stack.start(plan_for(data).model_copy(update={"postgres_port": port}))
+            control.start(plan_for(data).model_copy(update={"postgres_port": port}))
 
 
 def test_killed_service_is_started_again_and_the_others_stay(data: Path) -> None:
@@ -132,7 +134,7 @@ def test_killed_servers_are_started_again(data: Path) -> None:
 def test_nothing_outlives_a_killed_supervisor(data: Path) -> None:
     state = started(plan_for(data, services=[DUMMY, DUMMY]))
     os.kill(state.supervisor.pid, signal.SIGKILL)
-    until(lambda: not any(processes.is_running(one) for one in identities(state)))
+    until(lambda: not any(os_processes.is_running(one) for one in identities(state)))
     with pytest.raises(StackError, match="no stack runs"):
         running_stack(data)
 
@@ -142,9 +144,9 @@ def test_start_after_a_crash_ends_what_was_left_and_keeps_the_ports(data: Path) 
     state = started(plan)
     os.kill(state.supervisor.pid, signal.SIGKILL)
     until(lambda: not is_locked(data))
-    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, stack.MARK: str(data)})
+    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, control.MARK: str(data)})
     try:
-        until(lambda: bool(processes.marked_with(stack.MARK, str(data))))  # a new process has no environment for a moment
+        until(lambda: bool(os_processes.marked_with(control.MARK, str(data))))  # a new process has no environment for a moment
         again = started(plan)
         assert orphan.wait(timeout=250) == -signal.SIGTERM
     finally:
@@ -156,13 +158,13 @@ def test_start_after_a_crash_ends_what_was_left_and_keeps_the_ports(data: Path) 
 def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:
-        now = processes.identify(bystander.pid)
+        now = os_processes.identify(bystander.pid)
         assert now is not None
         before = now.model_copy(update={"started": "another-boot:17"})
         component = Component(name="nats", condition="ready", process=before)
         urls = {"nats_url": "nats://x", "database_url": "postgresql://x"}
         write_stack(data, Stack(supervisor=before, nats_port=1, postgres_port=2, started_s=0, components=[component], **urls))
-        assert stack.end_leftovers(data) == []
+        assert control.end_leftovers(data) == []
         with pytest.raises(StackError, match="no stack runs"):
             running_stack(data)
         assert bystander.poll() is None
@@ -174,7 +176,7 @@ def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
 def test_service_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(data: Path) -> None:
     plan = plan_for(data, services=[DUMMY, [*DUMMY, "--broken"]])
     with pytest.raises(StackError, match=r"dummy1 does not run.*model folder /nowhere does not exist"):
-        stack.wait_until_ready(stack.start(plan), ignore)
+        control.wait_until_ready(control.start(plan), ignore)
     assert not servers.is_listening(plan.nats_port)
     assert not servers.is_listening(plan.postgres_port)
 
@@ -182,7 +184,7 @@ def test_service_that_cannot_start_is_named_with_its_last_words_and_nothing_stay
 def test_failing_migrations_stop_the_start(data: Path) -> None:
     plan = plan_for(data, prepare=[sys.executable, "-c", "raise SystemExit('revision 0007 is unknown')"])
     with pytest.raises(StackError, match=r"migrations does not run.*revision 0007 is unknown"):
-        stack.wait_until_ready(stack.start(plan), ignore)
+        control.wait_until_ready(control.start(plan), ignore)
     state = read_stack(data)
     assert state is not None
     assert state.component("dummy0").condition == "waiting"
@@ -229,4 +231,4 @@ def test_nats_is_started_again_when_its_disk_was_full(data: Path) -> None:
             empty(store)
             with suppress(AssertionError):
                 until(is_another, timeout_s=20)
-        stack.stop(data)
+        control.stop(data)

@@ -10,7 +10,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from marlaas.progress import Progress
+from marlaas.reporting.progress import Progress
 
 SIZE_INCHES = (9.0, 4.5)
 DOTS_PER_INCH = 120

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.pools import Pools, read_pools
-from marlaas import needs, placement, processes, servers
-from marlaas.child import last_words, tail
-from marlaas.placement import Share
-from marlaas.state import (
+from marlaas import needs
+from marlaas.stack import os_processes, placement, servers
+from marlaas.stack.placement import Share
+from marlaas.stack.state_files import (
     Component,
     Plan,
     Service,
@@ -29,6 +29,7 @@ from marlaas.state import (
     read_stack,
     unusable,
 )
+from marlaas.stack.supervised_process import last_words, tail
 from marlaas.supervisor import MARK
 
 START_TIMEOUT_S = 600.0
@@ -149,7 +150,7 @@ def start(plan: Plan, *, end_with_parent: bool = False) -> Starting:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=processes.ends_with_parent(signal.SIGTERM) if end_with_parent else None,
+            preexec_fn=os_processes.ends_with_parent(signal.SIGTERM) if end_with_parent else None,
         )
     return Starting(plan, supervisor)
 
@@ -206,24 +207,24 @@ def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
     if not is_locked(data):
         return bool(end_leftovers(data))
     deadline = time.monotonic() + timeout_s
-    asked: processes.Identity | None = None
+    asked: os_processes.Identity | None = None
     while is_locked(data):
         stack = read_stack(data)  # again each time: a supervisor that has just started writes it a moment later
-        if stack and stack.supervisor != asked and processes.is_running(stack.supervisor):
+        if stack and stack.supervisor != asked and os_processes.is_running(stack.supervisor):
             asked = stack.supervisor
-            processes.send(asked, signal.SIGTERM)
+            os_processes.send(asked, signal.SIGTERM)
         if time.monotonic() > deadline:
             raise StackError(f"the supervisor does not end; see {log_path(data, 'supervisor')}")
         time.sleep(0.05)
     if asked:
-        processes.end([asked], LEFTOVERS_GRACE_S)
+        os_processes.end([asked], LEFTOVERS_GRACE_S)
     end_leftovers(data)
     return True
 
 
-def end_leftovers(data: Path) -> list[processes.Identity]:
+def end_leftovers(data: Path) -> list[os_processes.Identity]:
     """End what a supervisor that was killed has left behind; returns what that was."""
     stack = read_stack(data)
     known = [component.process for component in stack.components if component.process] if stack else []
-    marked = [process for process in processes.marked_with(MARK, str(data)) if process not in known]
-    return processes.end([*known, *marked], LEFTOVERS_GRACE_S)
+    marked = [process for process in os_processes.marked_with(MARK, str(data)) if process not in known]
+    return os_processes.end([*known, *marked], LEFTOVERS_GRACE_S)
