@@ -33,7 +33,7 @@ from bench.services import BenchError
 from bench.standins import SampledSpan, Trace
 from bench.tap import overheard, sampled_spans
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
-from common.tasks import ENDED
+from common.task_states import ENDED
 from marlaas.client import Client, ClientError
 from marlaas.reporting.progress import Step, step_of
 from marlaas.stack import control as stacks

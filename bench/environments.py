@@ -26,7 +26,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
 from common.spec import Environment, Limits, Sampling
-from common.tasks import Tasks
+from common.task_states import Tasks
 from env_svc.player import Player
 from env_svc.service import EnvService
 from env_svc.tools.layer import ToolPlayer

@@ -29,9 +29,9 @@ from common.messages import (
     TurnRequest,
     WeightUpdated,
 )
-from common.service import collect_rarely, report_replica
+from common.runtime.service import collect_rarely, report_replica
 from common.spec import Limits
-from common.tasks import Tasks
+from common.task_states import Tasks
 from rollout_svc.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
 

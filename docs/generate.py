@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from common.pools import Pool
-from common.settings import SERVICES, Settings, describe
+from common.runtime.settings import SERVICES, Settings, describe
 from common.spec import Section, TaskSpec
 from docs import schemas
 

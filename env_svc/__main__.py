@@ -1,6 +1,6 @@
 """Run one replica of the environment service: `python -m env_svc`. Settings: MARLAAS_ENV_…, see `settings.py`."""
 
-from common.service import Running, run_service
+from common.runtime.service import Running, run_service
 from env_svc.settings import EnvSettings
 
 CHECKS = 8
@@ -14,8 +14,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common import streams
     from common.bus import Slots
     from common.messages import ReplicaReport
-    from common.service import report_replica
-    from common.tasks import Tasks
+    from common.runtime.service import report_replica
+    from common.task_states import Tasks
     from env_svc import measures, registry
     from env_svc.hosted.configuration import read_hosted
     from env_svc.hosted.hosts import Hosts

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from common import streams
 from common.bus import Outgoing
+from common.chunking import in_parts
 from common.messages import GroupContext, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest
-from common.parts import in_parts
 from env_svc.play import Asked, Failed, Opened, Scored
 
 

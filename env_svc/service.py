@@ -17,7 +17,7 @@ from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
 from common.spec import Environment, Limits
-from common.tasks import Tasks
+from common.task_states import Tasks
 from env_svc import outgoing
 from env_svc.contract import Reply
 from env_svc.measures import ENDED

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from common.settings import Settings
+from common.runtime.settings import Settings
 
 
 class EnvSettings(Settings):

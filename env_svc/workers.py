@@ -66,7 +66,7 @@ class Workers:
     def __init__(self, count: int, families: Sequence[str], memory_bytes: int) -> None:
         context = multiprocessing.get_context("forkserver")
         # With what `__main__` imports: multiprocessing runs that module again in every new worker.
-        context.set_forkserver_preload(["env_svc.worker_process", "common.service", *modules(families)])
+        context.set_forkserver_preload(["env_svc.worker_process", "common.runtime.service", *modules(families)])
 
         def new_pool() -> ProcessPool:
             return ProcessPool(max_workers=1, initializer=prepare, initargs=(tuple(families), memory_bytes), context=context)

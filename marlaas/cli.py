@@ -241,7 +241,7 @@ def watch(
     ] = None,
 ) -> None:
     """Print what happens to tasks, one line per event, until they have ended."""
-    from common.tasks import ENDED
+    from common.task_states import ENDED
     from marlaas.reporting import tables, trackers
 
     opened = [trackers.open_sink(address) for address in log_to or []]

@@ -40,7 +40,7 @@ from common.messages import (
     TaskStatus,
 )
 from common.spec import TASK_ID_PATTERN, TaskSpec, parse_spec
-from common.tasks import ENDED
+from common.task_states import ENDED
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 CONNECT_TIMEOUT_S = 10.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from common.logs import configure_logs
+from common.runtime.logs import configure_logs
 from marlaas.stack import os_processes, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import Plan, Service, Stack, StackError, locked, write_stack

@@ -9,7 +9,6 @@ Owns the inference engine of one pool, and the adapters it holds; nothing durabl
     engine_process.py  how the engine's process starts and that it ends with this one
     chat.py            messages to tokens and back; tokens are appended, never encoded again
     adapters.py        which adapter versions the engine holds, who uses them, which go
-    tasks.py           which tasks have ended
     request_ids.py     request ids, seeds and message ids: the same for a message that comes again
     cpu/               what vLLM needs on a CPU
 """

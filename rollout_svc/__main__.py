@@ -7,9 +7,9 @@ from common.bus import Slots
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.pools import Pool, read_pools
-from common.service import Running, report_replica, run_service
+from common.runtime.service import Running, report_replica, run_service
 from common.streams import rollout_samples
-from common.tasks import Tasks
+from common.task_states import Tasks
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, EngineSettings, Tolerance

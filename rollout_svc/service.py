@@ -15,10 +15,10 @@ from prometheus_client import Counter, Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
+from common.chunking import in_parts
 from common.errors import Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
-from common.parts import in_parts
-from common.tasks import Tasks
+from common.task_states import Tasks
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt

@@ -1,6 +1,6 @@
 """`python -m scheduler_svc`"""
 
-from common.service import Running, run_service
+from common.runtime.service import Running, run_service
 from scheduler_svc.settings import SchedulerSettings
 
 

@@ -16,9 +16,9 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import MarlaasError, Reject
 from common.messages import DeadLetter, HistoryMark, TaskStatus
-from common.settings import read_or_exit
+from common.runtime.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
-from common.tasks import ENDED
+from common.task_states import ENDED
 from scheduler_svc import history
 from scheduler_svc.database import RELAY_LOCK, Database
 from scheduler_svc.endings import void_live_groups

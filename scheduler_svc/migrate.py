@@ -38,8 +38,8 @@ def migrate(url: str) -> None:
 
 
 def main() -> None:
-    from common.logs import configure_logs
-    from common.settings import read_or_exit
+    from common.runtime.logs import configure_logs
+    from common.runtime.settings import read_or_exit
     from scheduler_svc.settings import SchedulerSettings
 
     settings = read_or_exit(SchedulerSettings)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from common.settings import Settings
+from common.runtime.settings import Settings
 from scheduler_svc.policy import Policy
 
 

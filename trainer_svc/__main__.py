@@ -9,7 +9,7 @@ from common.bus import Slots
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.pools import Pool, read_pools
-from common.service import Running, report_replica, run_service
+from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 
 if TYPE_CHECKING:

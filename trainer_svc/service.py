@@ -18,7 +18,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
-from common.tasks import ENDED
+from common.task_states import ENDED
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device_errors import scratch_folder

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from common.settings import Cores, Settings
+from common.runtime.settings import Cores, Settings
 
 
 class TrainerSettings(Settings):

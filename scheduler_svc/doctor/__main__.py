@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from common.settings import read_or_exit
+from common.runtime.settings import read_or_exit
 from scheduler_svc.settings import SchedulerSettings
 
 CONNECT_TIMEOUT_S = 20.0

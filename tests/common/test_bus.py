@@ -18,7 +18,7 @@ from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots, spaced
 from common.errors import Away, Fatal, Reject, Retry
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
-from common.tasks import Tasks
+from common.task_states import Tasks
 from common.timings import Timings
 from marlaas.stack import servers
 from marlaas.stack.servers import Command

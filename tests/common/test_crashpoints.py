@@ -12,7 +12,7 @@ from common.crashpoints import NAMES
 VISITS = """
 import sys
 from common import crashpoints
-from common.settings import read_or_exit, Settings
+from common.runtime.settings import read_or_exit, Settings
 crashpoints.arm(read_or_exit(Settings).crash_point)
 for visit in range(3):
     for name in crashpoints.NAMES:

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import Fatal, Reject
 from common.pools import objections, read_pools
-from common.settings import Settings
+from common.runtime.settings import Settings
 from common.spec import TaskSpec, parse_spec
 
 

@@ -29,7 +29,7 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import Environment, Limits, Sampling
-from common.tasks import Tasks
+from common.task_states import Tasks
 from env_svc import outgoing
 from env_svc.play import Opened
 from env_svc.player import Player

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from common.service import Running, run_service
-from common.settings import Settings
+from common.runtime.service import Running, run_service
+from common.runtime.settings import Settings
 
 
 class DummySettings(Settings):

@@ -12,7 +12,7 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Delivery, Outgoing, Slots
 from common.messages import AdapterRef, SampleTurns, TurnsSampled
 from common.streams import Stream
-from common.tasks import Tasks
+from common.task_states import Tasks
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat

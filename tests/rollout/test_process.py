@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from common.errors import Fatal
-from common.settings import Settings
+from common.runtime.settings import Settings
 from rollout_svc.engine_process import check_version, has_cuda, prepare_environment
 from rollout_svc.settings import RolloutSettings
 from tests.rollout.conftest import HERE

@@ -27,7 +27,7 @@ from common.messages import (
     WeightUpdated,
 )
 from common.spec import Environment, Limits, Sampling
-from common.tasks import Tasks
+from common.task_states import Tasks
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat

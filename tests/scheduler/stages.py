@@ -30,7 +30,7 @@ from common.messages import (
     WeightUpdated,
 )
 from common.pools import Pool
-from common.service import report_replica
+from common.runtime.service import report_replica
 from scheduler_svc.database import Database
 from scheduler_svc.policy import Policy
 from scheduler_svc.service import Scheduler

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from common.settings import read_or_exit
+from common.runtime.settings import read_or_exit
 from trainer_svc.settings import TrainerSettings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import sys
 
 READY = """
 import gc, weakref
-from common.service import Health
+from common.runtime.service import Health
 
 class Node:
     def __init__(self):

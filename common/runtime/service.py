@@ -25,9 +25,9 @@ from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import Fatal
 from common.heartbeats import STALLED_S
-from common.logs import configure_logs
 from common.messages import ReplicaReport
-from common.settings import Settings, describe, read_or_exit
+from common.runtime.logs import configure_logs
+from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 
 S = TypeVar("S", bound=Settings)
