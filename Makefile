@@ -64,8 +64,8 @@ test-slow: install
 GUESTS := verifiers openenv
 test-adapters: install $(GUESTS:%=.venv/guests/%/.installed)
 	VERIFIERS_PYTHON=$(CURDIR)/.venv/guests/verifiers/bin/python OPENENV_PYTHON=$(CURDIR)/.venv/guests/openenv/bin/python \
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not chaos" tests/env/test_verifiers.py tests/env/test_openenv.py \
-	tests/env/test_public_environments.py
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not chaos" tests/env/adapters/test_verifiers.py tests/env/adapters/test_openenv.py \
+	tests/env/adapters/test_public_environments.py
 
 .venv/guests/%/.installed: requirements/guests/%.txt
 	$(BIN)/python -m venv --clear .venv/guests/$*

@@ -27,11 +27,11 @@ from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
 from common.spec import Environment, Limits, Sampling
 from common.task_states import Tasks
-from env_svc.player import Player
+from env_svc.execution.executor import Player
+from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
-from env_svc.tools.layer import ToolPlayer
 from env_svc.tools.toolbox import Toolbox
-from env_svc.workers import Workers
 from marlaas.stack import servers
 
 GROUP = 8

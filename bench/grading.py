@@ -25,7 +25,7 @@ from env_svc.builtin.multi_hop import MultiHop
 from env_svc.builtin.reasoning_gym import ReasoningGym
 from env_svc.contract import Reply
 from env_svc.registry import AnyEnvironment
-from env_svc.tools.calls import Schema, find_calls, without_calls
+from env_svc.tools.call_parser import Schema, find_calls, without_calls
 
 KIB = 1024
 SIZES = tuple(KIB * 2**power for power in range(9))

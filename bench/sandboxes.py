@@ -10,8 +10,8 @@ import statistics
 import sys
 import time
 
-from env_svc.sandboxes.choice import sandbox_of
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.selection import sandbox_of
 from env_svc.settings import EnvSettings
 
 IN_A_ROW = 20

@@ -16,24 +16,24 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.messages import ReplicaReport
     from common.runtime.service import report_replica
     from common.task_states import Tasks
-    from env_svc import measures, registry
-    from env_svc.hosted.configuration import read_hosted
-    from env_svc.hosted.hosts import Hosts
-    from env_svc.player import Player
-    from env_svc.sandboxes.choice import started
+    from env_svc import metrics, registry
+    from env_svc.execution.executor import Player
+    from env_svc.execution.tool_calls import ToolPlayer
+    from env_svc.execution.workers import Workers
+    from env_svc.hosted.config import read_hosted
+    from env_svc.hosted.pool import Hosts
     from env_svc.sandboxes.current import use
+    from env_svc.sandboxes.selection import started
     from env_svc.service import EnvService
-    from env_svc.tools.layer import ToolPlayer
     from env_svc.tools.toolbox import Toolbox
-    from env_svc.workers import Workers
 
     settings, bus = running.settings, running.bus
     hosts = Hosts(read_hosted(settings.hosts_file, registry.families()))
     families = registry.served(settings.family_names, hosts.families)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
-    measures.WORKERS_BUSY.set_function(lambda: workers.busy)
-    measures.WORKERS_WAITING.set_function(lambda: workers.waiting)
+    metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
+    metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
     tasks, toolbox = Tasks(), Toolbox()
     sandbox = await started(settings)
     use(sandbox)

@@ -18,17 +18,17 @@ from common.errors import Retry
 from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
 from common.spec import Environment, Limits
 from common.task_states import Tasks
-from env_svc import outgoing
+from env_svc import replies
+from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.measures import ENDED
-from env_svc.outgoing import Ended
-from env_svc.play import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
-from env_svc.player import Ready
-from env_svc.tools.layer import NO_LIMITS, ToolPlayer
+from env_svc.execution.executor import Ready
+from env_svc.execution.tool_calls import NO_LIMITS, ToolPlayer
+from env_svc.metrics import ENDED
+from env_svc.replies import Ended
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_AGAIN_S = 10.0
-"""Longer than a failure to build is remembered (`once.py`)."""
+"""Longer than a failure to build is remembered (`concurrency/single_flight.py`)."""
 
 log = structlog.get_logger()
 
@@ -75,12 +75,12 @@ class EnvService:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
         opened = outcomes[0] if outcomes else None
         if isinstance(opened, Opened):
-            for out in outgoing.first_turns(group, opened):
+            for out in replies.first_turns(group, opened):
                 yield out
         elif isinstance(opened, Failed):
             log.warning("group_failed", group=group.group, reason=opened.reason)
             ENDED.labels(group.family, "failed").inc(group.size)
-            for out in outgoing.unopened(group, opened):
+            for out in replies.unopened(group, opened):
                 yield out
 
     async def turn(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -140,7 +140,7 @@ class EnvService:
     def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]]) -> list[Outgoing]:
         ended = [Ended(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
         asked = [(turn, outcome) for turn, outcome in played if isinstance(outcome, Asked)]
-        return [*self._scores(group, ended), *outgoing.next_turns(group, asked)]
+        return [*self._scores(group, ended), *replies.next_turns(group, asked)]
 
     def _scores(self, group: GroupContext, ended: Sequence[Ended]) -> list[Outgoing]:
         for one in ended:
@@ -149,7 +149,7 @@ class EnvService:
                     "trajectory_failed", trajectory=group.trajectory(one.turn.member), turn=one.turn.turn, reason=one.outcome.reason
                 )
             ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
-        return list(outgoing.scores(group, ended))
+        return list(replies.scores(group, ended))
 
     def _left_s(self, group: GroupContext) -> float:
         return group.deadline_s - self._now_s()

@@ -43,8 +43,8 @@ from env_svc.contract import (
     Turn,
     WrongOptions,
 )
+from env_svc.datasets import order
 from env_svc.options import near
-from env_svc.rows import order
 
 ROWS_OF_ENDLESS = 10_000
 """Read of a taskset without end, unless the task says how many."""

@@ -21,7 +21,7 @@ from verifiers.v1.utils.decorators import invoke  # pyright: ignore[reportMissin
 
 from env_svc.adapters.verifiers_tools import Served, Tools
 from env_svc.contract import ChatMessage, Reply
-from env_svc.tools.calls import without_calls
+from env_svc.tools.call_parser import without_calls
 
 
 class Episode:

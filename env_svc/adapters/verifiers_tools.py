@@ -19,7 +19,7 @@ from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
 from env_svc.contract import EnvironmentUnavailable, ToolCall, WrongOptions
-from env_svc.tools.calls import Schema
+from env_svc.tools.call_parser import Schema
 
 MAX_ANSWER_CHARS = 20_000
 """What verifiers' own programs show a model of an answer."""

@@ -4,18 +4,18 @@ Rows are JSON objects as in MBPP: a text, tests that are assert statements, and 
 
     {"text": "Write a function that doubles.", "test_list": ["assert double(2) == 4"], "code": "def double(n): return 2 * n"}
 
-The last fenced block of a reply is its code, or all of it. How it is graded so that nothing can be forged: `unit_tests.py`.
+The last fenced block of a reply is its code, or all of it. How it is graded so that nothing can be forged: `code_grading.py`.
 """
 
 import re
 import secrets
 from typing import TypedDict
 
+from env_svc.builtin.code_grading import NotATest, UnitTest, asking_program, function_of, judging_program, raised, returned, unit_test
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
+from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
 from env_svc.sandboxes.current import current, refuse_unsupported
 from env_svc.sandboxes.sandbox import MIB, Bounds
-from env_svc.unit_tests import NotATest, UnitTest, asking_program, function_of, judging_program, raised, returned, unit_test
 
 BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 OUTPUT_BYTES = 256 * 1024

@@ -22,7 +22,7 @@ from sympy.core.relational import Relational
 
 from env_svc.builtin.stated_answers import Stated, is_computable, is_expression, normalised, plain, stated_answers, words
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.rows import Row, row_at, rows_of_dataset, rows_of_file
+from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
 
 GRADING_S = 2.0
 """Of computing, for one reply; one that takes longer is wrong. math-verify has an alarm of its own, but that rings by the clock on the

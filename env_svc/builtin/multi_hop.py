@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TypedDict
 
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.rows import Row, row_at, rows_of_file
+from env_svc.datasets import Row, row_at, rows_of_file
 from env_svc.tools.search import Search
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")

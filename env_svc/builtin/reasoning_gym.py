@@ -16,10 +16,10 @@ from typing import Any, TypedDict, get_type_hints
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
 
-from env_svc.builtin.harmless import UNREADABLE, readable
+from env_svc.builtin.reply_filter import UNREADABLE, readable
+from env_svc.concurrency.lru_cache import Recent
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.options import Option, checked
-from env_svc.recent import Recent
 
 ROWS = 2_000
 """Items of one data set object. A few data sets make all their items at once: 0.7 s for the slowest."""

@@ -11,10 +11,10 @@ import sys
 import threading
 from typing import Any
 
+from env_svc.calls import NotBuilt, built, failed, perform
+from env_svc.concurrency.lru_cache import Recent
 from env_svc.contract import WrongOptions
 from env_svc.hosted import wire
-from env_svc.play import NotBuilt, built, failed, perform
-from env_svc.recent import Recent
 from env_svc.registry import AnyEnvironment, construct, find
 
 MOST_BUILT = 256

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import structlog
 
+from env_svc.calls import Outcome, failed
+from env_svc.execution.workers import Job
 from env_svc.hosted import wire
-from env_svc.hosted.configuration import Hosted
-from env_svc.play import Outcome, failed
-from env_svc.workers import Job
+from env_svc.hosted.config import Hosted
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the service's variables; passwords are in others."""

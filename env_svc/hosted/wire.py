@@ -5,7 +5,7 @@
     service → host    {"cancel": 7}
     host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}
 
-Values are the dataclasses of `play.py`, field by field.
+Values are the dataclasses of `calls.py`, field by field.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 from pydantic import TypeAdapter
 
-from env_svc.play import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 64 * 2**20

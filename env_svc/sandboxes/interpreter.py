@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from env_svc.sandboxes.output import Printed, PrintedTooMuch
 from env_svc.sandboxes.prelude import READY
-from env_svc.sandboxes.printed import Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, SandboxUnavailable, Stopped, ended
 
 FIRST_USER = 2_000_000

@@ -14,7 +14,7 @@ import pydantic_monty as monty
 
 from common.errors import Fatal
 from env_svc.sandboxes import monty_lacks
-from env_svc.sandboxes.printed import LONGEST_ERROR, Printed, PrintedTooMuch
+from env_svc.sandboxes.output import LONGEST_ERROR, Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
 
 GRACE_S = 1.0

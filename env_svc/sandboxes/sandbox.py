@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from common.errors import Fatal
-from env_svc.sandboxes.printed import Printed
+from env_svc.sandboxes.output import Printed
 from env_svc.tools.tool import ToolUnavailable
 
 MIB = 2**20

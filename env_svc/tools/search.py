@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import bm25s
 
-from env_svc.rows import rows_of_file
+from env_svc.datasets import rows_of_file
 from env_svc.tools.tool import Arguments, CallError, Tool, WrongOptions
 
 MOST_RESULTS = 20

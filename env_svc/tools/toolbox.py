@@ -16,9 +16,9 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from common import spec
-from env_svc.once import Once
+from env_svc.concurrency.single_flight import Once
 from env_svc.tools import registry
-from env_svc.tools.calls import Schema
+from env_svc.tools.call_parser import Schema
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
 MOST_BUILT = 256

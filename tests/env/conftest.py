@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from env_svc.workers import Workers
+from env_svc.execution.workers import Workers
 
 FAMILIES = ["reasoning_gym", "module"]
 WORKER_MEMORY_BYTES = 2 * 2**30

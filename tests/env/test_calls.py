@@ -1,89 +1,90 @@
-"""Tool calls in text: three ways to write them, and what is said about those that are not well formed."""
+"""One call of an environment: whatever goes wrong in it is a value with a reason."""
 
+import asyncio
+
+import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from env_svc.contract import ToolCall
-from env_svc.tools.calls import Malformed, Schema, find_calls, text_parameter
+from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step, perform
+from env_svc.contract import MAX_STATE_BYTES, Reply
+from env_svc.registry import build
 
-TEXT: Schema = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
-TWO: Schema = {"type": "object", "properties": {"query": {"type": "string"}, "k": {"type": "integer"}}, "required": ["query"]}
-PAIR: Schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
-TOOLS = {"calculator": TEXT, "search": TWO, "pair": PAIR}
+OBEDIENT = "tests.env.toys:Obedient"
+OUT_OF_TURNS = Last("turns")
+STATE = msgpack.packb({"row": 2})
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        ("The answer is 4.", []),
-        ('<tool_call>{"name": "calculator", "arguments": {"expression": "12*7"}}</tool_call>', [("calculator", {"expression": "12*7"})]),
-        ('<tool_call>\n{"name": "search", "arguments": "{\\"query\\": \\"a\\"}"}\n</tool_call>', [("search", {"query": "a"})]),
-        ('<tool_call>{"name": "anything"}</tool_call>', [("anything", {})]),
-        ('<tool_call>{"name": "search", "arguments": {"query": "\\ud83d\\ude00"}}</tool_call>', [("search", {"query": "\U0001f600"})]),
-        ("Let me see. <calculator>12*7</calculator> and", [("calculator", {"expression": "12*7"})]),
-        ("<calculator> (1 < 2)\n </calculator>", [("calculator", {"expression": "(1 < 2)"})]),
-        ("<search>dams</search>", [("search", {"query": "dams"})]),
-        ("<pair>x</pair> has two parameters, <b>bold</b> is no tool", []),
-        (
-            "<tool_call>\n<function=search>\n<parameter=query>\ndams\nand rivers\n</parameter>\n<parameter=k>\n3\n</parameter>\n"
-            "</function>\n</tool_call>",
-            [("search", {"query": "dams\nand rivers", "k": 3})],
-        ),
-        ("<tool_call><function=search><parameter=k>three</parameter></function></tool_call>", [("search", {"k": "three"})]),
-        (
-            '<calculator>1</calculator><tool_call>{"name": "search", "arguments": {"query": "<calculator>2</calculator>"}}</tool_call>'
-            "<calculator>3</calculator>",
-            [("calculator", {"expression": "1"}), ("search", {"query": "<calculator>2</calculator>"}), ("calculator", {"expression": "3"})],
-        ),
-        ("<think>I could <calculator>1</calculator></think><calculator>2</calculator>", [("calculator", {"expression": "2"})]),
-        ("I could <calculator>1</calculator> </think> 4", []),
-        ("<think>still at it <calculator>1</calculator>", []),
-    ],
-)
-def test_calls_are_found(text: str, calls: list[tuple[str, dict[str, object]]]) -> None:
-    assert find_calls(text, TOOLS) == [ToolCall(name, arguments) for name, arguments in calls]  # pyright: ignore
+async def play(reply: str, *, name: str = OBEDIENT, last: Last | None = None, state: bytes = STATE) -> Outcome:
+    return await call(Step(2, state, Reply(reply), last), name)
+
+
+async def call(what: Call, name: str = OBEDIENT) -> Outcome:
+    return await perform(build(name, {}), name, what)
+
+
+async def test_open_gives_messages_and_packed_state() -> None:
+    opened = await call(Open(row=2, seed=0))
+    assert isinstance(opened, Opened)
+    assert [message.content for message in opened.messages] == ["Do it."]
+    assert msgpack.unpackb(opened.state) == {"row": 2}
+
+
+async def test_finish_gives_reward_and_components() -> None:
+    assert await play("reward 0.25") == Scored(0.25, {"length": 4.0})
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("reply", "reason"),
     [
-        ("<calculator>12*7", "<calculator> is not closed: write <calculator>...</calculator>"),
-        ('<tool_call>{"name": "calculator"', "<tool_call> is not closed: write <tool_call>"),
-        ("<tool_call>12*7 = </tool_call>", "the tool call '12*7 =' is not JSON (Extra data)"),
-        ("<tool_call>{'name': 'calculator'}</tool_call>", "is not JSON (Expecting property name"),
-        ('<tool_call>{"tool": "calculator"}</tool_call>', "has no name"),
-        ("<tool_call>7</tool_call>", "has no name"),
-        ('<tool_call>{"name": "calculator", "arguments": [1]}</tool_call>', "are not an object"),
-        ('<tool_call>{"name": "calculator", "arguments": "12*7"}</tool_call>', "are not an object"),
-        (f"<tool_call>{'[' * 50_000}</tool_call>", "is not JSON"),
-        (
-            '<tool_call>{"name": "calculator", "arguments": {"expression": "\\ud83d"}}</tool_call>',
-            "'calculator' holds text that is not Unicode",
-        ),
-        ('<tool_call>{"name": "calculator", "arguments": "{\\"\\\\udc00\\": 1}"}</tool_call>', "holds text that is not Unicode"),
-        ('<tool_call>{"name": "a\\ud83d", "arguments": {}}</tool_call>', r"the tool call 'a\ud83d' holds text that is not Unicode"),
+        ("raise oops", "environment 'tests.env.toys:Obedient' failed on row 2: RuntimeError: oops"),
+        ("exit", "failed on row 2: SystemExit: 3"),
+        ("cancel", "it cancelled itself"),
+        ("reward nan", "reward is nan, expected a finite number"),
+        ("reward inf", "reward is inf, expected a finite number"),
+        ("component -inf", "component 'part' is -inf, expected a finite number"),
+        ("reward -1e200", "environment 'tests.env.toys:Obedient' (row 2): reward is -1e+200, expected a finite number of at most 1e+12"),
+        ("component 1.7e308", "component 'part' is 1.7e+308, expected a finite number of at most 1e+12"),
+        ("string", "reward is '1.0', expected a number"),
+        ("nothing", "step returned NoneType, expected Continue or Finish"),
+        ("silent", "Continue has no messages"),
+        ("object", "its state cannot be packed as MessagePack"),
+        (f"big {MAX_STATE_BYTES}", f"its state has {MAX_STATE_BYTES + 5} bytes; at most {MAX_STATE_BYTES} can travel"),
     ],
 )
-def test_malformed_call_is_found_with_a_complaint(text: str, complaint: str) -> None:
-    (found,) = find_calls(text, TOOLS)
-    assert isinstance(found, Malformed)
-    assert complaint in found.complaint
-    assert len(found.complaint) < 250
+async def test_environments_fault_is_a_failure_that_says_what(reply: str, reason: str) -> None:
+    outcome = await play(reply)
+    assert isinstance(outcome, Failed)
+    assert reason in outcome.reason
+    assert not outcome.is_infrastructure
 
 
-def test_text_parameter_is_the_only_one_needed() -> None:
-    assert [text_parameter(schema) for schema in (TEXT, TWO, PAIR, {}, {"properties": {"only": {"type": "string"}}})] == [
-        "expression",
-        "query",
-        None,
-        None,
-        "only",
-    ]
-    assert text_parameter({"properties": {"n": {"type": "integer"}}, "required": ["n"]}) is None
+async def test_unavailable_is_an_infrastructure_failure() -> None:
+    outcome = await play("unavailable")
+    assert outcome == Failed(f"environment '{OBEDIENT}' is unavailable (row 2): told to", is_infrastructure=True)
 
 
-@given(st.text(alphabet="<>/tolca_={}\"':[] \nx1", max_size=200))
-def test_any_text_is_read(text: str) -> None:
-    for found in find_calls(f"<calculator>{text}<tool_call>{text}</tool_call>", TOOLS):
-        assert isinstance(found, ToolCall | Malformed)
+async def test_failure_reason_is_bounded() -> None:
+    outcome = await play("raise " + "x" * 10_000)
+    assert isinstance(outcome, Failed)
+    assert len(outcome.reason) == 500
+
+
+async def test_damaged_state_is_a_failure() -> None:
+    assert isinstance(await play("reward 1", state=b"\xc1"), Failed)
+
+
+async def test_cancellation_from_outside_is_not_a_failure() -> None:
+    runner = asyncio.ensure_future(play("sleep 60"))
+    await asyncio.sleep(0)
+    runner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await runner
+
+
+async def test_last_turn_is_concluded_by_the_environment() -> None:
+    state = msgpack.packb({"next": 3})
+    going_on = await play("3", name="tests.env.toys:Countdown", state=state)
+    assert isinstance(going_on, Asked)
+    assert msgpack.unpackb(going_on.state) == {"next": 2}
+    assert await play("3", name="tests.env.toys:Countdown", state=state, last=OUT_OF_TURNS) == Scored(0.0, {"out_of_turns": 1.0})
+    assert await play("3", name="tests.env.toys:Lenient", state=state, last=OUT_OF_TURNS) == Scored(0.5, {"out_of_turns": 1.0, "left": 2.0})

@@ -10,16 +10,16 @@ import msgpack
 import pytest
 
 from common import spec
+from env_svc.calls import Call, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.play import Call, Open, Opened, Outcome, Scored, Step
-from env_svc.player import Player
+from env_svc.execution.executor import Player
+from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.tool_state import Notes
+from env_svc.execution.workers import Workers
 from env_svc.registry import find
 from env_svc.sandboxes.current import use
 from env_svc.sandboxes.monty import MontySandbox
-from env_svc.tools.layer import ToolPlayer
-from env_svc.tools.notes import Notes
 from env_svc.tools.toolbox import Toolbox
-from env_svc.workers import Workers
 
 FOLDER = Path(__file__).parents[2] / "examples" / "environments"
 CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.multi_hop:MultiHop"}

@@ -30,13 +30,13 @@ from common.messages import (
 )
 from common.spec import Environment, Limits, Sampling
 from common.task_states import Tasks
-from env_svc import outgoing
-from env_svc.play import Opened
-from env_svc.player import Player
+from env_svc import replies
+from env_svc.calls import Opened
+from env_svc.execution.executor import Player
+from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
-from env_svc.tools.layer import ToolPlayer
 from env_svc.tools.toolbox import Toolbox
-from env_svc.workers import Workers
 from tests.conftest import eventually
 
 POOL = "tiny"
@@ -579,7 +579,7 @@ async def test_large_states_are_spread_over_messages(workers: Workers) -> None:
 def test_large_schemas_of_tools_are_spread_over_messages() -> None:
     schema: dict[str, JsonValue] = {"type": "function", "function": {"name": "ask", "description": "x" * 130_000}}
     opened = Opened([ChatMessage(role="user", content="Ask.")], [schema], b"\x80")
-    out = list(outgoing.first_turns(group_of("Obedient", size=64), opened))
+    out = list(replies.first_turns(group_of("Obedient", size=64), opened))
     members = [request.member for one in out if isinstance(one.message, SampleTurns) for request in one.message.members]
     assert members == list(range(64))
     assert len({one.message_id for one in out}) == len(out)

@@ -10,12 +10,12 @@ import pytest_asyncio
 
 from common.messages import ChatMessage, SampledTurn, TokenRecord, TurnRequest
 from common.spec import Environment, Limits
+from env_svc.calls import Asked, Call, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.play import Asked, Call, Last, Open, Opened, Outcome, Scored, Step
-from env_svc.player import Player
-from env_svc.tools.layer import ToolPlayer
+from env_svc.execution.executor import Player
+from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
-from env_svc.workers import Workers
 from rollout_svc.chat import Chat
 from tests.rollout.conftest import Oracle
 from tests.rollout.test_service import Stage, agrees, group_of, stage  # noqa: F401  # pyright: ignore[reportUnusedImport] - the fixture

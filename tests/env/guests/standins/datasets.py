@@ -1,4 +1,4 @@
-"""What `env_svc.rows` meets of the package `datasets`, for folders of JSONL files."""
+"""What `env_svc.datasets` meets of the package `datasets`, for folders of JSONL files."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,100 @@
+"""Rows of question and answer: from a JSONL file that the deployment or this package brings, or from Hugging Face.
+
+A task names a file, and whoever submits a task is not whoever runs the replica: a name leads into the folder
+`MARLAAS_ENV_DATA`, or to a file shipped beside the environments, and nowhere else. A data set of Hugging Face may lie there
+too, `openai/gsm8k` in the folder of that name: a replica that has it asks nobody.
+"""
+
+import json
+import random
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from env_svc.contract import EnvironmentUnavailable, WrongOptions
+from env_svc.settings import EnvSettings
+
+SHIPPED = Path(__file__).parent / "builtin" / "data"
+MAX_FILE_BYTES = 2 * 2**30
+HUB_NAME = re.compile(r"^[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*$")
+
+Row = dict[str, Any]
+"""`Any`: a data set says what is in its fields."""
+
+
+@lru_cache(maxsize=8)
+def rows_of_file(name: str) -> list[Row]:
+    """The objects of a JSONL file, one a line; empty lines do not count.
+
+    Raises: WrongOptions, naming the line that is none.
+    """
+    path = _path(name)
+    rows: list[Row] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise WrongOptions(f"file '{name}' line {number}: expected a JSON object")
+        rows.append(row)
+    return rows
+
+
+@lru_cache(maxsize=8)
+def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Row]:
+    """A data set of Hugging Face, by name: the deployment's copy, or as the hub has it.
+
+    Raises: WrongOptions when `datasets` is not installed, or the data set has no such configuration or split;
+    EnvironmentUnavailable when it cannot be loaded now.
+    """
+    if not HUB_NAME.match(name):  # the library would take a folder of this machine as well
+        raise WrongOptions(f"option 'dataset': '{name}' is not the name of a data set on Hugging Face, such as 'openai/gsm8k'")
+    try:
+        import datasets  # the extra `marlaas[datasets]`
+    except ImportError:
+        raise WrongOptions("option 'dataset' needs the package 'datasets' on the replica: pip install 'marlaas[datasets]'") from None
+    copy = _data_folder() / name
+    try:
+        loaded: Any = datasets.load_dataset(  # pyright: ignore[reportAttributeAccessIssue]  # it takes this module for the package
+            str(copy.resolve()) if copy.is_dir() else name, configuration, split=split
+        )
+    except ValueError as error:
+        raise WrongOptions(f"data set '{name}': {error}") from None
+    except Exception as error:
+        raise EnvironmentUnavailable(f"data set '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
+    return [dict(row) for row in loaded]
+
+
+@lru_cache(maxsize=16)
+def order(rows: int, seed: int, epoch: int) -> list[int]:
+    """The order in which an epoch visits the rows: each once, another order for each seed and epoch."""
+    return random.Random(f"{seed}:{epoch}").sample(range(rows), rows)
+
+
+def row_at(rows: list[Row], index: int, seed: int) -> Row:
+    """The row that a task with `seed` meets at `index`, which counts on through the epochs."""
+    epoch, position = divmod(index, len(rows))
+    return rows[order(len(rows), seed, epoch)[position]]
+
+
+def _path(name: str) -> Path:
+    relative = Path(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise WrongOptions(f"file '{name}': expected a name inside the folder MARLAAS_ENV_DATA, without '..'")
+    for folder in (_data_folder(), SHIPPED):
+        path = folder / relative
+        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise WrongOptions(f"file '{name}' is larger than {MAX_FILE_BYTES >> 30} GiB")
+            return path
+    shipped = ", ".join(sorted(path.name for path in SHIPPED.glob("*.jsonl")))
+    raise WrongOptions(f"no file '{name}' in the folder MARLAAS_ENV_DATA of this replica; shipped: {shipped}")
+
+
+@lru_cache
+def _data_folder() -> Path:
+    return EnvSettings.read().data

@@ -1,0 +1,23 @@
+"""Environments of a worker process that are built already, by name and options: one object serves every episode and task
+that names them."""
+
+import json
+
+from pydantic import JsonValue
+
+from env_svc.concurrency.lru_cache import Recent
+from env_svc.registry import AnyEnvironment, build
+
+MOST_BUILT = 256
+
+
+class Built:
+    """The environments that were used most recently."""
+
+    def __init__(self) -> None:
+        self._environments: Recent[tuple[str, str], AnyEnvironment] = Recent(MOST_BUILT)
+
+    def get(self, name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
+        """The environment, built unless it was before. Raises: UnknownEnvironment, WrongOptions."""
+        key = (name, json.dumps(options, sort_keys=True))
+        return self._environments.get(key, lambda: build(name, options))

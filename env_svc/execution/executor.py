@@ -1,0 +1,127 @@
+"""Plays calls where their environment wants to be played: on the event loop, in the worker processes, or in one of its own."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from functools import partial
+
+from pydantic import JsonValue
+
+from common import spec
+from env_svc.calls import Call, NotBuilt, Open, Outcome, built, failed, perform
+from env_svc.concurrency.completion import as_ready
+from env_svc.concurrency.lru_cache import Recent
+from env_svc.concurrency.single_flight import Once
+from env_svc.contract import WrongOptions
+from env_svc.execution.rewards import check_weights, weighted
+from env_svc.execution.workers import Job, Workers
+from env_svc.hosted.pool import NO_HOSTS, Hosts
+from env_svc.metrics import CALL_S, RUNNING
+from env_svc.registry import AnyEnvironment, build, family_of, find
+from env_svc.tools.tool import Tool
+
+Ready = list[tuple[int, Outcome]]
+"""(position among the calls, outcome), of calls that were ready at the same moment."""
+MOST_FOUND = 1024
+MOST_BUILT = 256
+BUILDERS = 16
+"""Environments built at once. Threads of their own: a constructor that hangs keeps none from what else leaves the event loop."""
+NO_LIMITS = spec.Limits()
+
+
+class Player:
+    """What the handlers ask to open episodes and play turns."""
+
+    def __init__(self, workers: Workers, call_timeout_s: float, hosts: Hosts = NO_HOSTS) -> None:
+        self._workers = workers
+        self._hosts = hosts
+        self._call_timeout_s = call_timeout_s
+        self._built: Once[tuple[str, str], AnyEnvironment] = Once(MOST_BUILT)
+        self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
+        self._found: Recent[str, type[AnyEnvironment]] = Recent(MOST_FOUND)
+
+    async def tools_of(self, environment: spec.Environment, longest_s: float) -> Sequence[str | Tool]:
+        """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""
+        if self._hosts.find(environment.name) is not None:
+            return ()
+        found = await self._find(environment.name)
+        if found.cpu_bound:
+            return found.tools
+        return (await self._environment(environment.name, environment.options, self.patience_s(longest_s))).tools
+
+    def patience_s(self, longest_s: float) -> float:
+        """Within this time a call has what it needs, or fails."""
+        return max(0.1, min(self._call_timeout_s, longest_s))
+
+    async def play(
+        self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
+    ) -> AsyncGenerator[Ready, None]:
+        """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
+        timeout_s = self.patience_s(min(longest_s, limits.max_turn_s or longest_s))
+        job = Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s)
+        try:
+            batches = await self._batches(job, environment)
+        except (WrongOptions, NotBuilt) as error:
+            outcome = error.failure if isinstance(error, NotBuilt) else failed(str(error))
+            yield [(position, outcome) for position in range(len(calls))]
+            return
+        kind, family = "open" if isinstance(calls[0], Open) else "step", self._family(environment.name)
+        with RUNNING.labels(kind, family).track_inprogress():
+            async with aclosing(batches):
+                with CALL_S.labels(kind, family).time():
+                    async for batch in batches:
+                        yield [(position, weighted(outcome, environment.weights, environment.name)) for position, outcome in batch]
+
+    def _family(self, name: str) -> str:
+        hosted = self._hosts.find(name)
+        return family_of(name) if hosted is None else hosted.name
+
+    async def _batches(self, job: Job, environment: spec.Environment) -> AsyncGenerator[Ready, None]:
+        """The job's outcomes, from where the environment runs. Raises: WrongOptions, NotBuilt."""
+        weights = [*environment.weights, *environment.rank_weights]
+        hosted = self._hosts.find(job.name)
+        if hosted is not None:
+            check_weights(job.name, await hosted.components(job.name, job.timeout_s), weights)
+            return hosted.run(job)
+        found = await self._find(job.name)
+        check_weights(job.name, found.components, weights)
+        if found.cpu_bound:
+            return self._workers.run(job)
+        ready = await self._environment(job.name, job.options, job.timeout_s)
+        return as_ready(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
+
+    async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
+        """In a thread the first time, because a constructor may fetch and read much. Raises: NotBuilt."""
+
+        async def make() -> AnyEnvironment:
+            making = partial(built, name, partial(build, name, options))
+            return await asyncio.get_running_loop().run_in_executor(self._builders, making)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._built.get((name, json.dumps(options, sort_keys=True)), make)
+        except TimeoutError:
+            reason = f"environment '{name}' was not built within {timeout_s:g} s; its building goes on"
+            raise NotBuilt(failed(reason, is_infrastructure=True)) from None
+
+    async def _find(self, name: str) -> type[AnyEnvironment]:
+        """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: WrongOptions."""
+        known = self._found.peek(name)
+        if known is not None:
+            return known
+        found = await asyncio.to_thread(find, name)
+        if found.operator_options:
+            raise WrongOptions(f"environment '{name}' runs only where MARLAAS_ENV_HOSTS_FILE names it: its options are the operator's")
+        return self._found.get(name, lambda: found)
+
+
+async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: Call, timeout_s: float) -> tuple[int, Outcome]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return position, await perform(environment, name, call)
+    except TimeoutError:
+        reason = f"environment '{name}' did not answer within {timeout_s:g} s (row {call.row})"
+        return position, failed(reason, is_infrastructure=True, is_late=True)

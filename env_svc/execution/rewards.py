@@ -1,0 +1,45 @@
+"""The reward that a task's weights make of an outcome's components. Pure.
+
+    reward = Σ weights[name] × components[name]        `reward` names what the environment gives by itself
+
+A component that an attempt does not have counts 0: an episode that ran out of turns has only `out_of_turns`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from env_svc.calls import Failed, Outcome, Scored, failed, is_bounded
+from env_svc.contract import MAX_NUMBER, WrongOptions
+from env_svc.options import near
+
+OWN = "reward"
+ALWAYS = (OWN, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
+"""What every episode may have, those with tools the last two."""
+
+
+def weighted(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
+    """`outcome` with the reward that the task wants, the environment's own among its components.
+
+    Anything but a score, and a task without weights, as it is. A failure, which names the environment, when the sum or a part
+    of it is larger than a reward may be.
+    """
+    if not weights or not isinstance(outcome, Scored):
+        return outcome
+    parts = {OWN: outcome.reward} | outcome.components
+    terms = {f"{weight:g} × '{part}'": weight * parts.get(part, 0.0) for part, weight in weights.items()}
+    wrong = next((term for term, value in terms.items() if not is_bounded(value)), None)
+    if wrong is not None:
+        return _too_large(name, wrong, terms[wrong])
+    reward = math.fsum(terms.values())
+    return Scored(reward, parts) if is_bounded(reward) else _too_large(name, f"the weighted sum of {', '.join(weights)}", reward)
+
+
+def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
+    """Raises: WrongOptions when the environment `name` declares its components and a weight is of none of them."""
+    wrong = [weight for weight in weights if known and weight not in (*known, *ALWAYS)]
+    if wrong:
+        raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{near(wrong[0], [*known, *ALWAYS])}")
+
+
+def _too_large(name: str, what: str, value: float) -> Failed:
+    return failed(f"environment '{name}': {what} is {value:g}, expected a finite number of at most {MAX_NUMBER:g} either way")

@@ -1,0 +1,62 @@
+"""What runs inside a worker process: environments are built once and called one call at a time.
+
+Preloaded into the fork server with the environments' packages, so that a worker that was killed is replaced in
+milliseconds.
+"""
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Sequence
+from functools import cache
+
+from pydantic import JsonValue
+
+from env_svc.calls import Call, NotBuilt, Outcome, built, perform
+from env_svc.execution.environment_cache import Built
+from env_svc.registry import list_environments
+
+WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Some data sets depend on the order of a set, so that replicas with other hash seeds would open other prompts for the
+same row. And a worker is one thread: what a library reserves for more counts against its memory."""
+
+SLICE_S = 0.05
+"""A job that has worked for this long comes back with what it has, so that its other calls can be spread over workers."""
+
+
+def prepare(families: Sequence[str], memory_bytes: int) -> None:
+    """Bound the process's memory, keep the service's stdout for its log, and import what will be needed."""
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    list_environments(families)
+
+
+def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> list[Outcome]:
+    """Outcomes of the first calls, one at least, as many as fit into SLICE_S."""
+    try:
+        environment = built(name, lambda: _built().get(name, options))
+    except NotBuilt as error:
+        return [error.failure for _ in calls]
+    started = time.monotonic()
+    outcomes: list[Outcome] = []
+    for call in calls:
+        outcomes.append(_loop().run_until_complete(perform(environment, name, call)))
+        if time.monotonic() - started > SLICE_S:
+            break
+    return outcomes
+
+
+def ready() -> int:
+    """Answers when the worker is prepared: its process id."""
+    return os.getpid()
+
+
+@cache
+def _built() -> Built:
+    return Built()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()

@@ -1,0 +1,225 @@
+"""The door to pebble: worker processes for environments that compute.
+
+Each worker is a pebble pool of one, so that a crash, a hang or a kill concerns one worker and nobody else's lock. A job
+is a list of calls for one environment; what a job has not done within its slice of time goes on as jobs of one call,
+spread over the workers. A call that takes longer than its timeout costs the worker its life. See `concurrency/fair_queue.py` for
+whose job goes next.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import structlog
+from pebble import ProcessExpired, ProcessPool
+from pydantic import JsonValue
+
+from common.errors import Fatal
+from env_svc.calls import Call, Outcome, failed
+from env_svc.concurrency.completion import as_ready
+from env_svc.concurrency.fair_queue import FairQueue
+from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
+from env_svc.registry import modules
+
+START_TIMEOUT_S = 120.0
+GRACE_S = 30.0
+"""For starting a worker and for pebble to end a call that is overdue; after it the worker is given up."""
+
+log = structlog.get_logger()
+
+
+class _Died(Exception):
+    """The worker ended without an answer."""
+
+
+class _Late(Exception):
+    """The job's time was over before a worker was free."""
+
+
+class _Broken(Exception):
+    """There was no worker to begin with."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Calls of one task for one environment."""
+
+    task: str
+    name: str
+    options: dict[str, JsonValue]
+    calls: Sequence[Call]
+    timeout_s: float
+    """For each call."""
+    ends_at: float
+    """On the monotonic clock. A job that is still waiting then is not begun, so that calls which nobody needs any more
+    do not keep a worker from those that somebody does."""
+
+
+class Workers:
+    """A fixed number of worker processes, shared fairly by tasks."""
+
+    def __init__(self, count: int, families: Sequence[str], memory_bytes: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        # With what `__main__` imports: multiprocessing runs that module again in every new worker.
+        context.set_forkserver_preload(["env_svc.execution.worker_process", "common.runtime.service", *modules(families)])
+
+        def new_pool() -> ProcessPool:
+            return ProcessPool(max_workers=1, initializer=prepare, initargs=(tuple(families), memory_bytes), context=context)
+
+        self._all = [_Worker(new_pool) for _ in range(count)]
+        self._free = list(self._all)
+        self._queue: FairQueue[asyncio.Future[_Worker]] = FairQueue(count)
+
+    @property
+    def busy(self) -> int:
+        return self._queue.running
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.waiting
+
+    async def start(self) -> None:
+        """Returns when every worker has imported what it needs. Raises: Fatal when one does not come up."""
+        # Read when the fork server starts, and inherited by every worker.
+        os.environ.update(WORKER_VARIABLES)
+        async with asyncio.TaskGroup() as starting:
+            for worker in self._all:
+                starting.create_task(worker.start())
+
+    async def stop(self) -> None:
+        """Kill the workers; calls under way are lost."""
+        await asyncio.gather(*(worker.stop() for worker in self._all))
+
+    async def run(self, job: Job) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+        """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
+        outcomes = await self._run_slice(job, job.calls)
+        if outcomes:
+            yield list(enumerate(outcomes))
+        rest = range(len(outcomes), len(job.calls))
+        async with aclosing(as_ready(self._run_one(job, position) for position in rest)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _run_slice(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+        """Outcomes of the first calls; of none when one of several killed the worker: nobody knows which."""
+        try:
+            return await self._on_worker(job, calls)
+        except _Late:
+            return [
+                failed(f"environment '{job.name}' had no free worker process before the deadline", is_infrastructure=True) for _ in calls
+            ]
+        except TimeoutError:
+            reason, is_late = f"did not answer within {job.timeout_s:g} s", True
+        except _Died as error:
+            reason, is_late = str(error), False
+        log.warning("worker_lost", environment=job.name, reason=reason, calls=len(calls))
+        if len(calls) > 1:
+            return []
+        reason = f"environment '{job.name}' {reason} (row {calls[0].row}); its worker process was replaced"
+        return [failed(reason, is_infrastructure=True, is_late=is_late)]
+
+    async def _run_one(self, job: Job, position: int) -> tuple[int, Outcome]:
+        outcomes = await self._run_slice(job, [job.calls[position]])
+        return position, outcomes[0]
+
+    async def _on_worker(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+        worker = await self._acquire(job.task)
+        try:
+            if time.monotonic() > job.ends_at:
+                raise _Late
+            return await worker.run(job, calls)
+        finally:
+            worker.last_task = job.task
+            self._free.append(worker)
+            self._queue.done(job.task)
+            self._hand_out()
+
+    async def _acquire(self, task: str) -> "_Worker":
+        handed: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
+        self._queue.put(task, handed)
+        self._hand_out()
+        try:
+            return await handed
+        except asyncio.CancelledError:
+            self._queue.discard(task, handed)
+            if handed.done() and not handed.cancelled():
+                self._free.append(handed.result())
+                self._queue.done(task)
+                self._hand_out()
+            raise
+
+    def _hand_out(self) -> None:
+        while self._free and (item := self._queue.take()) is not None:
+            task, handed = item
+            if handed.cancelled():
+                self._queue.done(task)
+                continue
+            # The worker that served this task last has its data sets in memory.
+            worker = next((worker for worker in self._free if worker.last_task == task), self._free[0])
+            self._free.remove(worker)
+            handed.set_result(worker)
+
+
+class _Worker:
+    """One process, replaced when it dies."""
+
+    def __init__(self, new_pool: Callable[[], ProcessPool]) -> None:
+        self.last_task = ""
+        self._new_pool = new_pool
+        self._pool = new_pool()
+
+    async def start(self) -> None:
+        try:
+            # In a thread: the first start waits for the fork server to import everything.
+            future = await asyncio.to_thread(self._pool.schedule, ready)
+            await asyncio.wait_for(asyncio.wrap_future(future), START_TIMEOUT_S)
+        except (TimeoutError, RuntimeError, BrokenProcessPool, ProcessExpired) as error:
+            raise Fatal(f"a worker process did not start: {type(error).__name__}: {error}; its standard error says why") from None
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(_end, self._pool)
+
+    async def run(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+        """Raises: TimeoutError, when a call took too long and its process was ended; _Died."""
+        try:
+            return await self._run(job, calls)
+        except _Broken:  # the process died before it began, so nothing was lost
+            await self._replace()
+        try:
+            return await self._run(job, calls)
+        except _Broken:
+            raise _Died("found no worker process that lives") from None
+
+    async def _run(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+        try:
+            future = self._pool.schedule(work, (job.name, job.options, list(calls)), timeout=job.timeout_s + SLICE_S)
+        except RuntimeError:
+            raise _Broken from None
+        patience = asyncio.timeout(job.timeout_s + GRACE_S)
+        try:
+            async with patience:
+                return await asyncio.wrap_future(future)
+        except ProcessExpired as error:
+            raise _Died(f"ended its worker process (exit status {error.exitcode})") from None
+        except BrokenProcessPool:
+            raise _Broken from None
+        except TimeoutError:
+            if patience.expired():
+                log.error("worker_pool_stuck", environment=job.name)
+                await self._replace()
+            raise
+
+    async def _replace(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(_end, self._pool), GRACE_S)
+        self._pool = self._new_pool()
+
+
+def _end(pool: ProcessPool) -> None:
+    pool.stop()
+    pool.join()
