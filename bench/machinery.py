@@ -32,8 +32,8 @@ from common.bus import Bus
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.places import Capacity
-from scheduler_svc.policy import Policy
+from scheduler_svc.decisions.min_share import Capacity
+from scheduler_svc.decisions.scheduling_policy import Policy
 
 NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
@@ -309,9 +309,9 @@ def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[st
 async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc import dispatch
-    from scheduler_svc.database import Database
-    from scheduler_svc.queries import outbox, tasks
+    from scheduler_svc.dispatch import dispatch
+    from scheduler_svc.store.database import Database
+    from scheduler_svc.store.queries import outbox, tasks
 
     database = await Database.connect(url)
     work = Work(count, 1000, 8, 8, 1, 64)
@@ -380,9 +380,10 @@ ANALYZE
 async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc import cleaning, settlement
-    from scheduler_svc.database import Database
-    from scheduler_svc.queries import outbox, steps, tasks
+    from scheduler_svc.handlers import settlement
+    from scheduler_svc.maintenance import garbage_collector
+    from scheduler_svc.store.database import Database
+    from scheduler_svc.store.queries import outbox, steps, tasks
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     database = await Database.connect(url)
@@ -400,7 +401,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
                 await outbox.write(connection)
-                await cleaning.grown_old(connection, [task])  # pyright: ignore
+                await garbage_collector.grown_old(connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(connection, ["t"])
                 spent.append(time.perf_counter() - began)
     finally:

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from scheduler_svc.tables import metadata
+from scheduler_svc.store.tables import metadata
 
 MIGRATION_LOCK = 7_300
 PATIENCE_S = 60.0

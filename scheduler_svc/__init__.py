@@ -4,13 +4,14 @@ Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored
 Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
 Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks.
 
-    service.py     consumers, the relay and the tick, wired together
-    jobs.py        submit, cancel, pause, resume
-    deletion.py    delete, prune
-    settlement.py  what came back: checks, scores, weights
-    letters.py     dead letters: settled, and sent again
-    dispatch.py    what goes out: admission and batches
-    policy.py admission.py fairness.py batching.py     the decisions, pure
-    queries/       every SQL statement, a function per sentence of the domain
-    tables.py views.py states.py             the schema
+    service.py    consumers, the outbox relay and the tick, wired together
+    handlers/     one message each: jobs, deletions, environment checks, scores, weight updates, dead letters
+    dispatch/     admission of groups, and batches
+    lifecycle/    how tasks, groups and evaluations begin and end
+    decisions/    who goes next, what is kept, which warnings stand: pure functions
+    maintenance/  the outbox relay, garbage collection, lost steps, replicas
+    store/        the schema, the database, and every SQL statement
+    doctor/       rules that must always hold, and a program that checks them
+    reconcile.py  makes one history of two stores that were restored from different backups
+    migrate.py    brings the schema to this version
 """

@@ -6,9 +6,9 @@ from scheduler_svc.settings import SchedulerSettings
 
 async def main(running: Running[SchedulerSettings]) -> None:
     from common.pools import read_pools
-    from scheduler_svc.database import Database
-    from scheduler_svc.history import wait_until_one
+    from scheduler_svc.maintenance.store_consistency import wait_until_one
     from scheduler_svc.service import Scheduler
+    from scheduler_svc.store.database import Database
 
     pools = read_pools(running.settings.pools_file)
     database = await Database.connect(running.settings.database_url)

@@ -15,21 +15,25 @@ from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
-from scheduler_svc import dispatch, evaluating, jobs, letters, measures, settlement, store_watch
-from scheduler_svc.calm import Calm
-from scheduler_svc.capacity import Replicas
-from scheduler_svc.cleaning import Cleaner, postponed
-from scheduler_svc.database import Database
-from scheduler_svc.deletion import Deletions, is_deletion
-from scheduler_svc.jobs import Offer
-from scheduler_svc.lost_steps import send_lost_steps_again
-from scheduler_svc.queries import evaluations, groups, outbox, tasks
-from scheduler_svc.queries.in_flight import work_in_flight
-from scheduler_svc.queries.tasks import Task
-from scheduler_svc.relay import Relay
+from scheduler_svc import metrics
+from scheduler_svc.decisions.oversubscription import Seen, Stretch
+from scheduler_svc.dispatch import dispatch
+from scheduler_svc.handlers import dead_letters, jobs, settlement
+from scheduler_svc.handlers.deletion import Deletions, is_deletion
+from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.lifecycle.evaluations import end_overdue
+from scheduler_svc.maintenance import store_alarm
+from scheduler_svc.maintenance.garbage_collector import Cleaner, postponed
+from scheduler_svc.maintenance.outbox_relay import Relay
+from scheduler_svc.maintenance.replica_registry import Replicas
+from scheduler_svc.maintenance.stability import Calm
+from scheduler_svc.maintenance.stalls import warn_about_stalls
+from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.stalls import warn_about_stalls
-from scheduler_svc.stretch import Seen, Stretch
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import evaluations, groups, outbox, tasks
+from scheduler_svc.store.queries.in_flight import work_in_flight
+from scheduler_svc.store.queries.tasks import Task
 
 LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
@@ -88,11 +92,13 @@ class Scheduler:
     async def take_jobs(self, deliveries: Sequence[Delivery]) -> None:
         offer = Offer(self._pools, self._replicas.families)
         ended: list[str] = []
-        wishes = {each.sequence: await letters.read_wish(self._bus, each) for each in deliveries if each.subject.startswith("jobs.resend.")}
+        wishes = {
+            each.sequence: await dead_letters.read_wish(self._bus, each) for each in deliveries if each.subject.startswith("jobs.resend.")
+        }
         async with self._changing() as connection:
             for delivery in [delivery for delivery in deliveries if not is_deletion(delivery.subject)]:
                 if delivery.sequence in wishes:
-                    await letters.resend(connection, wishes[delivery.sequence])
+                    await dead_letters.resend(connection, wishes[delivery.sequence])
                     continue
                 if over := await jobs.take_job(connection, delivery, offer, self._policy):
                     ended.append(over)
@@ -124,8 +130,8 @@ class Scheduler:
     async def take_failures(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
             for delivery in deliveries:
-                if not letters.is_about_a_letter(delivery):
-                    await letters.message_failed(connection, delivery)
+                if not dead_letters.is_about_a_letter(delivery):
+                    await dead_letters.message_failed(connection, delivery)
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[AsyncConnection]:
@@ -185,7 +191,7 @@ class Scheduler:
         while True:
             notice_cancellation()
             try:
-                if await store_watch.look(self._database, await blobs.usage(), self._settings.store_alarm):
+                if await store_alarm.look(self._database, await blobs.usage(), self._settings.store_alarm):
                     self._relay.wake()
             except Exception as error:
                 postponed("tick_postponed", error)
@@ -214,7 +220,7 @@ class Scheduler:
 
         async def end_late(connection: AsyncConnection, task_id: str) -> None:
             by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
-            await evaluating.end_overdue(connection, by_id, [key for key in late if key[0] == task_id], calm_s=calm_s)
+            await end_overdue(connection, by_id, [key for key in late if key[0] == task_id], calm_s=calm_s)
 
         await self._each(overdue, lambda connection, task: settlement.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
         await self._each({task for task, _ in late}, end_late)
@@ -227,7 +233,7 @@ class Scheduler:
                 continue
             used = in_flight[pool].total.share_of(samplers.times(self._stretch.factor(pool))) if pool in in_flight else 0.0
             self._stretch.look(pool, Seen(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))
-            measures.OVERSUBSCRIPTION.labels(pool).set(self._stretch.factor(pool))
+            metrics.OVERSUBSCRIPTION.labels(pool).set(self._stretch.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[AsyncConnection, str], Awaitable[None]]) -> None:
         """Change each task in a transaction of its own: one with which something is wrong keeps nothing from the others."""

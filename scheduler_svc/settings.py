@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from common.runtime.settings import Settings
-from scheduler_svc.policy import Policy
+from scheduler_svc.decisions.scheduling_policy import Policy
 
 
 class SchedulerSettings(Settings):

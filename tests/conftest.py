@@ -29,7 +29,7 @@ LONGEST = (
     "tests/trainer/test_process",
     "tests/e2e/",
     "tests/env/test_main",
-    "tests/scheduler/test_history",
+    "tests/scheduler/maintenance/test_store_consistency",
 )
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
 APART = ("tests/common/test_cluster", "tests/trainer/test_process", "tests/env/test_main", "tests/env/hosted/test_hosted", "tests/e2e/")

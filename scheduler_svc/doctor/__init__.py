@@ -2,8 +2,8 @@
 
 Reads PostgreSQL, the streams and the blob store, and changes nothing. Each rule is a sentence; what breaks it is listed.
 
-    record.py       what PostgreSQL alone can say: one SQL query a sentence, whose rows are what is wrong
-    messages.py     what NATS holds, against PostgreSQL
-    stored.py       the blob store, against PostgreSQL
-    examination.py  all of it, twice where something is wrong: a change under way is not a fault
+    database_rules.py  what PostgreSQL alone can say: one SQL query a sentence, whose rows are what is wrong
+    stream_rules.py    what NATS holds, against PostgreSQL
+    blob_rules.py      the blob store, against PostgreSQL
+    runner.py          all of it, twice where something is wrong: a change under way is not a fault
 """

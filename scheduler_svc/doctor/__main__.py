@@ -31,9 +31,9 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
 
     from common.bus import Bus
     from common.errors import MarlaasError
-    from scheduler_svc.database import Database
-    from scheduler_svc.doctor.examination import Depth, examine
     from scheduler_svc.doctor.report import as_json, as_lines
+    from scheduler_svc.doctor.runner import Depth, examine
+    from scheduler_svc.store.database import Database
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line says what is missing
     logging.getLogger("nats").setLevel(logging.CRITICAL)

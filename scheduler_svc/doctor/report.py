@@ -4,9 +4,9 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 
-from scheduler_svc.doctor.examination import RULES
-from scheduler_svc.doctor.finding import Finding
-from scheduler_svc.doctor.stored import DAMAGED
+from scheduler_svc.doctor.blob_rules import DAMAGED
+from scheduler_svc.doctor.runner import RULES
+from scheduler_svc.doctor.violation import Finding
 
 
 def as_lines(found: Sequence[Finding], *, deep: bool) -> str:

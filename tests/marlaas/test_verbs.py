@@ -18,8 +18,8 @@ from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
 from tests.scheduler.finished import clean, settled, stages
+from tests.scheduler.handlers.test_dead_letters import bury, recorded
 from tests.scheduler.stages import World, running_world, scored
-from tests.scheduler.test_letters import bury, recorded
 
 TASK = """\
 name = "sums"

@@ -20,9 +20,9 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import BlobRef, CheckEnvironment, DeadLetter, GroupContext, TrainBatch
 from marlaas.stack import servers
-from scheduler_svc.cleaning import SPACING_S, Cleaner
-from scheduler_svc.database import Database
-from scheduler_svc.doctor.examination import Depth, examine
+from scheduler_svc.doctor.runner import Depth, examine
+from scheduler_svc.maintenance.garbage_collector import SPACING_S, Cleaner
+from scheduler_svc.store.database import Database
 from tests.conftest import copied_database, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 from tests.scheduler.test_life_of_a_task import control

@@ -31,10 +31,10 @@ from common.messages import (
 )
 from common.pools import Pool
 from common.runtime.service import report_replica
-from scheduler_svc.database import Database
-from scheduler_svc.policy import Policy
+from scheduler_svc.decisions.scheduling_policy import Policy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.store.database import Database
 
 POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16)}
 

@@ -9,13 +9,13 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import LONGEST_SENTENCE, ControlTask, ResendLetter, SubmitTask
-from scheduler_svc import settlement
-from scheduler_svc.endings import LEAST_FAILURES_TO_FAIL
-from scheduler_svc.jobs import Offer, take_job
-from scheduler_svc.policy import Policy
-from scheduler_svc.queries import evaluations, groups, outbox
-from scheduler_svc.queries.outbox import Letter
-from scheduler_svc.states import VoidReason
+from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.handlers import settlement
+from scheduler_svc.handlers.jobs import Offer, take_job
+from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
+from scheduler_svc.store.queries import evaluations, groups, outbox
+from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.states import VoidReason
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, submission
 

@@ -7,9 +7,9 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.errors import Away
-from scheduler_svc.calm import JUMP_S, Calm
-from scheduler_svc.database import Database
-from scheduler_svc.queries import groups
+from scheduler_svc.maintenance.stability import JUMP_S, Calm
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import groups
 from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire
 

@@ -21,13 +21,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
-from scheduler_svc import deletion, dispatch, jobs, letters, settlement
-from scheduler_svc.database import Database
-from scheduler_svc.doctor.record import examine_record
-from scheduler_svc.jobs import Offer
-from scheduler_svc.places import Capacity
-from scheduler_svc.policy import Policy
-from scheduler_svc.queries import outbox
+from scheduler_svc.decisions.min_share import Capacity
+from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.dispatch import dispatch
+from scheduler_svc.doctor.database_rules import examine_record
+from scheduler_svc.handlers import dead_letters, deletion, jobs, settlement
+from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import outbox
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
 TASKS = ("a", "b", "c")
@@ -179,7 +180,7 @@ class Interleavings(RuleBasedStateMachine):
         letter = DeadLetter(stage=stage, subject="x", reason="poison", attempts=5, headers={}, body=body or message.encode())
         delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
         for lost in (crash, False):
-            self.change(lambda connection: letters.message_failed(connection, delivery), crash=lost)
+            self.change(lambda connection: dead_letters.message_failed(connection, delivery), crash=lost)
 
     @rule(data=st.data(), crash=st.booleans())
     def miss_deadlines(self, data: st.DataObject, crash: bool) -> None:

@@ -9,9 +9,9 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
-from scheduler_svc.cleaning import Cleaner, needed_blobs
-from scheduler_svc.endings import LEAST_FAILURES_TO_FAIL
-from scheduler_svc.queries import tasks
+from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
+from scheduler_svc.maintenance.garbage_collector import Cleaner, needed_blobs
+from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
 

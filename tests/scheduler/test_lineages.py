@@ -4,13 +4,13 @@ import pytest
 from sqlalchemy import select
 
 from common.bus import Bus
-from scheduler_svc.cleaning import grown_old, needed_blobs
-from scheduler_svc.queries import steps
-from scheduler_svc.queries.tasks import find_task
-from scheduler_svc.tables import stored_blobs
+from scheduler_svc.maintenance.garbage_collector import grown_old, needed_blobs
+from scheduler_svc.store.queries import steps
+from scheduler_svc.store.queries.tasks import find_task
+from scheduler_svc.store.tables import stored_blobs
 from tests.conftest import eventually
+from tests.scheduler.maintenance.test_store_consistency import trained
 from tests.scheduler.stages import Stages, World, running_world, spec
-from tests.scheduler.test_history import trained
 
 EVERY = 6
 

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import text
 
 from common.spec import parse_spec
-from scheduler_svc.admission import Admission, groups_to_admit
-from scheduler_svc.database import Database
-from scheduler_svc.places import Capacity
-from scheduler_svc.queries import tasks
-from scheduler_svc.queries.tasks import Claims
+from scheduler_svc.decisions.admission import Admission, groups_to_admit
+from scheduler_svc.decisions.min_share import Capacity
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.tasks import Claims
 from tests.scheduler.stages import spec
 
 MOST = 4

@@ -1,0 +1,119 @@
+"""Which warnings a task has: signs that it runs and learns nothing, or does not run. Pure.
+
+Each threshold is far outside what tasks that learn show, because a warning that is mostly wrong is read by no user. A warning
+changes nothing about its task.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+from scheduler_svc.store.states import TaskState
+
+WINDOW = 3
+"""Steps that must all show a sign, and steps at a task's beginning that it is compared with: one odd batch is no sign."""
+ENTROPY_SHARE = 0.05
+"""Share of its entropy at the beginning below which a policy has collapsed: a task that learns well keeps a tenth and more."""
+MISMATCH_GROWTH = 10.0
+"""Multiple of the mismatch at the beginning: within one precision it varies by two to three times from step to step."""
+MISMATCH_NATS = 1e-3
+"""Minimum mismatch that is worth a warning; bfloat16 against float32 gives about a tenth of it."""
+NO_PROGRESS_S = 900.0
+"""Seconds without a scored attempt or a step: more than a step of ten minutes, and than any redelivery, takes."""
+
+
+class TaskWarning(StrEnum):
+    """Names in events, in status and in `tasks.warnings`."""
+
+    TRUNCATED = "truncated"
+    EQUAL_REWARDS = "equal_rewards"
+    ENTROPY_COLLAPSED = "entropy_collapsed"
+    MISMATCH_GROWING = "mismatch_growing"
+    NO_PROGRESS = "no_progress"
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """What a trained step tells of its health; None where the trainer did not measure it."""
+
+    truncated_share: float | None = None
+    zero_variance_share: float | None = None
+    entropy: float | None = None
+    sampler_mismatch: float | None = None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A task that has made no progress for `seconds`, and what is there for the next one."""
+
+    seconds: float
+    state: TaskState
+    pool: str
+    environment: str
+    family: str | None
+    open_groups: int
+    is_training: bool
+    is_evaluating: bool
+
+
+def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics]) -> dict[TaskWarning, str]:
+    """The warnings that a task's steps give, each with a sentence that ends with what to do.
+
+    `first`: its first `WINDOW` steps, `latest`: its last ones, both in order.
+    """
+    if len(latest) < WINDOW:
+        return {}
+    found: dict[TaskWarning, str] = {}
+    if all(step.truncated_share == 1.0 for step in latest):
+        found[TaskWarning.TRUNCATED] = f"all attempts of the last {WINDOW} steps ended at their limit of tokens; raise sampling.max_tokens"
+    if all(step.zero_variance_share == 1.0 for step in latest):
+        found[TaskWarning.EQUAL_REWARDS] = (
+            f"in the last {WINDOW} steps all attempts of each group earned the same, so nothing is learned; "
+            "the environment is too easy or too hard, or its reward does not distinguish attempts"
+        )
+    if len(first) < WINDOW or first == latest:
+        return found
+    before, now = _mean([step.entropy for step in first]), _mean([step.entropy for step in latest])
+    if before and now is not None and now < ENTROPY_SHARE * before:
+        found[TaskWarning.ENTROPY_COLLAPSED] = (
+            f"the entropy fell from {before:.3g} to {now:.3g} nats a token, so attempts hardly differ; "
+            "raise algorithm.entropy_coefficient, or lower the learning rate"
+        )
+    before, now = _mean([step.sampler_mismatch for step in first]), _mean([step.sampler_mismatch for step in latest])
+    if before is not None and now is not None and now > max(MISMATCH_NATS, MISMATCH_GROWTH * before):
+        found[TaskWarning.MISMATCH_GROWING] = (
+            f"sampler and trainer disagree by {now:.2g} nats, {before:.2g} at the beginning; "
+            "lower the learning rate, or bound the ratio with correction.mask_low and mask_high"
+        )
+    return found
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one is missing: a mean of the others would compare different things."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
+    """The sentence of that warning; `alive`: replicas by service, of the task's pool, or of its environment."""
+    return f"no attempt was scored and no step taken for {stall.seconds / 60:.0f} min; waits for {_waits_for(stall, alive)}"
+
+
+def _waits_for(stall: Stall, alive: Mapping[str, int]) -> str:
+    if stall.state == TaskState.SUBMITTED:
+        if stall.family is None:
+            return f"an environment replica that serves '{stall.environment}'"
+        return f"the check of environment '{stall.environment}'{_by(alive, 'env')}"
+    if stall.is_training:
+        return f"the trainer{_by(alive, 'trainer')}"
+    if stall.open_groups:
+        return f"{stall.open_groups} open groups: sampling{_by(alive, 'rollout')}, or the environment{_by(alive, 'env')}"
+    if stall.is_evaluating:
+        return f"an evaluation: sampling{_by(alive, 'rollout')}, or the environment{_by(alive, 'env')}"
+    return f"room in pool '{stall.pool}'{_by(alive, 'rollout')}"
+
+
+def _by(alive: Mapping[str, int], service: str) -> str:
+    count = alive.get(service, 0)
+    return f" ({count or 'no'} {service} replica{'' if count == 1 else 's'} alive)"

@@ -1,0 +1,1 @@
+"""What goes out: groups to open, and batches to train."""

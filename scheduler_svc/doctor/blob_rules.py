@@ -1,0 +1,59 @@
+"""Rules about the blob store, against what PostgreSQL says."""
+
+import tempfile
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.blobs import BLOB_NAME, Blobs, StoredBlob
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import BlobRef
+from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.maintenance.garbage_collector import NeededBlobs, needed_blobs
+from scheduler_svc.store.tables import deleted_tasks, tasks
+
+MISSING = "every blob that a task keeps of its trained steps is stored whole"
+ORPHANS = "every blob is named by a step of its task that keeps it"
+DAMAGED = "every blob has the digest that its step names"
+RULES = (MISSING, ORPHANS, DAMAGED)
+
+
+async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
+    """For each task what must be there, and what may be."""
+    known = (await connection.execute(select(tasks.c.id).union_all(select(deleted_tasks.c.id)))).scalars()
+    needed = {task: await needed_blobs(connection, task) for task in known}
+    return {task: blobs for task, blobs in needed.items() if blobs is not None}
+
+
+async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Finding]:
+    """`grace_s`: how old a blob that nothing needs may be; `deep`: read every required blob. Raises: Retry when NATS is away."""
+    blobs = Blobs(bus)
+    required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
+    present = {blob.name: blob for blob in await blobs.listed()}
+    missing = [name for name in required if name not in present or not present[name].is_whole]
+    found = [Finding(MISSING, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in missing]
+    found += [
+        Finding(ORPHANS, f"blob={blob.name} age_s={blob.age_s:.0f}")
+        for blob in present.values()
+        if blob.age_s > grace_s and not _is_needed(blob, needed)
+    ]
+    if deep:
+        found += [finding for name, ref in required.items() if name not in missing and (finding := await _damage(blobs, ref))]
+    return found
+
+
+def _is_needed(blob: StoredBlob, needed: dict[str, NeededBlobs]) -> bool:
+    name = BLOB_NAME.fullmatch(blob.name)
+    task = needed.get(name["task"]) if name else None
+    return name is not None and task is not None and task.include(blob.name, int(name["version"]))
+
+
+async def _damage(blobs: Blobs, ref: BlobRef) -> Finding | None:
+    with tempfile.TemporaryDirectory(prefix="marlaas-doctor-") as folder:
+        try:
+            await blobs.fetch_folder(ref, Path(folder) / "blob")
+        except Reject as error:
+            return Finding(DAMAGED, str(error))
+    return None

@@ -1,0 +1,160 @@
+"""Rules that PostgreSQL alone can answer: sentence → the query whose rows break it (DESIGN, "rules that hold always").
+
+What a constraint of the schema forbids is not asked again.
+"""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.doctor.violation import Finding
+
+MOST_ROWS = 20
+"""Of each rule; more of the same says no more."""
+ENDED = "('finished', 'cancelled', 'failed', 'rejected')"
+
+RULES: dict[str, str] = {
+    "every admitted group has its row, numbered from 0": """
+        SELECT t.id AS task, t.admitted, count(g.number) AS groups, max(g.number) AS last
+        FROM tasks t LEFT JOIN groups g ON g.task = t.id
+        GROUP BY t.id HAVING count(g.number) <> t.admitted OR coalesce(max(g.number), -1) <> t.admitted - 1""",
+    "every group has one trajectory for each member": """
+        SELECT g.task, g.number AS "group", t.group_size, count(j.member) AS members
+        FROM groups g JOIN tasks t ON t.id = g.task LEFT JOIN trajectories j ON j.task = g.task AND j."group" = g.number
+        GROUP BY g.task, g.number, t.group_size
+        HAVING count(j.member) <> t.group_size OR min(j.member) <> 0 OR max(j.member) <> t.group_size - 1""",
+    "void groups are counted once": """
+        SELECT t.id AS task, t.voided, count(g.number) AS void_groups
+        FROM tasks t LEFT JOIN groups g ON g.task = t.id AND g.state = 'void'
+        GROUP BY t.id HAVING count(g.number) <> t.voided""",
+    "an ended task has no trajectory that is neither trained nor void": f"""
+        SELECT j.task, j."group", j.member, j.state, t.state AS task_state
+        FROM trajectories j JOIN tasks t ON t.id = j.task
+        WHERE t.state IN {ENDED} AND j.state IN ('open', 'scored')""",
+    "an ended task has no group that is neither trained nor void": f"""
+        SELECT g.task, g.number AS "group", g.state, t.state AS task_state
+        FROM groups g JOIN tasks t ON t.id = g.task
+        WHERE t.state IN {ENDED} AND g.state IN ('open', 'ready', 'batched')""",
+    "a trajectory's state agrees with its group's": """
+        SELECT j.task, j."group", j.member, j.state, g.state AS group_state
+        FROM trajectories j JOIN groups g ON g.task = j.task AND g.number = j."group"
+        WHERE NOT CASE g.state WHEN 'open' THEN j.state IN ('open', 'scored') WHEN 'ready' THEN j.state = 'scored'
+                               WHEN 'batched' THEN j.state = 'scored' ELSE j.state = g.state END""",
+    "an open group waits for at least one member": """
+        SELECT g.task, g.number AS "group" FROM groups g
+        WHERE g.state = 'open' AND NOT EXISTS (
+            SELECT FROM trajectories j WHERE j.task = g.task AND j."group" = g.number AND j.state = 'open')""",
+    "an overdue group is void within a minute": """
+        SELECT g.task, g.number AS "group", g.admitted_at, g.deadline_at FROM groups g JOIN tasks t ON t.id = g.task
+        WHERE g.state = 'open' AND g.deadline_at < now() - interval '1 minute'
+          AND g.admitted_at + make_interval(secs => (t.spec #>> '{limits,episode_timeout_s}')::float8) < now() - interval '1 minute'""",
+    "a task's version is the number of its trained steps": """
+        SELECT t.id AS task, t.version, count(s.version) AS trained_steps
+        FROM tasks t LEFT JOIN steps s ON s.task = t.id AND s.state = 'trained'
+        GROUP BY t.id HAVING count(s.version) <> t.version""",
+    "trained steps are contiguous from 0, and at most one more was sent": """
+        SELECT s.task, s.version, s.state, t.version AS task_version FROM steps s JOIN tasks t ON t.id = s.task
+        WHERE NOT CASE s.state WHEN 'trained' THEN s.version BETWEEN 0 AND t.version - 1 ELSE s.version = t.version END""",
+    "a step of an ended task is trained or void, one of a live task is not void": f"""
+        SELECT s.task, s.version, s.state, t.state AS task_state FROM steps s JOIN tasks t ON t.id = s.task
+        WHERE s.state = CASE WHEN t.state IN {ENDED} THEN 'batched' ELSE 'void' END""",
+    "a finished task trained every step, or says what stopped it": """
+        SELECT id AS task, version, steps, reason FROM tasks WHERE state = 'finished' AND version <> steps AND reason NOT LIKE 'stop.%'""",
+    "an evaluation is over when all of its groups are": """
+        SELECT e.task, e.version, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
+        JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version
+        GROUP BY e.task, e.version, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
+    "an ended task has no evaluation under way, and is told of each that finished": f"""
+        SELECT t.id AS task, t.state, count(e.version) FILTER (WHERE e.state = 'running') AS running,
+               count(e.version) FILTER (WHERE e.state = 'finished') AS finished,
+               (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation') AS told
+        FROM tasks t JOIN evaluations e ON e.task = t.id GROUP BY t.id
+        HAVING (t.state IN {ENDED} AND count(e.version) FILTER (WHERE e.state = 'running') > 0)
+            OR count(e.version) FILTER (WHERE e.state = 'finished')
+               <> (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation')""",
+    "the ledger has what each evaluation consumed, and nothing else": """
+        WITH spent AS (
+            SELECT g.task, g.number, sum(m.prompt_tokens + m.sampled_tokens) AS tokens
+            FROM evaluation_groups g JOIN evaluation_members m ON m.task = g.task AND m.number = g.number
+            WHERE g.state = 'ended' GROUP BY g.task, g.number),
+        booked AS (SELECT task, number, tokens FROM ledger WHERE kind = 'evaluation')
+        SELECT coalesce(s.task, b.task) AS task, coalesce(s.number, b.number) AS "group",
+               coalesce(s.tokens, 0) AS consumed, coalesce(b.tokens, 0) AS booked
+        FROM spent s FULL JOIN booked b ON b.task = s.task AND b.number = s.number
+        WHERE coalesce(s.tokens, 0) <> coalesce(b.tokens, 0)""",
+    "a step has as many groups as its task says, in the step's own state": """
+        SELECT s.task, s.version, s.state, count(g.number) AS groups, t.groups_per_step
+        FROM steps s JOIN tasks t ON t.id = s.task LEFT JOIN groups g ON g.task = s.task AND g.step = s.version AND g.state = s.state
+        GROUP BY s.task, s.version, s.state, t.groups_per_step HAVING count(g.number) <> t.groups_per_step""",
+    "a trained or batched group belongs to a step that is there": """
+        SELECT g.task, g.number AS "group", g.state, g.step FROM groups g
+        WHERE g.state IN ('batched', 'trained') AND NOT EXISTS (
+            SELECT FROM steps s WHERE s.task = g.task AND s.version = g.step AND s.state = g.state)""",
+    "nothing trained or waiting is staler than its task allows": """
+        SELECT g.task, g.number AS "group", g.state, g.version AS sampled_by, coalesce(g.step, t.version) AS trained_from, t.max_staleness
+        FROM groups g JOIN tasks t ON t.id = g.task
+        WHERE g.state <> 'void' AND coalesce(g.step, t.version) - g.version NOT BETWEEN 0 AND t.max_staleness""",
+    "a scored message is one group's, and names each member once": """
+        SELECT task, sequence, count(DISTINCT "group") AS groups FROM trajectories WHERE sequence IS NOT NULL
+        GROUP BY task, sequence HAVING count(DISTINCT "group") > 1
+        UNION ALL
+        SELECT min(task), sequence, count(DISTINCT task) FROM trajectories WHERE sequence IS NOT NULL
+        GROUP BY sequence HAVING count(DISTINCT task) > 1""",
+    "a step's numbers are those of its trajectories": """
+        SELECT s.task, s.version, s.reward, m.reward AS of_members, s.sampled_tokens, m.tokens, s.staleness_max, m.staleness
+        FROM steps s JOIN LATERAL (
+            SELECT avg(j.reward) AS reward, sum(j.sampled_tokens) AS tokens, s.version - min(g.version) AS staleness
+            FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
+            WHERE g.task = s.task AND g.step = s.version) m ON true
+        WHERE abs(s.reward - m.reward) > 1e-9 * (1 + abs(m.reward)) OR s.sampled_tokens <> m.tokens OR s.staleness_max <> m.staleness""",
+    "the ledger has what each settled group consumed, and nothing else": """
+        WITH spent AS (
+            SELECT g.task, g.number, k.kind, sum(CASE k.kind WHEN 'prompt' THEN j.prompt_tokens ELSE j.sampled_tokens END) AS tokens
+            FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
+            CROSS JOIN (VALUES ('prompt'), ('sampled')) k (kind)
+            WHERE g.state <> 'open' GROUP BY g.task, g.number, k.kind),
+        booked AS (SELECT task, number, kind, tokens FROM ledger WHERE kind IN ('prompt', 'sampled'))
+        SELECT coalesce(s.task, b.task) AS task, coalesce(s.number, b.number) AS "group", coalesce(s.kind, b.kind) AS kind,
+               coalesce(s.tokens, 0) AS consumed, coalesce(b.tokens, 0) AS booked
+        FROM spent s FULL JOIN booked b ON b.task = s.task AND b.number = s.number AND b.kind = s.kind
+        WHERE coalesce(s.tokens, 0) <> coalesce(b.tokens, 0)""",
+    "the ledger has each trained step once, and nothing else": """
+        SELECT coalesce(s.task, l.task) AS task, coalesce(s.version + 1, l.number) AS version, s.state, l.tokens AS booked
+        FROM (SELECT * FROM steps WHERE state = 'trained') s
+        FULL JOIN (SELECT * FROM ledger WHERE kind = 'trained') l ON l.task = s.task AND l.number = s.version + 1
+        WHERE s.task IS NULL OR l.task IS NULL""",
+    "a task's totals are what the ledger has of it": """
+        SELECT t.id AS task, t.booked_tokens, t.sampled_tokens, coalesce(sum(l.tokens), 0) AS booked,
+               coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled
+        FROM tasks t LEFT JOIN ledger l ON l.task = t.id GROUP BY t.id
+        HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
+            OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
+    "what is booked is booked to the task's tenant": """
+        SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
+        FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",
+    "a task's adapter and checkpoint are its last trained step's": """
+        SELECT t.id AS task, t.version, t.adapter #>> '{blob,name}' AS adapter, s.adapter #>> '{blob,name}' AS of_step
+        FROM tasks t LEFT JOIN steps s ON s.task = t.id AND s.version = t.version - 1 AND s.state = 'trained'
+        WHERE t.adapter IS DISTINCT FROM s.adapter OR t.checkpoint IS DISTINCT FROM s.checkpoint""",
+    "a trained step's adapter is its own task's and version's": """
+        SELECT task, version, adapter ->> 'task' AS adapter_task, adapter ->> 'version' AS adapter_version FROM steps
+        WHERE state = 'trained' AND (adapter ->> 'task' <> task OR (adapter ->> 'version')::int <> version + 1)""",
+    "each step, and each task's end, was told once": f"""
+        SELECT t.id AS task, t.state, t.version, count(e.id) FILTER (WHERE e.event = 'step') AS steps_told,
+               count(e.id) FILTER (WHERE e.event = t.state) AS ends_told
+        FROM tasks t LEFT JOIN events e ON e.task = t.id AND e.tenant = t.tenant
+        GROUP BY t.id
+        HAVING count(e.id) FILTER (WHERE e.event = 'step') <> t.version
+            OR (t.state IN ('finished', 'cancelled', 'failed') AND count(e.id) FILTER (WHERE e.event = t.state) <> 1)
+            OR (t.state NOT IN {ENDED} AND count(e.id) FILTER (WHERE e.event IN ('finished', 'cancelled', 'failed')) > 0)""",
+    "no message waits in the outbox for more than a minute": """
+        SELECT id, subject, created_at FROM outbox WHERE created_at < now() - interval '1 minute'""",
+}
+
+
+async def examine_record(connection: AsyncConnection) -> list[Finding]:
+    """What breaks the rules above, as the transaction of `connection` sees it."""
+    found: list[Finding] = []
+    for rule, query in RULES.items():
+        rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MOST_ROWS}"))).mappings()
+        found += [Finding(rule, " ".join(f"{name}={value}" for name, value in row.items())) for row in rows]
+    return found

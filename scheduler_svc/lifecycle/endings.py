@@ -1,0 +1,119 @@
+"""How tasks and groups end: a task's live work is void with it; a void group is refunded, and too many failures, in a
+row or among the latest groups, end the task with the last reason."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pydantic import JsonValue
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.metrics import VOID_GROUPS
+from scheduler_svc.store.queries import evaluations, groups, ledger, steps, tasks
+from scheduler_svc.store.queries.groups import EndedGroup
+from scheduler_svc.store.queries.ledger import Entry
+from scheduler_svc.store.queries.progress import Failures, progress_of
+from scheduler_svc.store.queries.sql.parameters import GroupKey
+from scheduler_svc.store.queries.tasks import Charge, Task
+from scheduler_svc.store.states import LIVE, TaskState, VoidReason
+
+LEAST_FAILURES_TO_FAIL = 8
+MAX_UNSUPPORTED_SHARE = 0.5
+"""Share of a task's latest groups that may hold an attempt which the deployment cannot grade: beyond it most sampling is for nothing."""
+
+
+def failures_to_fail(task: Task) -> int:
+    """Groups that may fail in a row, none succeeding between them, before the task is failed."""
+    return max(LEAST_FAILURES_TO_FAIL, task.spec.algorithm.groups_per_step)
+
+
+async def end_task(
+    connection: AsyncConnection, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None
+) -> bool:
+    """Move a live task to a final state and void what is in flight; False when it ended before."""
+    if not await tasks.move_task(connection, task.id, LIVE, to, reason=reason):
+        return False
+    await void_live_groups(connection, task, f"task {to}")
+    await steps.void_steps(connection, task.id)
+    unfinished = await evaluations.live_group_keys(connection, task.id)
+    await charge_evaluation(connection, {task.id: task}, await evaluations.give_up_groups(connection, unfinished, f"task {to}"))
+    await evaluations.void_running(connection, task.id)
+    announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
+    await publish_status(connection, task.id)
+    return True
+
+
+async def void_live_groups(connection: AsyncConnection, task: Task, detail: str) -> int:
+    """Void whatever the task has under way, for a reason that is not its own; returns how many groups that were."""
+    live = await groups.live_group_keys(connection, task.id)
+    if live:
+        ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
+        await tasks.count_voided(connection, task.id, len(live))
+        await settle_accounts(connection, {task.id: task}, ended)
+    return len(live)
+
+
+async def void_and_refund(
+    connection: AsyncConnection,
+    by_id: dict[str, Task],
+    keys: Collection[GroupKey],
+    reason: VoidReason,
+    details: dict[GroupKey, str],
+    excused: Collection[str] = (),
+    not_in_a_row: Collection[str] = (),
+) -> None:
+    """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again.
+
+    `excused`: tasks that this is not the fault of. `not_in_a_row`: tasks of which other groups succeeded at the same time.
+    """
+    VOID_GROUPS.labels(reason.value).inc(len(keys))
+    for key in sorted(keys):
+        ended = await groups.void_groups(connection, [key], reason, details.get(key, ""))
+        await settle_accounts(connection, by_id, ended)
+    for task_id, count in Counter(task for task, _ in keys).items():
+        task = by_id[task_id]
+        failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused
+        in_a_row = 0 if task_id in not_in_a_row else task.failures_in_a_row + count
+        await tasks.count_voided(connection, task_id, count, failures_in_a_row=in_a_row if failed else None)
+        if not failed:
+            continue
+        progress = await progress_of(connection, task_id)
+        verdict = _verdict(task, in_a_row, progress.failures)
+        if verdict is not None:
+            last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
+            await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
+        else:
+            await publish_status(connection, task_id, progress)
+
+
+def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
+    """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
+    if in_a_row >= failures_to_fail(task):
+        return f"{in_a_row} groups in a row failed"
+    if found.unsupported >= LEAST_FAILURES_TO_FAIL and found.unsupported > MAX_UNSUPPORTED_SHARE * found.ended:
+        return f"{found.unsupported} of the latest {found.ended} groups had attempts that cannot be graded here"
+    limit = task.spec.limits.max_failed_share
+    if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
+        return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
+    return None
+
+
+async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EndedGroup]) -> None:
+    """The same for groups of evaluations."""
+    entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
+    await ledger.book(connection, entries)
+    await tasks.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
+
+
+async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
+    """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
+    entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
+    entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
+    await ledger.book(connection, [entry for entry in entries if entry.tokens])
+    await tasks.charge(
+        connection,
+        [
+            Charge(group.task, by_id[group.task].tenant, group.prompt_tokens + group.sampled_tokens - group.charged_tokens)
+            for group in ended
+        ],
+    )

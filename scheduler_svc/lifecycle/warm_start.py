@@ -1,0 +1,49 @@
+"""Where a task's version 0 comes from, when not from its seed: a version of another task of the same tenant."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.errors import Reject
+from common.messages import AdapterRef
+from common.spec import Lora, TaskSpec
+from scheduler_svc.decisions.retention import Kept
+from scheduler_svc.store.queries import evaluations, steps, tasks
+from scheduler_svc.store.queries.tasks import Task
+
+
+async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpec) -> AdapterRef | None:
+    """The adapter of version 0 as the new `task` calls it; None for a task that starts afresh.
+
+    The other task is locked, so that what is promised here is not deleted by its next step.
+    Raises: Reject, saying which field names what cannot be started from.
+    """
+    if spec.start.task is None:
+        return None
+    found = next(iter(await tasks.lock_tasks(connection, [spec.start.task])), None)
+    if found is None or found.tenant != spec.tenant:
+        raise Reject(f"start.task: tenant '{spec.tenant}' has no task '{spec.start.task}'")
+    version = spec.start.version or found.version
+    _check_likeness(found, spec)
+    if found.version == 0:
+        raise Reject(f"start.task: '{found.id}' has trained no version yet")
+    if version > found.version:
+        raise Reject(f"start.version: '{found.id}' has versions 1 to {found.version}, not {version}")
+    adapter = await steps.adapter_of(connection, found.id, version)
+    assert adapter is not None
+    started = await tasks.started_from(connection, found.id)
+    held = await evaluations.held_versions(connection, found.id, found.spec.keep.best)
+    if not (Kept(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
+        raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters says")
+    return adapter.model_copy(update={"task": task, "version": 0})
+
+
+def _check_likeness(other: Task, spec: TaskSpec) -> None:
+    if other.spec.pool != spec.pool:
+        raise Reject(f"start.task: '{other.id}' changes the base model of pool '{other.spec.pool}', this task that of '{spec.pool}'")
+    for field in Lora.model_fields:
+        theirs, ours = getattr(other.spec.lora, field), getattr(spec.lora, field)
+        if (set(theirs), len(theirs)) != (set(ours), len(ours)) if field == "targets" else theirs != ours:
+            raise Reject(f"start.task: '{other.id}' has lora.{field} {_said(theirs)}, this task {_said(ours)}; they must be equal")
+
+
+def _said(value: object) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else f"{value}"

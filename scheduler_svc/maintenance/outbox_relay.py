@@ -1,0 +1,100 @@
+"""The outbox's way out: rows become messages, in order, once each in effect (their ids are derived)."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import crashpoints, streams
+from common.bus import Bus
+from common.cancellation import notice_cancellation
+from common.errors import Fatal, Reject, Retry
+from scheduler_svc.maintenance import store_consistency
+from scheduler_svc.maintenance.store_consistency import Marker
+from scheduler_svc.store.database import RELAY_LOCK, Database
+from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.queries.outbox import Parcel
+
+MOST_AT_ONCE = 256
+IDLE_S = 1.0
+
+log = structlog.get_logger()
+
+
+def overtaken(parcels: Sequence[Parcel], places: Sequence[int]) -> list[Parcel]:
+    """The newest values of keys of which an older value was stored later, and so is what readers see."""
+    newest: dict[str, tuple[Parcel, int, int]] = {}
+    for parcel, place in zip(parcels, places, strict=True):
+        if parcel.subject.startswith(streams.VALUES):
+            latest = max(place, newest[parcel.subject][2] if parcel.subject in newest else 0)
+            newest[parcel.subject] = parcel, place, latest
+    return [parcel for parcel, place, latest in newest.values() if 0 < place < latest]
+
+
+class Relay:
+    """Publishes what transactions wrote. Only one replica's relay works at a time, so that order is kept."""
+
+    def __init__(self, database: Database, bus: Bus) -> None:
+        self._database = database
+        self._bus = bus
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something new. Rows written by other replicas are found within IDLE_S."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Relay until cancelled; when PostgreSQL goes away, start again with the lock."""
+        while True:
+            notice_cancellation()
+            try:
+                async with self._database.alone(RELAY_LOCK) as connection:
+                    if found := await store_consistency.difference(self._database, self._bus):
+                        raise Fatal(f"{found}; {store_consistency.CORRECT}")
+                    marker = await Marker.read(self._bus, await self._deployment(connection))
+                    while True:
+                        notice_cancellation()
+                        self._woken.clear()
+                        if await self._relay_some(connection, marker) < MOST_AT_ONCE:
+                            await self._wait()
+            except (Retry, OSError) as error:
+                log.warning("relay_interrupted", error=str(error))
+                await asyncio.sleep(IDLE_S)
+
+    async def _deployment(self, connection: AsyncConnection) -> str:
+        async with self._database.patience(), connection.begin():
+            return (await outbox.relayed(connection)).deployment
+
+    async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> int:
+        """The oldest rows, MOST_AT_ONCE at most; returns how many."""
+        async with self._database.patience(), connection.begin():
+            parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
+        if not parcels:
+            return 0
+        # Publishing keeps the order of these calls: they go down one connection. Only one that is tried again falls behind.
+        places = await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
+        for parcel in overtaken(parcels, places):
+            await self._publish(replace(parcel, message_id=f"outbox:{parcel.id}:again"))
+        await marker.write(max(parcel.id for parcel in parcels))
+        crashpoints.reached("before_forget")
+        async with self._database.patience(), connection.begin():
+            await outbox.delivered(connection, [parcel.id for parcel in parcels])
+        return len(parcels)
+
+    async def _publish(self, parcel: Parcel) -> int:
+        """Its place in its stream; 0 when it can have none."""
+        message_id = parcel.message_id or f"outbox:{parcel.id}"
+        try:
+            return await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+        except Reject as error:  # what no retry would change stops nothing behind it
+            log.error("letter_refused", subject=parcel.subject, message=message_id, reason=str(error))
+            return 0
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._woken.wait()
+        except TimeoutError:
+            pass

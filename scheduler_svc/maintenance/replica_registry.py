@@ -1,0 +1,74 @@
+"""What the replicas say they are and can take, from the key-value bucket `replicas`."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from common.bus import Bus
+from common.cancellation import notice_cancellation
+from common.messages import ReplicaReport
+from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
+from scheduler_svc.decisions.min_share import Capacity
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Samplers:
+    """The rollout replicas of a pool together."""
+
+    sequences: int = 0
+    kv_tokens: int = 0
+    sampled: float = 0.0
+    """Sequences that they have in hand."""
+
+    def __add__(self, other: "Samplers") -> "Samplers":
+        return Samplers(self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.sampled + other.sampled)
+
+    def times(self, factor: float) -> Capacity:
+        """What may be in flight, as a multiple of what they decode at once."""
+        return Capacity(self.sequences * factor, self.kv_tokens * factor)
+
+
+class Replicas:
+    """The live replicas of the other services. Entries that are not renewed are gone."""
+
+    def __init__(self, bus: Bus, changed: Callable[[], None]) -> None:
+        self._bus = bus
+        self._changed = changed
+        self._reports: list[ReplicaReport] = []
+
+    async def watch(self) -> None:
+        """Read the bucket again and again; it expires entries by itself."""
+        while True:
+            try:
+                reports = await self._bus.all_values(REPLICAS_BUCKET, ReplicaReport)
+            except Exception as error:  # NATS is away: what was known stays, work waits in the queues
+                log.warning("replicas_unknown", error=str(error) or type(error).__name__)
+            else:
+                before, self._reports = self._reports, reports
+                if {report.replica for report in before} != {report.replica for report in reports}:
+                    log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in reports))
+                    self._changed()
+            notice_cancellation()
+            await asyncio.sleep(REPLICA_TTL_S / 5)
+
+    @property
+    def reports(self) -> list[ReplicaReport]:
+        return self._reports
+
+    @property
+    def families(self) -> set[str]:
+        return {family for report in self._reports for family in report.families}
+
+    @property
+    def samplers(self) -> dict[str, Samplers]:
+        """By pool, those that are alive."""
+        found: dict[str, Samplers] = {}
+        for report in self._reports:
+            if report.service == "rollout" and report.pool:
+                sampled = report.busy.get("sequences", report.sequences)  # one that does not say is taken to be full
+                found[report.pool] = found.get(report.pool, Samplers()) + Samplers(report.sequences, report.kv_tokens, sampled)
+        return found

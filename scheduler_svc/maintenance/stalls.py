@@ -1,0 +1,46 @@
+"""Warns about tasks that make no progress, with what each waits for, and ends the warning once there is some."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from common.messages import ReplicaReport
+from scheduler_svc.decisions.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress
+from scheduler_svc.lifecycle.task_events import announce_warnings, publish_status
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.stalls import stalled_tasks
+
+
+async def warn_about_stalls(
+    database: Database, reports: Sequence[ReplicaReport], *, running_s: float, limit_s: float = NO_PROGRESS_S
+) -> bool:
+    """Whether there was a warning to begin or to end. `running_s`: how long this scheduler has been running.
+
+    Before it has run for `limit_s` no warning begins: the whole stack may have been stopped.
+    Raises: Retry when PostgreSQL is away.
+    """
+    async with database.transaction() as connection:
+        seen = await stalled_tasks(connection, limit_s)
+    changed = False
+    for task_id in sorted(seen):
+        async with database.transaction() as connection:
+            for task in await tasks.lock_tasks(connection, [task_id]):
+                stall = (await stalled_tasks(connection, limit_s, [task_id])).get(task_id)  # as it is now that it is locked
+                if stall is not None and running_s < limit_s:
+                    continue
+                standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}
+                standing.pop(TaskWarning.NO_PROGRESS, None)
+                if stall is not None:
+                    standing[TaskWarning.NO_PROGRESS] = no_progress(stall, _alive(reports, stall))
+                warned = await announce_warnings(connection, task, standing)
+                if warned is not task:
+                    changed = True
+                    await publish_status(connection, warned)
+    return changed
+
+
+def _alive(reports: Sequence[ReplicaReport], stall: Stall) -> Counter[str]:
+    """Replicas by service that could work for the task."""
+    return Counter(
+        report.service for report in reports if (stall.family in report.families if report.service == "env" else report.pool == stall.pool)
+    )

@@ -1,0 +1,47 @@
+"""Steps whose message to the trainer is gone, or the trainer's answer: sent again, so that their task does not wait for ever.
+
+A `trajectories.batch` stays in its stream until the step was announced. So a step that PostgreSQL has with the trainer, whose
+message is not there and which nobody announced, is lost: somebody deleted a message, or a store lost what it had acknowledged.
+The trainer takes such a step as it takes any; when another was taken meanwhile, the versions decide which one counts.
+"""
+
+import structlog
+
+from common import streams
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import WeightUpdated
+from scheduler_svc.dispatch import dispatch
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import steps, tasks
+from scheduler_svc.store.queries.steps import SentStep
+
+AGE_S = 150.0
+"""Longer than NATS remembers message ids, or what is sent again would be taken for a repetition."""
+
+log = structlog.get_logger()
+
+
+async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = AGE_S) -> bool:
+    """Whether there were any, sent longer than `age_s` ago. Raises: Retry when NATS or PostgreSQL is away."""
+    async with database.transaction() as connection:
+        sent = await steps.sent_before(connection, age_s)
+    lost = [step for step in sent if await _is_lost(bus, step)]
+    for step in lost:
+        async with database.transaction() as connection:
+            for task in await tasks.lock_tasks(connection, {step.task}):
+                if task.is_live and task.version == step.version and await steps.is_sent(connection, step):
+                    log.warning("step_sent_again", task=task.id, version=task.version)
+                    dispatch.send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
+    return bool(lost)
+
+
+async def _is_lost(bus: Bus, step: SentStep) -> bool:
+    # In this order: a step's message is removed after it was announced.
+    if await bus.last(streams.BATCHES, streams.batch(step.pool, step.task)) is not None:
+        return False
+    announced = await bus.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
+    try:
+        return announced is None or announced.read(WeightUpdated).version <= step.version
+    except Reject:  # nobody's whom the scheduler heeds
+        return True

@@ -1,0 +1,60 @@
+"""An alarm before the blob store is full: an event to every live task, raised once, and once more when there is room again.
+
+A full store refuses adapters and checkpoints, and only them (`MARLAAS_NATS_BLOBS_BYTES`): trainers wait with their steps, and go on
+by themselves. Messages still pass, so `marlaas prune` and `marlaas delete` work.
+"""
+
+from pydantic import JsonValue
+
+from common.blobs import ROOM, StoreUsage
+from scheduler_svc.lifecycle.task_events import announce
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import storage, tasks
+
+CLEARED_BELOW = 0.9
+"""Times the threshold: an alarm that is raised and cleared with each step would say nothing."""
+
+
+def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised: bool) -> bool:
+    """Whether the alarm is to be raised, or to stay so: by the share, or where the largest version would find no room.
+
+    `next_bytes`: of the largest version that some live task has made.
+    """
+    if usage.limit_bytes is None:
+        return False
+    if raised:
+        threshold, next_bytes = threshold * CLEARED_BELOW, 2 * next_bytes
+    return usage.share >= threshold or usage.limit_bytes - usage.used_bytes < next_bytes
+
+
+async def look(database: Database, usage: StoreUsage, threshold: float) -> bool:
+    """Raise or clear the alarm; True when that was announced. Raises: Retry when PostgreSQL is away."""
+    async with database.transaction() as connection:
+        raised = await storage.alarm(connection)
+        next_bytes = await storage.largest_version(connection)
+        wanted = is_alarming(usage, threshold=threshold, next_bytes=next_bytes, raised=raised)
+        if wanted == raised or not await storage.set_alarm(connection, raised=wanted):
+            return False
+        live = sorted(await tasks.live_tasks(connection))
+        sizes = await storage.bytes_of(connection, live)
+        tenants = await tasks.tenants_of(connection, live)
+        for task in live:
+            data: dict[str, JsonValue] = {
+                "raised": wanted,
+                "used_bytes": usage.used_bytes,
+                "limit_bytes": usage.limit_bytes,
+                "share": round(usage.share, 4),
+                "threshold": threshold,
+                "task_bytes": sizes[task],
+                "reason": sentence(usage, threshold, raised=wanted),
+            }
+            announce(connection, tenants[task], task, "storage", data)
+        return True
+
+
+def sentence(usage: StoreUsage, threshold: float, *, raised: bool) -> str:
+    """What users read of the alarm."""
+    full = f"the blob store has {usage.used_bytes} of {usage.limit_bytes} bytes, {usage.share:.0%}"
+    if not raised:
+        return f"{full}: there is room again"
+    return f"{full} (the alarm is at {threshold:.0%}); once it is full no step can be stored: {ROOM}"

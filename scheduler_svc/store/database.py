@@ -1,0 +1,130 @@
+"""The door to PostgreSQL: connect with patience, run transactions, hold a lock that only one replica has."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import psycopg
+import structlog
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from common.cancellation import notice_cancellation
+from common.errors import Away
+from scheduler_svc.migrate import expected_revision
+from scheduler_svc.store.queries import outbox
+
+RELAY_LOCK = 7_301
+"""Advisory lock of the replica that relays the outbox, so that its order is kept."""
+ADMISSION_LOCK = 7_302
+"""Advisory lock of the transaction that admits, so that capacity is counted once."""
+
+LONGEST_PAUSE_S = 30.0
+PATIENCE_S = 20.0
+"""For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
+CANCEL_S = 3.0
+"""For what psycopg does when it is interrupted: it asks the server to cancel, and waits for its answer."""
+UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+"""As SQLAlchemy tells it, and as psycopg does where a statement goes to it directly (`queries/sql/statement.py`)."""
+MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
+
+log = structlog.get_logger()
+
+
+class Database:
+    """A pool of connections. Lost connections are replaced; a statement that met one raises Away."""
+
+    def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
+        self._engine = engine
+        self._patience_s = patience_s
+        self._cancel_s = cancel_s
+
+    @classmethod
+    async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
+        """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
+        engine = create_async_engine(url, pool_size=8, max_overflow=8)
+        shown = make_url(url).render_as_string(hide_password=True)
+        attempt = 0
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    revision = await _revision(connection)
+                if revision == expected_revision():
+                    return cls(engine, patience_s, cancel_s)
+                attempt += 1
+                log.error("schema_differs", url=shown, attempt=attempt, present=revision, needed=expected_revision(), correct=MIGRATE)
+            except OperationalError as error:
+                reason = str(error.orig).strip().splitlines()[-1]
+                attempt += 1
+                if any(word in reason for word in ("password", "authentication", "does not exist")):
+                    log.error("postgres_refuses", url=shown, attempt=attempt, error=reason, correct="MARLAAS_SCHEDULER_DATABASE_URL")
+                else:
+                    log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
+            await asyncio.sleep(min(LONGEST_PAUSE_S, 0.2 * 2 ** min(attempt, 10)))
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+        """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim.
+
+        `patience_s`: for one that may take longer than transactions do.
+        """
+        try:
+            async with self.patience(patience_s), self._engine.begin() as connection:
+                outbox.begin(connection)
+                yield connection
+                await outbox.write(connection)
+                notice_cancellation()
+        except TimeoutError:
+            raise Away(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
+        except UNREACHABLE as error:
+            raise _away(error) from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise Away(f"PostgreSQL connection lost: {error.orig}") from error
+            raise
+
+    @asynccontextmanager
+    async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
+        """A connection that holds a session's advisory lock; waits while another replica has it. Each statement commits itself.
+
+        The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
+        Raises: Away when PostgreSQL goes away.
+        """
+        try:
+            async with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+                while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be asked
+                    await asyncio.sleep(1.0)
+                try:
+                    yield connection
+                finally:
+                    await connection.invalidate()  # a pooled connection would keep the lock
+        except UNREACHABLE as error:
+            raise _away(error) from error
+
+    async def _locked(self, connection: AsyncConnection, lock: int) -> bool:
+        async with self.patience(), connection.begin():
+            return bool((await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one())
+
+    @asynccontextmanager
+    async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
+        """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
+        patience_s = patience_s or self._patience_s
+        async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
+            yield
+
+
+def _away(error: BaseException) -> Away:
+    """With what failed first: that the rest could not be taken back only follows from it."""
+    while isinstance(error.__context__, UNREACHABLE):
+        error = error.__context__
+    return Away(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
+
+
+async def _revision(connection: AsyncConnection) -> str:
+    """The newest migration that was applied; empty when none was."""
+    present = (await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))).scalar_one()
+    return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

@@ -1,0 +1,320 @@
+"""Sentences about evaluations, their groups and members."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Double, and_, delete, func, literal, null, select, true, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import AdapterRef, SettledMember, as_json, from_json
+from scheduler_svc.decisions.evaluation_plan import Attempt
+from scheduler_svc.store.queries.sql.parameters import GroupKey, given, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.states import EvaluationGroupState, EvaluationState
+from scheduler_svc.store.tables import evaluation_groups, evaluation_members, evaluations
+
+EvaluationKey = tuple[str, int]
+"""(task, version)"""
+_NOT_OVER = in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
+"""Written as the index is that finds them."""
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group of an evaluation that may be opened."""
+
+    task: str
+    number: int
+    version: int
+    prompt: int
+    adapter: AdapterRef | None
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """With what it consumed."""
+
+    task: str
+    number: int
+    version: int
+    charged_tokens: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One member of a group, as it arrived."""
+
+    task: str
+    group: int
+    member: SettledMember
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+
+
+async def count(connection: AsyncConnection, task: str) -> int:
+    """Evaluations that the task ever had."""
+    return int((await connection.execute(select(func.count()).where(evaluations.c.task == task))).scalar_one())
+
+
+async def add(
+    connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, numbers: Sequence[int], *, size: int
+) -> bool:
+    """Plan an evaluation with groups of `size`, numbered as given, one a prompt; False when there is one of this version."""
+    row = {
+        "task": task,
+        "version": version,
+        "state": EvaluationState.RUNNING,
+        "adapter": as_json(adapter) if adapter else null(),
+    }
+    statement = insert(evaluations).values(row).on_conflict_do_nothing().returning(evaluations.c.version)
+    if (await connection.execute(statement)).first() is None:
+        return False
+    await connection.execute(
+        insert(evaluation_groups),
+        [
+            {"task": task, "number": number, "version": version, "prompt": prompt, "size": size, "state": EvaluationGroupState.PLANNED}
+            for prompt, number in enumerate(numbers)
+        ],
+    )
+    return True
+
+
+async def open_first_group(connection: AsyncConnection, task: str, *, charged_tokens: float, deadline_at: datetime) -> PlannedGroup | None:
+    """The task's first planned group becomes open; None when there is none."""
+    first = (
+        select(func.min(evaluation_groups.c.number))
+        .where(evaluation_groups.c.task == task, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
+        .scalar_subquery()
+    )
+    opened = (
+        update(evaluation_groups)
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.number == first)
+        .values(state=EvaluationGroupState.OPEN, charged_tokens=charged_tokens, deadline_at=deadline_at)
+        .returning(evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.prompt)
+        .cte("opened")
+    )
+    statement = select(opened.c.number, opened.c.version, opened.c.prompt, evaluations.c.adapter).join(
+        evaluations, and_(evaluations.c.task == task, evaluations.c.version == opened.c.version)
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    return PlannedGroup(task, row.number, row.version, row.prompt, from_json(AdapterRef, row.adapter) if row.adapter else None)
+
+
+# ------------------------------------------------------------------------------------------------------------ outcomes
+
+
+async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
+    """Note what became of members of open groups, which are locked by this. The first that arrives about a member counts."""
+    among = keys({(outcome.task, outcome.group) for outcome in outcomes})
+    statement = (
+        select(evaluation_groups.c.task, evaluation_groups.c.number)
+        .where(keyed(evaluation_groups.c.task, evaluation_groups.c.number), evaluation_groups.c.state == EvaluationGroupState.OPEN)
+        .order_by(evaluation_groups.c.task, evaluation_groups.c.number)
+        .with_for_update()
+    )
+    live = {(row.task, row.number) for row in (await connection.execute(statement, among)).all()}
+    rows = [
+        {
+            "task": outcome.task,
+            "number": outcome.group,
+            "member": outcome.member.member,
+            "reward": None if outcome.member.failure else outcome.member.reward,
+            "prompt_tokens": outcome.member.prompt_tokens,
+            "sampled_tokens": outcome.member.sampled_tokens,
+            "turns": outcome.member.turns,
+            "truncated": outcome.member.truncated,
+            "failure": outcome.member.failure,
+        }
+        for outcome in outcomes
+        if (outcome.task, outcome.group) in live
+    ]
+    if rows:
+        await connection.execute(insert(evaluation_members).on_conflict_do_nothing(), rows)
+
+
+async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EndedGroup]:
+    """Open groups among `found` of which every member has come to an end are over."""
+    arrived = (
+        select(func.count())
+        .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
+        .scalar_subquery()
+    )
+    return await _end(connection, found, arrived >= evaluation_groups.c.size, "")
+
+
+async def plan_again(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
+    """Open groups among `found` are planned once more, as groups with `add` added to their numbers, which keep what has arrived.
+
+    Returns, by task, what they had been charged.
+    """
+    if not found:
+        return {}
+    old, new = evaluation_groups.c, evaluation_groups.c.number + add
+    values = (old.task, new, old.version, old.prompt, old.size, literal(EvaluationGroupState.PLANNED.value))
+    chosen = select(*values).where(keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
+    names = ["task", "number", "version", "prompt", "size", "state"]
+    moved = insert(evaluation_groups).from_select(names, chosen).returning(old.task, old.number)
+    # The rest is of these alone: others have ended since they were found late.
+    among = keys([(row.task, row.number - add) for row in (await connection.execute(moved, keys(found))).all()])
+    members = evaluation_members.c
+    await connection.execute(
+        update(evaluation_members).where(keyed(members.task, members.number)).values(number=members.number + add), among
+    )
+    gone = delete(evaluation_groups).where(keyed(old.task, old.number)).returning(old.task, old.charged_tokens)
+    charged: dict[str, float] = {}
+    for row in (await connection.execute(gone, among)).all():
+        charged[row.task] = charged.get(row.task, 0.0) + row.charged_tokens
+    return charged
+
+
+async def give_up_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EndedGroup]:
+    """Groups among `found` that are not over end as they are."""
+    return await _end(connection, found, true(), detail)
+
+
+async def _end(connection: AsyncConnection, found: Collection[GroupKey], condition: ColumnElement[bool], detail: str) -> list[EndedGroup]:
+    if not found:
+        return []
+    statement = (
+        update(evaluation_groups)
+        .where(
+            keyed(evaluation_groups.c.task, evaluation_groups.c.number),
+            evaluation_groups.c.state != EvaluationGroupState.ENDED,
+            condition,
+        )
+        .values(state=EvaluationGroupState.ENDED, detail=detail)
+        .returning(evaluation_groups.c.task, evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.charged_tokens)
+    )
+    rows = (await connection.execute(statement, keys(found))).all()
+    if not rows:
+        return []
+    spent = (
+        select(
+            evaluation_members.c.task,
+            evaluation_members.c.number,
+            func.sum(evaluation_members.c.prompt_tokens + evaluation_members.c.sampled_tokens),
+        )
+        .where(keyed(evaluation_members.c.task, evaluation_members.c.number))
+        .group_by(evaluation_members.c.task, evaluation_members.c.number)
+    )
+    ended = keys([(row.task, row.number) for row in rows])
+    tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent, ended)).all()}
+    return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
+
+
+async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
+    statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(evaluation_groups.c.task == task, _NOT_OVER)
+    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+
+
+_OVERDUE = Statement(
+    select(evaluation_groups.c.task, evaluation_groups.c.number).where(
+        in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
+        evaluation_groups.c.deadline_at < func.to_timestamp(given("now_s", Double)),
+    )
+)
+
+
+async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
+    """Open groups whose time is over by NATS's clock, where it is `now_s`."""
+    return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+async def complete(connection: AsyncConnection, found: Collection[EvaluationKey]) -> list[EvaluationKey]:
+    """Running evaluations among `found` of which every group is over, in order."""
+    left = select(evaluation_groups.c.number).where(
+        evaluation_groups.c.task == evaluations.c.task,
+        evaluation_groups.c.version == evaluations.c.version,
+        _NOT_OVER,
+    )
+    statement = (
+        select(evaluations.c.task, evaluations.c.version)
+        .where(
+            keyed(evaluations.c.task, evaluations.c.version),
+            evaluations.c.state == EvaluationState.RUNNING,
+            ~left.exists(),
+        )
+        .order_by(evaluations.c.task, evaluations.c.version)
+    )
+    return [(row.task, row.version) for row in (await connection.execute(statement, keys(found))).all()]
+
+
+async def attempts_of(connection: AsyncConnection, task: str, version: int) -> list[list[Attempt]]:
+    """What came to an end, by prompt."""
+    statement = (
+        select(evaluation_groups.c.number, evaluation_members.c.reward, evaluation_members.c.sampled_tokens, evaluation_members.c.truncated)
+        .join(
+            evaluation_members,
+            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
+        )
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
+        .order_by(evaluation_groups.c.number, evaluation_members.c.member)
+    )
+    found: dict[int, list[Attempt]] = {}
+    for row in (await connection.execute(statement)).all():
+        found.setdefault(row.number, []).append(Attempt(row.reward, row.sampled_tokens, row.truncated))
+    return list(found.values())
+
+
+async def first_failure(connection: AsyncConnection, task: str, version: int) -> str:
+    """Why a group or member came to nothing; empty when none did."""
+    groups = select(evaluation_groups.c.detail).where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
+    members = (
+        select(evaluation_members.c.failure)
+        .join(
+            evaluation_groups,
+            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
+        )
+        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version, evaluation_members.c.failure.is_not(None))
+    )
+    found = (await connection.execute(groups.where(evaluation_groups.c.detail != "").union_all(members).limit(1))).scalar()
+    return found or ""
+
+
+async def finish(
+    connection: AsyncConnection, task: str, version: int, reward: float | None, results: dict[str, object]
+) -> tuple[datetime, datetime]:
+    """The running evaluation becomes finished; returns when it was planned and when it finished."""
+    statement = (
+        update(evaluations)
+        .where(evaluations.c.task == task, evaluations.c.version == version, evaluations.c.state == EvaluationState.RUNNING)
+        .values(state=EvaluationState.FINISHED, reward=reward, results=results, finished_at=func.now())
+        .returning(evaluations.c.planned_at, evaluations.c.finished_at)
+    )
+    row = (await connection.execute(statement)).one()
+    return row.planned_at, row.finished_at
+
+
+async def void_running(connection: AsyncConnection, task: str) -> None:
+    """Evaluations of an ended task that will not finish."""
+    await connection.execute(
+        update(evaluations)
+        .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
+        .values(state=EvaluationState.VOID, finished_at=func.now())
+    )
+
+
+async def is_running(connection: AsyncConnection, task: str) -> bool:
+    statement = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING).limit(1)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def held_versions(connection: AsyncConnection, task: str, best: int) -> frozenset[int]:
+    """Versions under evaluation, and the `best` with the highest rewards; of equals the earlier."""
+    running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
+    finished = (
+        select(evaluations.c.version)
+        .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.FINISHED, evaluations.c.reward.is_not(None))
+        .order_by(evaluations.c.reward.desc(), evaluations.c.version)
+        .limit(best)
+    )
+    return frozenset([*(await connection.execute(running)).scalars(), *((await connection.execute(finished)).scalars() if best else ())])

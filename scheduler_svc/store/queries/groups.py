@@ -1,0 +1,341 @@
+"""Sentences about groups and trajectories."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import SettledMember
+from scheduler_svc.decisions.batching import LiveGroup
+from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.states import GroupState, TrajectoryState, VoidReason
+from scheduler_svc.store.tables import groups, steps, tasks, trajectories
+
+CLOCKS_MAY_DIFFER_S = 5.0
+"""More than this into the future, and a clock was put back."""
+LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    task: str
+    number: int
+    version: int
+    row: int
+    seed: int
+    size: int
+    charged_tokens: float
+    deadline_at: datetime
+    """On NATS's clock, as services see it; `admitted_at` is PostgreSQL's."""
+
+
+@dataclass(frozen=True)
+class ScoredMember:
+    """One member's outcome, as it arrived."""
+
+    task: str
+    group: int
+    sequence: int
+    member: SettledMember
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """A group that became ready or void, with what it consumed."""
+
+    task: str
+    number: int
+    charged_tokens: float
+    prompt_tokens: int
+    sampled_tokens: int
+
+    @property
+    def key(self) -> GroupKey:
+        return self.task, self.number
+
+
+@dataclass(frozen=True)
+class DecidedGroup:
+    """An open group that nothing is missing of any more: all of its members are scored, or one failed."""
+
+    group: EndedGroup
+    version: int
+    failure: str | None
+    """A member's, the first of them."""
+    equal: bool
+    """All of its members earned the same."""
+
+
+_new = Rows(
+    "new",
+    task=Text,
+    number=Integer,
+    version=Integer,
+    row=BigInteger,
+    seed=BigInteger,
+    charged_tokens=Double,
+    deadline_at=DateTime(timezone=True),
+)
+_group = {**_new.c, "state": literal(GroupState.OPEN.value)}
+_written = insert(groups).from_select(list(_group), select(*_group.values())).returning(groups.c.task, groups.c.number).cte("written")
+_member = {
+    "task": _written.c.task,
+    "group": _written.c.number,
+    "member": func.generate_series(0, tasks.c.group_size - 1),
+    "state": literal(TrajectoryState.OPEN.value),
+}
+_ADD = Statement(insert(trajectories).from_select(list(_member), select(*_member.values()).join(tasks, tasks.c.id == _written.c.task)))
+
+
+async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
+    """Write groups with all their members, open."""
+    if new:
+        rows = [(group.task, group.number, group.version, group.row, group.seed, group.charged_tokens, group.deadline_at) for group in new]
+        await _ADD.run(connection, _new.of(rows))
+
+
+_arrived = Rows(
+    "arrived",
+    task=Text,
+    group=Integer,
+    member=Integer,
+    sequence=BigInteger,
+    reward=Double,
+    prompt_tokens=Integer,
+    sampled_tokens=Integer,
+    turns=Integer,
+    truncated=Boolean,
+    failure=Text,
+)
+_has_failed = _arrived.c.failure.is_not(None)
+_SETTLE = Statement(
+    update(trajectories)
+    .where(
+        trajectories.c.task == _arrived.c.task,
+        trajectories.c.group == _arrived.c.group,
+        trajectories.c.member == _arrived.c.member,
+        trajectories.c.state == TrajectoryState.OPEN,
+    )
+    .values(
+        state=case((_has_failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
+        void_reason=case((_has_failed, VoidReason.FAILED.value)),
+        detail=func.coalesce(_arrived.c.failure, ""),
+        reward=case((not_(_has_failed), _arrived.c.reward)),
+        sequence=_arrived.c.sequence,
+        prompt_tokens=_arrived.c.prompt_tokens,
+        sampled_tokens=_arrived.c.sampled_tokens,
+        turns=_arrived.c.turns,
+        truncated=_arrived.c.truncated,
+        scored_at=func.now(),
+    )
+)
+
+
+async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
+    """Open members become scored, or void where they failed. The first message about a member wins."""
+    first: dict[tuple[str, int, int], ScoredMember] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
+        first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
+    found = [
+        (
+            outcome.task,
+            outcome.group,
+            outcome.member.member,
+            outcome.sequence,
+            outcome.member.reward,
+            outcome.member.prompt_tokens,
+            outcome.member.sampled_tokens,
+            outcome.member.turns,
+            outcome.member.truncated,
+            outcome.member.failure,
+        )
+        for outcome in first.values()
+    ]
+    await _SETTLE.run(connection, _arrived.of(found))
+
+
+_is_scored = trajectories.c.state == TrajectoryState.SCORED
+_LOOK = Statement(
+    select(
+        groups.c.task,
+        groups.c.number,
+        groups.c.version,
+        groups.c.charged_tokens,
+        func.sum(trajectories.c.prompt_tokens).label("prompt_tokens"),
+        func.sum(trajectories.c.sampled_tokens).label("sampled_tokens"),
+        func.bool_and(_is_scored).label("complete"),
+        (func.min(trajectories.c.reward) == func.max(trajectories.c.reward)).label("equal"),
+        func.min(case((trajectories.c.state == TrajectoryState.VOID, trajectories.c.detail))).label("failure"),
+    )
+    .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
+    .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
+    .group_by(groups.c.task, groups.c.number)
+    .having(func.bool_and(_is_scored) | func.bool_or(trajectories.c.state == TrajectoryState.VOID))
+    .order_by(groups.c.task, groups.c.number)
+)
+
+
+async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]) -> list[DecidedGroup]:
+    """Open groups among `found` that are complete, or of which a member failed; in order."""
+    return [
+        DecidedGroup(
+            EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens),
+            row.version,
+            failure=row.failure,
+            equal=row.complete and row.equal,
+        )
+        for row in await _LOOK.run(connection, keys(found))
+    ]
+
+
+_MARK_READY = Statement(
+    update(groups)
+    .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
+    .values(state=GroupState.READY, ready_at=func.now())
+    .returning(groups.c.task, groups.c.number)
+)
+
+
+async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -> set[GroupKey]:
+    """Those of these complete groups that are still open become ready."""
+    return {(row.task, row.number) for row in await _MARK_READY.run(connection, keys(found))}
+
+
+_REFILLS = Statement(
+    select(groups.c.task, groups.c.version, func.count().label("refills"))
+    .where(keyed(groups.c.task, groups.c.version), in_state(groups.c.void_reason, VoidReason.ZERO_VARIANCE))
+    .group_by(groups.c.task, groups.c.version)
+)
+
+
+async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """How many groups were void for equal rewards, by (task, version that sampled them)."""
+    found = await _REFILLS.run(connection, keys(versions))
+    return {(row.task, row.version): row.refills for row in found}
+
+
+async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
+    """Live groups among `found`, and their unfinished members, become void."""
+    statement = (
+        update(groups)
+        .where(keyed(groups.c.task, groups.c.number), groups.c.state.in_(LIVE_GROUPS))
+        .values(state=GroupState.VOID, void_reason=reason, detail=detail, ended_at=func.now())
+        .returning(groups.c.task, groups.c.number, groups.c.charged_tokens, groups.c.ready_at)
+    )
+    voided = (await connection.execute(statement, keys(found))).all()
+    if not voided:
+        return []
+    await connection.execute(
+        update(trajectories)
+        .where(
+            keyed(trajectories.c.task, trajectories.c.group),
+            trajectories.c.state.in_((TrajectoryState.OPEN, TrajectoryState.SCORED)),
+        )
+        .values(state=TrajectoryState.VOID, void_reason=reason, detail=detail),
+        keys([(row.task, row.number) for row in voided]),
+    )
+    return await _ended(connection, [(row.task, row.number, row.charged_tokens) for row in voided if row.ready_at is None])
+
+
+async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, float]]) -> list[EndedGroup]:
+    """The groups of `rows` (task, number, charged) with what their members consumed."""
+    if not rows:
+        return []
+    statement = (
+        select(
+            trajectories.c.task,
+            trajectories.c.group,
+            func.sum(trajectories.c.prompt_tokens),
+            func.sum(trajectories.c.sampled_tokens),
+        )
+        .where(keyed(trajectories.c.task, trajectories.c.group))
+        .group_by(trajectories.c.task, trajectories.c.group)
+    )
+    ended = keys([(task, number) for task, number, _ in rows])
+    spent = {(task, number): (prompt, sampled) for task, number, prompt, sampled in (await connection.execute(statement, ended)).all()}
+    return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
+
+
+async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
+    """Whether members of the group are still missing."""
+    task, number = key
+    statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
+    statement = select(groups.c.task, groups.c.number).where(groups.c.task == task, groups.c.state.in_(LIVE_GROUPS))
+    return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
+
+
+_at = Rows("at", task=Text, version=Integer)
+_with_trainer = select(literal(1)).where(steps.c.task == _at.c.task, steps.c.version == _at.c.version).exists()
+_UNBATCHED = Statement(
+    select(groups.c.task, groups.c.number, groups.c.version, groups.c.state).where(
+        groups.c.task == _at.c.task, in_state(groups.c.state, GroupState.OPEN, GroupState.READY), not_(_with_trainer)
+    )
+)
+
+
+async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, int]) -> dict[str, list[LiveGroup]]:
+    """Open and ready groups of these tasks, which are at these versions; none of one whose next step is with the trainer."""
+    found: dict[str, list[LiveGroup]] = {task: [] for task in versions}
+    for row in await _UNBATCHED.run(connection, _at.of(list(versions.items()))):
+        found[row.task].append(LiveGroup(row.number, row.version, row.state == GroupState.READY))
+    return found
+
+
+async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
+    """How many groups of each task wait to be trained; tasks without any are absent."""
+    statement = select(groups.c.task, func.count().label("ready")).where(in_state(groups.c.state, GroupState.READY)).group_by(groups.c.task)
+    return {row.task: row.ready for row in (await connection.execute(statement)).all()}
+
+
+_timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
+_now, _back = func.to_timestamp(given("now_s", Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
+_overdue = (
+    select(groups.c.task, groups.c.number)
+    .join(tasks, tasks.c.id == groups.c.task)
+    .where(
+        in_state(groups.c.state, GroupState.OPEN),
+        not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
+        not_(groups.c.admitted_at.between(func.now() - _timeout, func.now() + _back)),
+    )
+)
+_OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.task == given("of_task")))
+
+
+async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
+    """Open groups, of one task or of all, whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
+
+    Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
+    the time is over as well, so that the other decides.
+    """
+    if of_task is None:
+        found = await _OVERDUE.run(connection, {"now_s": now_s})
+    else:
+        found = await _OVERDUE_OF.run(connection, {"now_s": now_s, "of_task": of_task})
+    return [(row.task, row.number) for row in found]
+
+
+_left = func.extract("epoch", groups.c.deadline_at - _now) / func.extract("epoch", _timeout)
+_SPENT = Statement(
+    select(tasks.c.pool, func.max(1 - _left).label("share"))
+    .join(tasks, tasks.c.id == groups.c.task)
+    .where(in_state(groups.c.state, GroupState.OPEN))
+    .group_by(tasks.c.pool)
+)
+
+
+async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
+    """By pool, the share of its time that the open group has spent which has spent most, by NATS's clock, where it is `now_s`."""
+    return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
+
+
+async def last_sequence(connection: AsyncConnection) -> int:
+    """The highest sequence of a scored message that ever counted."""
+    return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())

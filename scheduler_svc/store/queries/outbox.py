@@ -1,0 +1,185 @@
+"""Sentences about what is to be published: written in the transaction that decides it, relayed afterwards.
+
+What a transaction posts is written together, as the last thing that it does.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import BigInteger, LargeBinary, Text, cast, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.bus import refuse_oversize
+from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
+from common.streams import KIND_HEADER
+from scheduler_svc.store.queries.sql.parameters import Rows, any_of, given
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.tables import dead_letters, events, outbox, relay, replicas
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A row of the outbox."""
+
+    id: int
+    subject: str
+    message_id: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """How much of the outbox NATS has confirmed, and of which deployment's."""
+
+    deployment: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message to write into the outbox."""
+
+    subject: str
+    message: Message
+    message_id: str
+    headers: dict[str, str] = field(default_factory=dict)
+    as_json: bool = False
+    """Key-value entries are JSON, so that any NATS client can read them."""
+
+
+@dataclass
+class _Unwritten:
+    """What a transaction is to write before it ends."""
+
+    letters: list[tuple[str, str, str, bytes]] = field(default_factory=list[tuple[str, str, str, bytes]])
+    events: list[tuple[str, str, str, str]] = field(default_factory=list[tuple[str, str, str, str]])
+
+
+_unwritten: WeakKeyDictionary[AsyncConnection, _Unwritten] = WeakKeyDictionary()
+"""By transaction under way: each has a connection object of its own."""
+
+
+def begin(connection: AsyncConnection) -> None:
+    """From now on something may be posted in this transaction, which ends with `write`."""
+    _unwritten[connection] = _Unwritten()
+
+
+def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
+    """Publish these once the transaction is committed, in the order of these calls. Raises: Reject when one is too large for it."""
+    for letter in letters:
+        body = letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode()
+        post_as_it_was(connection, letter.subject, body, letter.message_id, {KIND_HEADER: letter.message.kind, **letter.headers})
+
+
+def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
+    """The same for a message that is encoded."""
+    refuse_oversize(subject, body, headers)  # here, where it fails what asks for it; in the outbox it would stop everything behind it
+    _unwritten[connection].letters.append((subject, message_id, json.dumps(headers), body))
+
+
+def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
+    """Keep an event, and publish it once the transaction is committed."""
+    post(connection, [Letter(subject, event, "")])
+    _unwritten[connection].events.append((event.tenant, event.task, event.event, json.dumps(dict(event.data))))
+
+
+_letter = Rows("letter", subject=Text, message_id=Text, headers=Text, body=LargeBinary)
+_written = select(_letter.c.subject, _letter.c.message_id, cast(_letter.c.headers, JSONB), _letter.c.body)
+_event = Rows("event", tenant=Text, task=Text, event=Text, data=Text)
+_kept = select(_event.c.tenant, _event.c.task, _event.c.event, cast(_event.c.data, JSONB))
+_recorded = insert(events).from_select(["tenant", "task", "event", "data"], _kept).cte("recorded")
+_write = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _written)
+_WRITE, _WRITE_AND_RECORD = Statement(_write), Statement(_write.add_cte(_recorded))
+
+
+async def write(connection: AsyncConnection) -> None:
+    """What was posted in this transaction becomes rows: one statement, at its end."""
+    unwritten = _unwritten.pop(connection)
+    if unwritten.events:
+        await _WRITE_AND_RECORD.run(connection, _letter.of(unwritten.letters) | _event.of(unwritten.events))
+    elif unwritten.letters:
+        await _WRITE.run(connection, _letter.of(unwritten.letters))
+
+
+_OLDEST = Statement(
+    select(outbox.c.id, outbox.c.subject, outbox.c.message_id, outbox.c.headers, outbox.c.body).order_by(outbox.c.id).limit(given("most"))
+)
+
+
+async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
+    rows = await _OLDEST.run(connection, {"most": most})
+    return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
+
+
+_forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
+_DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten))
+
+
+async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
+    """Forget rows that NATS has confirmed."""
+    await _DELIVERED.run(connection, {"ids": list(ids), "reached": max(ids)})
+
+
+async def relayed(connection: AsyncConnection) -> Relayed:
+    row = (await connection.execute(select(relay.c.deployment, relay.c.position))).one()
+    return Relayed(row.deployment, row.position)
+
+
+async def set_relayed(connection: AsyncConnection, position: int) -> None:
+    """Nothing up to `position` is to be published any more, and no new row has a number below it."""
+    await connection.execute(update(relay).values(position=position))
+    await connection.execute(text("SELECT setval('outbox_id_seq', :position)"), {"position": position})
+
+
+async def drop_work(connection: AsyncConnection) -> None:
+    """Forget what would give others work; events and statuses are still published."""
+    await connection.execute(delete(outbox).where(outbox.c.subject.regexp_match("^(prompts|trajectories)[.]")))
+
+
+async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
+    """Those of a stream FAILED that was longer than the one there is: their numbers are given again."""
+    await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
+
+
+async def last_given(connection: AsyncConnection) -> int:
+    """The last number that a row of the outbox was given, 0 before the first. Survives the rows."""
+    statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
+    """Keep the dead letter's facts; False when it was recorded before."""
+    values = {
+        "sequence": sequence,
+        "stage": letter.stage,
+        "task": task,
+        "subject": letter.subject,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+    }
+    statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
+    """Note that the job `by` has a dead letter sent again; False when that is done, or no such letter is on record."""
+    statement = (
+        update(dead_letters)
+        .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
+        .values(resent_by=by, resent_at=func.now())
+        .returning(dead_letters.c.id)
+    )
+    return (await connection.execute(statement)).first() is not None
+
+
+async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:
+    """Refresh the rows of the replicas that are alive; forget those gone for a day."""
+    await connection.execute(delete(replicas).where(replicas.c.seen_at < func.now() - text("interval '1 day'")))
+    for report in reports:
+        values = {"service": report.service, "pool": report.pool, "report": as_json(report), "seen_at": func.now()}
+        statement = insert(replicas).values(id=f"{report.service}.{report.replica}", **values)
+        await connection.execute(statement.on_conflict_do_update(index_elements=[replicas.c.id], set_=values))

@@ -1,0 +1,1 @@
+"""Statements that are compiled once, and their parameters."""

@@ -1,0 +1,145 @@
+"""Nobody is kept from a pool's places by those whose environments are slow."""
+
+import heapq
+import time
+from collections import Counter
+from itertools import count
+
+import pytest
+from sqlalchemy import text
+
+from common.bus import Bus
+from common.spec import parse_spec
+from scheduler_svc.decisions.admission import groups_to_admit
+from scheduler_svc.decisions.fair_share import TaskShare, TenantShare
+from scheduler_svc.decisions.min_share import OWED, Capacity, InFlight, Load, Places
+from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.dispatch import dispatch
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import evaluations, tasks
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, running_world, spec
+
+GROUPS = 24
+"""That the pool has places for."""
+SIZE = 8
+CAPACITY = Capacity(GROUPS * SIZE, 10**9)
+
+
+def share(task: str, tenant: str) -> TaskShare:
+    return TaskShare(task, tenant, "tiny", 0, 0.0, 10**9, SIZE, 100.0, 800.0)
+
+
+def groups_done(group_s: dict[str, float], shares: list[TaskShare], *, for_s: float) -> Counter[str]:
+    """Groups that each task finishes in a pool that is always full. `group_s`: what a group of each task takes."""
+    tenants = {each.tenant: TenantShare(each.tenant, 1.0, 0.0) for each in shares}
+    by_task = {each.task: each for each in shares}
+    ends: list[tuple[float, int, str]] = []
+    order, done, now_s = count(), Counter[str](), 0.0
+    while now_s < for_s:
+        in_flight = InFlight()
+        for _, _, task in ends:
+            in_flight.add(by_task[task].tenant, 1.0, task, Load(SIZE, 800.0))
+        for admission in groups_to_admit(shares, tenants, {"tiny": CAPACITY}, {"tiny": in_flight}, most=10**6):
+            heapq.heappush(ends, (now_s + group_s[admission.task], next(order), admission.task))
+        now_s, _, task = heapq.heappop(ends)
+        done[task] += 1
+    return done
+
+
+@pytest.mark.parametrize("tenants", ["two", "one"])
+def test_slow_environment_leaves_a_quarter_of_the_places_to_a_fast_one(tenants: str) -> None:
+    """Half of its share, and both have half. With two tenants, and with two tasks of one."""
+    shares = [share("slow", "x"), share("fast", "y" if tenants == "two" else "x")]
+    done = groups_done({"slow": 60.0, "fast": 1.0}, shares, for_s=1800.0)
+    places = {task: done[task] * {"slow": 60.0, "fast": 1.0}[task] / 1800.0 / GROUPS for task in done}
+    assert places["fast"] == pytest.approx(0.25, abs=0.05)
+    assert places["slow"] == pytest.approx(0.75, abs=0.05)
+
+
+def test_a_fast_task_among_many_slow_ones_has_half_of_its_share() -> None:
+    shares = [*(share(f"slow{number}", f"x{number}") for number in range(5)), share("fast", "y")]
+    done = groups_done({each.task: 1.0 if each.task == "fast" else 60.0 for each in shares}, shares, for_s=1800.0)
+    assert done["fast"] / 1800.0 / GROUPS >= OWED / 6
+
+
+def test_tokens_decide_where_everybody_has_what_is_owed() -> None:
+    """Groups of equal size of which one takes twice the time and tokens: the same tokens for both."""
+    long, short = share("long", "x"), share("short", "y")
+    long.group_tokens = 200.0
+    done = groups_done({"long": 2.0, "short": 1.0}, [long, short], for_s=600.0)
+    assert done["short"] / done["long"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_shares_are_weighted_and_what_is_scarcer_counts() -> None:
+    in_flight = InFlight()
+    in_flight.add("x", 3.0, "a", Load(sequences=30, tokens=10.0))
+    in_flight.add("y", 1.0, "b", Load(sequences=1, tokens=20.0))
+    places = Places(Capacity(100, 100.0), in_flight, [share("c", "y")], {"y": TenantShare("y", 1.0, 0.0)})
+    assert places.tenant_is_short("x")  # 30 % of the sequences, and owed half of three quarters
+    assert not places.tenant_is_short("y")  # 20 % of the tokens, and owed half of a quarter
+    assert places.tenants_with_enough() == {"y"}
+    assert places.task_is_short("y", "c")
+    assert not places.task_is_short("y", "b")
+
+
+def test_a_pool_of_unknown_cache_counts_sequences() -> None:
+    assert Load(5, 100.0).share_of(Capacity(10, 0.0)) == 0.5
+
+
+@pytest.mark.parametrize("pools", [("tiny",), ("tiny", "large")])
+@pytest.mark.parametrize("work", ["training", "evaluations"])
+@pytest.mark.parametrize("owners", ["a tenant each", "one tenant"])
+async def test_who_is_short_of_places_is_found_behind_many_that_are_less_served(
+    database_url: str, owners: str, work: str, pools: tuple[str, ...]
+) -> None:
+    """More hold places, and want more, than a look at the least served shows."""
+    hogs = [f"t{number:02}" for number in range((dispatch.AT_ONCE + 4) * len(pools))]
+    held_in = "groups" if work == "training" else "evaluation_groups"
+    capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
+    database = await Database.connect(database_url)
+    try:
+        async with database.transaction() as connection:
+            for number, task in enumerate([*hogs, "short"]):
+                pool = pools[number % len(pools)]
+                raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
+                raw["algorithm"] |= {"groups_per_step": 50}
+                await tasks.add_task(connection, task, parse_spec(raw))
+                if work == "evaluations":
+                    await evaluations.add(connection, task, 0, None, range(50), size=2)
+                    await connection.execute(text("UPDATE tasks SET admitted = 100"))  # as much as training may be ahead
+            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
+        await _admit_all(database, capacity)
+        async with database.transaction() as connection:
+            held = (await connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
+            assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
+            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
+            await connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
+            await connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
+        await _admit_all(database, capacity)
+        async with database.transaction() as connection:
+            opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
+            assert (await connection.execute(opened)).scalar_one() == 1
+    finally:
+        await database.close()
+
+
+async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:
+    wants_more = True
+    while wants_more:
+        async with database.transaction() as connection:
+            _, wants_more = await dispatch.admit(connection, dict(capacity), Policy.ASYNCHRONOUS, time.time())
+
+
+async def test_tenant_whose_environment_hangs_keeps_nobody_from_sampling(bus: Bus, database_url: str) -> None:
+    """Its groups fill the pool, end at their deadlines, are refunded, and would all be the least served one's again."""
+    stages = Stages(withheld=lambda group, member: group.task == "hangs")
+    async with running_world(bus, database_url, stages, sequences=8) as world:
+        raw = spec(limits={"episode_timeout_s": 5}, steps=50)
+        raw["algorithm"] |= {"groups_per_step": 64}
+        await world.submit("hangs", raw)
+        await eventually(lambda: len(stages.opened) >= 6)
+        await world.submit("works", spec(tenant="other"))
+        await world.event("works", "step", tenant="other")
+        assert await world.rows("SELECT state FROM tasks WHERE id = 'hangs'") == [("running",)]  # and did not have to fail first
+        await world.event("works", "finished", tenant="other")

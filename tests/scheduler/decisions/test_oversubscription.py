@@ -1,0 +1,91 @@
+"""How much is in flight where environments are slow."""
+
+import pytest
+
+from common.bus import Bus
+from scheduler_svc.decisions import oversubscription
+from scheduler_svc.decisions.oversubscription import LOOKS_S, Seen, Stretch
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, running_world, spec
+
+LEAST, MOST = 1.5, 8.0
+
+
+class Watched:
+    """A stretch by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.stretch = Stretch(LEAST, MOST, lambda: self.now_s)
+
+    def after(self, seconds: float, *, sampled: float, used: float = 1.0, spent: float = 0.1) -> float:
+        """The factor when these were seen each second for so long, with samplers of 100 sequences."""
+        for _ in range(round(seconds)):
+            self.now_s += 1.0
+            self.stretch.look("tiny", Seen(100, sampled, used, spent))
+        return self.stretch.factor("tiny")
+
+
+def test_more_is_let_in_step_by_step_while_samplers_are_idle_and_it_is_used() -> None:
+    watched = Watched()
+    assert watched.after(LOOKS_S, sampled=10) == LEAST
+    assert watched.after(1, sampled=10) == LEAST * 1.25
+    assert watched.after(3600, sampled=10) == MOST
+    assert watched.stretch.factor("other") == LEAST
+
+
+def test_what_is_not_used_is_not_raised() -> None:
+    assert Watched().after(3600, sampled=10, used=0.5) == LEAST
+
+
+def test_one_full_moment_keeps_it_and_full_samplers_take_it_back() -> None:
+    watched = Watched()
+    raised = watched.after(60, sampled=10)
+    assert raised > LEAST
+    assert watched.after(100, sampled=80) == raised
+    watched.after(1, sampled=100)
+    assert watched.after(LOOKS_S, sampled=10) < raised
+    assert watched.after(3600, sampled=100) == LEAST
+
+
+def test_nothing_more_is_let_in_for_environments_that_cannot_keep_up() -> None:
+    assert Watched().after(3600, sampled=10, spent=0.6) == LEAST
+    watched = Watched()
+    assert watched.after(3600, sampled=10) == MOST
+    assert watched.after(60, sampled=10, spent=0.6) == MOST
+    assert watched.after(1, sampled=10, spent=0.8) == LEAST
+
+
+def test_an_empty_pool_begins_anew() -> None:
+    watched = Watched()
+    watched.after(3600, sampled=10)
+    assert watched.after(1, sampled=0, used=0.0) == LEAST
+
+
+@pytest.mark.parametrize(("share", "least_busy", "most_factor"), [(0.5, 0.6, 1.6), (0.2, 0.75, 5.5), (0.01, 0.07, MOST)])
+def test_samplers_become_busy_where_dialogues_are_with_them_a_share_of_their_time(
+    share: float, least_busy: float, most_factor: float
+) -> None:
+    """Everything that may be in flight is; dialogues are with the samplers for that share of their time."""
+    watched, factor = Watched(), LEAST
+    for _ in range(1000):
+        factor = watched.after(1, sampled=min(100.0, share * factor * 100))
+    assert min(100.0, share * factor * 100) >= 100 * least_busy
+    assert factor <= most_factor
+
+
+async def test_idle_samplers_are_given_more_until_they_are_full(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oversubscription, "LOOKS_S", 0.3)
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages, sequences=8) as world:
+        raw = spec(steps=50, limits={"episode_timeout_s": 600})
+        raw["algorithm"] |= {"groups_per_step": 64}
+        world.rollout = world.rollout.model_copy(update={"busy": {"sequences": 8.0}})
+        await world.make_room(8)
+        await world.submit("slow", raw)
+        await eventually(lambda: len(stages.opened) >= 6)  # 8 sequences, half as much again, groups of two
+        assert len(stages.opened) == 6
+        world.rollout = world.rollout.model_copy(update={"busy": {"sequences": 1.0}})
+        await world.make_room(8)
+        await eventually(lambda: len(stages.opened) >= 32)
+        assert len(stages.opened) == 32

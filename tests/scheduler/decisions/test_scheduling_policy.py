@@ -1,0 +1,104 @@
+"""The scheduling policies: the asynchronous one and the two baselines it is measured against."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import ControlTask
+from scheduler_svc.decisions.scheduling_policy import Policy, Standing, allowances, steps_to_send_together
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, World, running_world, spec
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def standing(task: str, **changes: object) -> Standing:
+    made = Standing(task, START, allowance=4, lockstep_allowance=2, has_step_ready=False, is_training=False)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+# ----------------------------------------------------------------------------------------------------------- decisions
+
+
+def test_asynchronous_lets_every_task_keep_its_own_pace() -> None:
+    tasks = [standing("a"), standing("b", is_training=True), standing("c", allowance=0)]
+    assert allowances(Policy.ASYNCHRONOUS, tasks) == {"a": 4, "b": 4, "c": 0}
+
+
+def test_sequential_serves_the_task_accepted_first_even_while_it_waits() -> None:
+    tasks = [standing("a", accepted_at=START + timedelta(seconds=1)), standing("b", allowance=0, is_training=True)]
+    assert allowances(Policy.SEQUENTIAL, tasks) == {"b": 0}
+    assert allowances(Policy.SEQUENTIAL, []) == {}
+
+
+def test_synchronous_samples_one_step_each_and_nothing_while_a_step_is_trained() -> None:
+    tasks = [standing("a"), standing("b", lockstep_allowance=0, has_step_ready=True)]
+    assert allowances(Policy.SYNCHRONOUS, tasks) == {"a": 2, "b": 0}
+    assert allowances(Policy.SYNCHRONOUS, [*tasks, standing("c", is_training=True)]) == {}
+
+
+def test_steps_leave_together_once_all_are_there() -> None:
+    ready = [standing("a", has_step_ready=True), standing("b", has_step_ready=True)]
+    assert steps_to_send_together(ready) == ["a", "b"]
+    assert steps_to_send_together([*ready, standing("c")]) == []
+    assert steps_to_send_together([*ready, standing("c", has_step_ready=True, is_training=True)]) == []
+
+
+# ------------------------------------------------------------------------------------------------------------- at work
+
+
+async def begin_together(world: World, *names: str) -> None:
+    """Submit tasks to a world without room for any, and make room once all are accepted."""
+    for name in names:
+        await world.submit(name)
+        await world.event(name, "accepted")
+    await world.make_room(sequences=4)
+
+
+async def test_sequential_tasks_never_overlap(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(), sequences=0, policy=Policy.SEQUENTIAL) as world:
+        await begin_together(world, "a", "b", "c")
+        for task in ("a", "b", "c"):
+            await world.event(task, "finished")
+        assert [task for task, _ in groupby(world.stages.opened, key=lambda group: group.task)] == ["a", "b", "c"]
+
+
+async def test_synchronous_steps_are_batched_together_in_every_round(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(), sequences=0, policy=Policy.SYNCHRONOUS) as world:
+        await begin_together(world, "a", "b", "c")
+        for task in ("a", "b", "c"):
+            await world.event(task, "finished")
+        rounds = await world.rows("SELECT version, count(*) FROM steps GROUP BY version, batched_at ORDER BY version")
+        assert rounds == [(0, 3), (1, 3), (2, 3)]
+        assert [group.version for group in world.stages.opened] == [version for version in (0, 1, 2) for _ in range(6)]
+
+
+async def test_lockstep_goes_on_without_a_task_that_ends(bus: Bus, database_url: str) -> None:
+    stuck = Stages(withheld=lambda group, member: group.task == "stuck")
+    async with running_world(bus, database_url, stuck, policy=Policy.SYNCHRONOUS) as world:
+        for task in ("a", "stuck"):
+            await world.submit(task, spec(name=task))
+            await world.event(task, "accepted")
+        message = ControlTask(task="stuck", tenant="acme")
+        await bus.publish(Outgoing(streams.control("cancel", "acme"), message, "cancel:stuck"))
+        assert (await world.event("a", "finished"))["version"] == 3
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+async def test_next_task_has_its_turn_once_the_one_before_has_failed_or_was_cancelled(bus: Bus, database_url: str, ending: str) -> None:
+    stages = Stages(
+        failure=lambda group, member: "sandbox died" if group.task == "a" else None,
+        withheld=lambda group, member: group.task == "a" and ending == "cancelled",
+    )
+    async with running_world(bus, database_url, stages, policy=Policy.SEQUENTIAL) as world:
+        await world.submit("a", spec())
+        await eventually(lambda: len(stages.opened) > 0)
+        await world.submit("b", spec(tenant="other"))
+        if ending == "cancelled":
+            await bus.publish(Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel"))
+        await world.event("a", ending)
+        await world.event("b", "finished", tenant="other")

@@ -1,0 +1,116 @@
+"""Warnings: when each stands, that it is an event when it begins and when it is over, and part of the task's status between."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common import streams
+from common.bus import Bus
+from common.messages import Event, ReplicaReport, TaskStatus
+from scheduler_svc.decisions.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
+from scheduler_svc.maintenance.stalls import warn_about_stalls
+from scheduler_svc.store.states import TaskState
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, World, running_world, spec
+
+HEALTHY = StepMetrics(truncated_share=0.2, zero_variance_share=0.1, entropy=2.0, sampler_mismatch=2e-4)
+STALL = Stall(
+    seconds=1200.0,
+    state=TaskState.RUNNING,
+    pool="tiny",
+    environment="toy",
+    family="toy",
+    open_groups=0,
+    is_training=False,
+    is_evaluating=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("sick", "nearly", "warning"),
+    [
+        ({"truncated_share": 1.0}, {"truncated_share": 0.99}, TaskWarning.TRUNCATED),
+        ({"zero_variance_share": 1.0}, {"zero_variance_share": 0.99}, TaskWarning.EQUAL_REWARDS),
+        ({"entropy": 0.09}, {"entropy": 0.11}, TaskWarning.ENTROPY_COLLAPSED),
+        ({"sampler_mismatch": 2.1e-3}, {"sampler_mismatch": 1.9e-3}, TaskWarning.MISMATCH_GROWING),
+    ],
+)
+def test_warning_stands_when_all_of_the_last_steps_show_its_sign(
+    sick: Mapping[str, float], nearly: Mapping[str, float], warning: TaskWarning
+) -> None:
+    first, latest = [HEALTHY] * 3, [replace(HEALTHY, **sick)] * 3
+    assert list(warnings_of_steps(first, latest)) == [warning]
+    assert warnings_of_steps(first, [replace(HEALTHY, **nearly)] * 3) == {}
+    assert warnings_of_steps(first[:2], latest[:2]) == {}, "two steps are too few"
+    assert warnings_of_steps(first, [*latest[:2], StepMetrics()]) == {}, "what was not measured is no sign"
+    assert warnings_of_steps(first, [HEALTHY] * 3) == {}
+
+
+def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
+    tiny = replace(HEALTHY, sampler_mismatch=1e-7)
+    assert warnings_of_steps([tiny] * 3, [replace(HEALTHY, sampler_mismatch=9e-4)] * 3) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits_for"),
+    [
+        ({"state": TaskState.SUBMITTED, "family": None}, "an environment replica that serves 'toy'"),
+        ({"state": TaskState.SUBMITTED}, "the check of environment 'toy' (no env replicas alive)"),
+        ({"is_training": True, "open_groups": 2}, "the trainer (1 trainer replica alive)"),
+        ({"open_groups": 2}, "2 open groups: sampling (2 rollout replicas alive), or the environment (no env replicas alive)"),
+        ({"is_evaluating": True}, "an evaluation: sampling (2 rollout replicas alive), or the environment (no env replicas alive)"),
+        ({}, "room in pool 'tiny' (2 rollout replicas alive)"),
+    ],
+)
+def test_task_without_progress_is_said_to_wait_for(changes: Mapping[str, Any], waits_for: str) -> None:
+    sentence = no_progress(replace(STALL, **changes), {"trainer": 1, "rollout": 2})
+    assert sentence == f"no attempt was scored and no step taken for 20 min; waits for {waits_for}"
+
+
+async def said(world: World, task: str) -> list[tuple[str, bool]]:
+    """Name of each warning event of the task so far, and whether it said that the warning is over."""
+    told = [delivery.read(Event) async for delivery in world.bus.stored(streams.EVENTS, f"events.*.{task}")]
+    return [(str(event.data["warning"]), bool(event.data["over"])) for event in told if event.event == "warning"]
+
+
+async def status(world: World, task: str) -> TaskStatus | None:
+    return next((one for one in await world.bus.all_values(streams.TASKS_BUCKET, TaskStatus) if one.task == task), None)
+
+
+async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, database_url: str) -> None:
+    stages = Stages(metrics=lambda version: {"truncated_share": 1.0 if version <= 4 else 0.5, "zero_variance_share": 1.0})
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=5))
+        await world.event("a", "finished")
+        assert await said(world, "a") == [("equal_rewards", False), ("truncated", False), ("truncated", True)]
+
+        async def stands() -> bool:
+            ended = await status(world, "a")
+            return ended is not None and ended.state == "finished" and list(ended.warnings) == ["equal_rewards"]
+
+        await eventually(stands)
+        assert [list(row.warnings) for row in await world.rows("SELECT warnings FROM tasks")] == [["equal_rewards"]]
+
+
+async def test_task_that_stands_still_is_warned_about_once_until_it_goes_on(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=2))
+        await eventually(lambda: len(stages.batches) == 1)
+        trainer = ReplicaReport(replica="three", service="trainer", pool="tiny")
+        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too new for that"
+        assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"
+        assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
+        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "it is warned about already"
+        (row,) = await world.rows("SELECT warnings FROM tasks")
+        assert row.warnings["no_progress"].endswith("waits for the trainer (1 trainer replica alive)")
+
+        assert await warn_about_stalls(world.database, [trainer], running_s=3600.0)
+        assert [row.warnings for row in await world.rows("SELECT warnings FROM tasks")] == [{}]
+
+        async def is_over() -> bool:
+            return await said(world, "a") == [("no_progress", False), ("no_progress", True)]
+
+        await eventually(is_over)

@@ -1,0 +1,193 @@
+"""The doctor against real PostgreSQL and NATS: a clean record is clean, and each rule, once broken, is named."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Outgoing
+from common.messages import OpenGroup
+from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
+from scheduler_svc.doctor.runner import RULES, Depth, examine
+from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.maintenance.garbage_collector import Cleaner
+from scheduler_svc.store.database import Database
+from tests.conftest import eventually
+from tests.scheduler.doctor import breakages, mutations
+from tests.scheduler.doctor.breakages import Breaking
+from tests.scheduler.finished import AT_REST, WAITING, Copy, Finished, clean, copied, finish, sentences, settled, stages, store
+from tests.scheduler.stages import running_world, spec
+from tests.scheduler.test_life_of_a_task import control
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def finished(postgres_port: int, migrated_database: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return await finish(postgres_port, migrated_database, tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture(scope="module")
+def record_url(finished: Finished) -> str:
+    """A database that the tests of the record's rules share: each undoes what it breaks."""
+    return finished.database()
+
+
+def test_every_rule_has_a_test() -> None:
+    assert {rule for rule, _ in (*breakages.RECORD, *breakages.STORED)} == set(RULES)
+
+
+async def test_clean_run_with_failures_and_a_cancelled_task_is_clean(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    made = stages(
+        bus,
+        tmp_path,
+        failure=lambda group, member: "sandbox died" if (group.task, group.group, member) == ("a", 1, 0) else None,
+        withheld=lambda group, member: group.task == "stuck",
+    )
+    async with running_world(bus, database_url, made) as world:
+        await world.submit("a", spec(steps=5))
+        await world.submit("stuck", spec(tenant="other"))
+        await eventually(lambda: any(group.task == "stuck" for group in made.opened))
+        await world.event("a", "finished")
+        await settled(world)
+        await clean(world)  # with one task live
+        await bus.publish(control("cancel", "stuck", tenant="other"))
+        await world.event("stuck", "cancelled", tenant="other")
+        await settled(world)
+        await clean(world)
+
+
+async def test_world_at_rest_is_clean(finished: Finished, tmp_path: Path) -> None:
+    """What the tests below break."""
+    async with copied(finished, tmp_path) as world:
+        assert await named(world) == []
+
+
+# -------------------------------------------------------------------------------------------------- the rules, each broken
+
+
+@pytest.mark.parametrize(("rule", "statements"), breakages.RECORD, ids=[rule for rule, _ in breakages.RECORD])
+async def test_rule_of_the_record_is_named_when_it_is_broken(rule: str, statements: Sequence[str], record_url: str) -> None:
+    for statement in statements:
+        found = [finding for finding in await broken_rules(record_url, statement) if finding.rule == rule]
+        assert found, statement
+        assert all("task=" in finding.where or "subject=" in finding.where for finding in found)
+
+
+async def test_rules_of_the_record_are_not_named_for_what_leaves_them_whole(record_url: str) -> None:
+    for rule, statement in breakages.SOUND:
+        assert rule not in {finding.rule for finding in await broken_rules(record_url, statement)}, statement
+
+
+async def broken_rules(database_url: str, statement: str) -> list[Finding]:
+    """What the doctor finds after `statement`, which is then undone."""
+    database = await Database.connect(database_url)
+    try:
+        async with database.transaction() as connection:
+            outer = await connection.begin_nested()
+            await connection.execute(text(statement))
+            found = await database_rules.examine_record(connection)
+            await outer.rollback()
+            return found
+    except DBAPIError as error:  # names the statement, for the author of a constraint
+        raise AssertionError(f"{statement}: {error.orig}") from error
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize(("rule", "break_it"), breakages.STORED, ids=[breaking.__name__ for _, breaking in breakages.STORED])
+async def test_rule_about_nats_is_named_when_it_is_broken(rule: str, break_it: Breaking, finished: Finished, tmp_path: Path) -> None:
+    async with copied(finished, tmp_path) as world:
+        await break_it(world)
+        assert rule in await named(world)
+
+
+@pytest.mark.parametrize(("rule", "change", "depth"), breakages.SOUND_STORES, ids=[each[1].__name__ for each in breakages.SOUND_STORES])
+async def test_rule_about_nats_is_not_named_for_what_leaves_it_whole(
+    rule: str, change: Breaking, depth: Depth, finished: Finished, tmp_path: Path
+) -> None:
+    async with copied(finished, tmp_path) as world:
+        await change(world)
+        assert rule not in await named(world, depth)
+
+
+async def named(world: Copy, depth: Depth = AT_REST) -> list[str]:
+    found = await examine(world.database, world.bus, depth)
+    print(*found, sep="\n")
+    return sorted({finding.rule for finding in found})
+
+
+@pytest.mark.slow
+async def test_tests_of_the_rules_fail_for_every_rule_that_is_changed(finished: Finished, tmp_path: Path) -> None:
+    """And the page has the numbers."""
+    tallies = await mutations.every_mutant(finished, tmp_path)
+    assert mutations.unexpected(tallies) == []
+    page = mutations.PAGE.read_text()
+    assert mutations.written(page, mutations.table(tallies)) == page, "python -m tests.scheduler.doctor.mutations --write"
+
+
+# --------------------------------------------------------------------------------------------------- sweep and process
+
+
+async def test_sweep_deletes_what_nothing_needs_and_nothing_else(finished: Finished, tmp_path: Path) -> None:
+    async with copied(finished, tmp_path) as world:
+        blobs = Blobs(world.bus)
+        before = sorted(await blobs.names())
+        await store(blobs, tmp_path, "live", 99)  # a step that may be on its way
+        await breakages.leave_a_blob_of_a_step_taken_twice(world)
+        await breakages.leave_a_message_of_an_ended_task(world)
+        await breakages.leave_a_message_of_an_unknown_task(world)
+        assert await named(world) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
+        await Cleaner(world.database, world.bus, sweep_s=60).sweep()
+        assert await named(world) == []
+        assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
+        assert len([name for name in await blobs.names() if ".v99." in name]) == 2
+        assert set(await world.bus.subjects(streams.SCORED)) >= WAITING
+
+
+async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    """After each step, not only by the sweep; and the doctor asks for exactly these."""
+    keep = {"checkpoints": 1, "every": 3, "adapters": "checkpoints", "batches": 2}
+    async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
+        await world.submit("a", spec(steps=8, keep=keep))
+        await world.event("a", "finished")
+        expected = {f"a.v{v}.{kind}" for v in (3, 6, 8) for kind in ("adapter", "checkpoint")} | {"a.v7.batch", "a.v8.batch"}
+        # Engines may still be asked for the last max_staleness + 2 versions.
+        expected |= {"a.v7.adapter"}
+
+        async def cleaned() -> bool:
+            return {name.rpartition("-")[0] for name in await Blobs(bus).names()} == expected
+
+        await eventually(cleaned)
+        await clean(world)
+        await Blobs(bus).delete(next(name for name in await Blobs(bus).names() if name.startswith("a.v3.checkpoint")))
+        assert await sentences(world) == [blob_rules.MISSING]
+
+
+async def test_process_says_what_is_wrong_and_how_it_ended(finished: Finished, tmp_path: Path) -> None:
+    async with copied(finished, tmp_path) as world:
+
+        async def doctor(*options: str, **changes: str) -> tuple[int, str]:
+            env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+            env |= {"MARLAAS_NATS_URL": world.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": world.database_url} | changes
+            argv = [sys.executable, "-m", "scheduler_svc.doctor", *options]
+            done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, timeout=250)
+            return done.returncode, done.stdout + done.stderr
+
+        status, said = await doctor("--deep", "--strict")
+        assert (status, "rules that were looked at hold" in said, "BROKEN" in said) == (0, True, False)
+        await world.bus.publish(Outgoing(streams.open_group("x", "nobody", 0), OpenGroup(group=finished.opened[0]), "x"))
+        (status, said), (as_json_status, as_json), (absent_status, absent) = await asyncio.gather(
+            doctor(), doctor("--json"), doctor("--timeout-s", "5", MARLAAS_NATS_URL="nats://127.0.0.1:1")
+        )
+        assert status == 1
+        assert f"BROKEN    {stream_rules.ORPHANS}\n            stream=PROMPTS subject=prompts.open.x.nobody.0" in said
+        assert (as_json_status, as_json.count('"rule"')) == (1, 1)
+        assert (absent_status, absent) == (2, "doctor: NATS does not answer; correct MARLAAS_NATS_URL\n")

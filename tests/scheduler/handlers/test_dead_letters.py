@@ -1,0 +1,275 @@
+"""Dead letters: on record, counted, and sent again without reviving or repeating anything."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.messages import (
+    ControlTask,
+    DeadLetter,
+    ResendLetter,
+    SampledTurn,
+    SubmitTask,
+    TaskStatus,
+    TokenRecord,
+    TrajectoriesScored,
+    TurnsSampled,
+)
+from marlaas.client import Client, ClientError
+from scheduler_svc.handlers.dead_letters import read_wish, resend
+from scheduler_svc.store.database import Database
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
+
+
+async def bury(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int = 0, body: bytes | None = None) -> int:
+    """Put `out` where a message is put that could not be handled; returns the letter's number."""
+    letter = DeadLetter(
+        stage=stage,
+        subject=out.subject,
+        reason="disk full",
+        attempts=5,
+        headers={streams.KIND_HEADER: out.message.kind, **out.headers},
+        body=out.message.encode() if body is None else body,
+        sequence=sequence,
+    )
+    return await bus.publish(Outgoing(streams.failed(stage, task), letter, f"letter:{stage}:{out.message_id}"))
+
+
+async def recorded(world: World, letters: int) -> None:
+    async def all_there() -> bool:
+        return await world.rows("SELECT count(*) FROM dead_letters") == [(letters,)]
+
+    await eventually(all_there)
+
+
+async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reason(bus: Bus, nats_url: str, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a")
+        await world.submit("b", spec(tenant="other"))
+        await eventually(lambda: {group.task for group in stages.opened} == {"a", "b"})
+        number = await bury(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0), body=b"garbage")
+
+        async def counted() -> bool:
+            statuses = {status.task: status.dead_letters for status in await client.tasks()}
+            return statuses == {"a": 1, "b": 0}
+
+        await eventually(counted)
+        [failure] = await client.failures("a")
+        assert (failure.letter, failure.task, failure.stage, failure.reason, failure.attempts) == (number, "a", "turn", "disk full", 5)
+        assert await client.failures("b") == []
+        assert [one.letter for one in await client.failures()] == [number]
+        assert await world.rows("SELECT task, dead_letters FROM task_status ORDER BY task") == [("a", 1), ("b", 0)]
+
+
+async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus, nats_url: str, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world, Client.connect(nats_url) as client:
+        job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
+        number = await bury(bus, "jobs", "none", job)
+        await recorded(world, 1)
+        for _ in range(2):
+            await client.resend(number)
+        await world.event("a", "finished")
+        assert await world.rows("SELECT count(*) FROM tasks") == [(1,)]
+        assert await world.rows("SELECT count(*) FROM events WHERE task = 'a' AND event = 'accepted'") == [(1,)]
+
+
+async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database_url: str) -> None:
+    job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
+    number = await bury(bus, "jobs", "none", job)
+    wish = await read_wish(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
+    database = await Database.connect(database_url)
+    try:
+        for _ in range(2):
+            async with database.transaction() as connection:
+                await resend(connection, wish)
+        async with database.transaction() as connection:
+            rows = (await connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
+            sent = (await connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
+    finally:
+        await database.close()
+    assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
+
+
+async def test_score_that_could_not_be_settled_counts_once_however_often_it_is_sent_again(
+    bus: Bus, nats_url: str, database_url: str
+) -> None:
+    """The scheduler reads headers only, so the letter has no body: it is the stored message's."""
+    stages = Stages(withheld=lambda group, member: (group.group, member) == (0, 1))
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a", spec(steps=1))
+        await eventually(lambda: len(stages.opened) == 2)
+        lost = scored(stages.opened[0], 1, reward=5.0)
+        stored = Outgoing(lost.subject, lost.message, "lost")  # without its settlement, which is why it failed
+        sequence = await bus.publish(stored)
+        await recorded(world, 1)  # by the scheduler itself
+        number = await bury(bus, "settle", "a", lost, sequence=sequence, body=b"")
+        await recorded(world, 2)
+        assert await world.rows("SELECT state FROM tasks") == [("running",)]
+        await client.resend(number)
+        await world.event("a", "finished")
+        [batch] = stages.batches
+        assert sorted(member.reward for group in batch.groups for member in group.members) == [0.0, 0.0, 1.0, 5.0]
+        resent = next(member.sequence for group in batch.groups for member in group.members if member.reward == 5.0)
+        assert resent > sequence
+        with pytest.raises(ClientError, match="task a is finished, and what has ended is not revived"):
+            await client.resend(number)
+
+
+async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a")
+        await eventually(lambda: len(stages.opened) == 4)
+        out = scored(stages.opened[0], 1, reward=5.0)
+        sequence = await bus.publish(out)
+        await client.resend(await bury(bus, "settle", "a", out, sequence=sequence, body=b""))
+
+        async def stored_again() -> bool:
+            return await bus.subjects(streams.SCORED) == {out.subject: 2}
+
+        await eventually(stored_again)
+        again = await bus.last(streams.SCORED, out.subject)
+        assert again is not None
+        assert again.read(TrajectoriesScored) == out.message
+        assert again.headers[streams.SETTLEMENT_HEADER] == out.headers[streams.SETTLEMENT_HEADER]
+
+
+async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a")
+        await eventually(lambda: len(stages.batches) == 1)
+        number = await bury(bus, "train", "a", Outgoing(streams.batch("tiny", "a"), stages.batches[0], "batch"))
+        assert (await world.event("a", "failed"))["reason"] == "disk full"
+        with pytest.raises(ClientError, match="task a is failed, and what has ended is not revived; submit it again"):
+            await client.resend(number)
+        assert await bus.subjects(streams.BATCHES) == {}
+        assert await world.rows("SELECT state, dead_letters FROM task_status") == [("failed", 1)]
+        assert (await client.status("a")).dead_letters == 1
+
+
+async def test_message_of_a_group_that_was_refilled_is_not_sent_again(bus: Bus, nats_url: str, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a")
+        await eventually(lambda: len(stages.opened) == 4)
+        first = stages.opened[0]
+        from common.messages import OpenGroup
+
+        number = await bury(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
+        await eventually(lambda: len(stages.opened) == 5)
+        with pytest.raises(ClientError, match=f"group {first.group} is complete, or was given up and another took its place"):
+            await client.resend(number)
+        await asyncio.sleep(0.3)
+        assert len(stages.opened) == 5
+
+
+@pytest.mark.parametrize("state", ["ready", "batched"])
+async def test_letter_about_a_group_that_is_complete_voids_nothing(bus: Bus, nats_url: str, database_url: str, state: str) -> None:
+    """A turn that was played by one replica may be dead to another, which got it once more."""
+    stages = Stages(trains=False, withheld=lambda group, member: state == "ready" and group.group > 0)
+    async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
+        await world.submit("a", spec(steps=1))
+
+        async def complete() -> bool:
+            return await world.rows("SELECT state FROM groups WHERE number = 0") == [(state,)]
+
+        await eventually(complete)
+        first = next(group for group in stages.opened if group.group == 0)
+        played = SampledTurn(member=0, turn=0, transcript=TokenRecord(), reply="", finish="stop", state=b"")
+        turn = TurnsSampled(group=first, members=[played])
+        number = await bury(bus, "turn", "a", Outgoing(streams.turn("toy", "a", first.trajectory(0)), turn, "turn"))
+        await recorded(world, 1)
+        assert await world.rows("SELECT state, void_reason FROM groups WHERE number = 0") == [(state, None)]
+        assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
+        with pytest.raises(ClientError, match="group 0 is complete, or was given up"):
+            await client.resend(number)
+        for out in [scored(group, member, reward=float(member)) for group in stages.opened for member in range(2)]:
+            await bus.publish(out)
+        await eventually(lambda: len(stages.batches) == 1)
+        await bus.publish(updated(stages.batches[0]))
+        await world.event("a", "finished")
+        assert await world.rows("SELECT number, state FROM groups ORDER BY number") == [(0, "trained"), (1, "trained")]
+
+
+async def test_nobody_has_another_tenants_message_sent_again(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await eventually(lambda: len(stages.opened) == 4)
+        own = Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
+        letters = [await bury(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0)), await bury(bus, "jobs", "none", own)]
+        await recorded(world, 2)
+        for letter in letters:
+            wish = ResendLetter(tenant="mallory", letter=letter)
+            await bus.publish(Outgoing(streams.resend("mallory"), wish, f"wish:{letter}"))
+        assert "is about no task of tenant 'mallory'" in str(await world.event("a", "rejected", tenant="mallory"))
+        assert "is about no task of tenant 'mallory'" in str(await world.event("none", "rejected", tenant="mallory"))
+        assert await world.rows("SELECT count(*) FROM dead_letters WHERE resent_at IS NOT NULL") == [(0,)]
+        assert await world.rows("SELECT state FROM tasks") == [("running",)]
+
+
+async def test_letter_that_is_not_there_is_named(bus: Bus, nats_url: str) -> None:
+    async with Client.connect(nats_url) as client:
+        with pytest.raises(ClientError, match="no dead letter 7"):
+            await client.resend(7)
+        await bus.publish(Outgoing(streams.failed("jobs", "none"), ControlTask(task="a", tenant="acme"), "no letter"))
+        with pytest.raises(ClientError, match="no dead letter 1"):
+            await client.resend(1)
+
+
+async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_url: str) -> None:
+    """PostgreSQL refuses it; the environment's output may hold it."""
+    stages = Stages(failure=lambda group, member: "stderr: \0\0" if group.group == 0 else None)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await world.event("a", "finished")
+        assert await world.rows("SELECT detail FROM groups WHERE state = 'void'") == [("stderr: " + 2 * "\N{REPLACEMENT CHARACTER}",)]
+        status = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+        assert status is not None
+        assert status.dead_letters == 0
+
+
+async def test_letter_that_cannot_be_recorded_makes_one_more_letter_and_no_endless_row_of_them(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await bus.publish(Outgoing(streams.failed("train", "a"), ControlTask(task="a", tenant="acme"), "no letter"))
+
+        async def buried() -> bool:
+            return await bus.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
+
+        await eventually(buried)
+        await world.submit("a")
+        await world.event("a", "finished")
+        assert await bus.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
+
+
+async def test_message_too_large_for_a_letter_is_buried_without_its_body(bus: Bus) -> None:
+    """The letter would not fit either, and whoever buries it would end with an error."""
+    from common.bus import MAX_PAYLOAD_BYTES
+    from common.errors import Reject
+
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        raise Reject("no use")
+        yield
+
+    runner = asyncio.create_task(bus.consume(streams.SCHEDULER_JOBS, handler, Slots(1)))
+    try:
+        await bus.publish_raw("jobs.submit.acme", b"x" * (MAX_PAYLOAD_BYTES - 1000), "large", {})
+
+        async def buried() -> bool:
+            return await bus.last(streams.FAILED, "failed.jobs.none") is not None
+
+        await eventually(buried)
+        letter = await bus.last(streams.FAILED, "failed.jobs.none")
+        assert letter is not None
+        assert (letter.read(DeadLetter).body, letter.read(DeadLetter).reason) == (b"", "no use")
+        assert not runner.done()
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)

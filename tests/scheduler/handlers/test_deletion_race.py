@@ -1,0 +1,180 @@
+"""Deleting, pruning and sweeping while tasks start from each other and steps are taken, in real PostgreSQL and NATS.
+
+Whatever the order, what a step, an evaluation or another task's `start.task` needs is stored at the end.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Delivery, Outgoing
+from common.messages import ControlTask, PruneTasks, SubmitTask
+from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.handlers import deletion, jobs
+from scheduler_svc.handlers.deletion import Deletions
+from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.maintenance.garbage_collector import Cleaner, needed_blobs
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import tasks
+from tests.conftest import eventually
+from tests.scheduler.finished import StagesWithBlobs, clean, settled, stages
+from tests.scheduler.stages import POOLS, running_world, spec
+
+OFFER = Offer(POOLS, {"toy"})
+ROUNDS = 12
+
+
+@dataclass
+class Scene:
+    """Task `a` has ended at version 4 and keeps 1 only because `second` started from it; no service runs any more."""
+
+    database: Database
+    bus: Bus
+    cleaner: Cleaner
+    deletions: Deletions
+    made: StagesWithBlobs
+    sequence: int = 10**6
+
+    def delivery(self, out: Outgoing) -> Delivery:
+        self.sequence += 1
+        return Delivery(out.subject, {streams.KIND_HEADER: out.message.kind, **out.headers}, out.message.encode(), self.sequence, 1)
+
+    async def delete(self, task: str) -> None:
+        await self.deletions.take(self.delivery(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), "")))
+        await self.cleaner.erase_deleted()
+
+    async def prune(self) -> None:
+        await self.deletions.take(self.delivery(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request="r"), "")))
+
+    def submission(self, task: str, version: int) -> Delivery:
+        raw = spec(task, start={"task": "a", "version": version})
+        return self.delivery(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec=raw), ""))
+
+    async def submit(self, task: str, version: int) -> None:
+        async with self.database.transaction() as connection:
+            await jobs.take_job(connection, self.submission(task, version), OFFER, Policy.ASYNCHRONOUS)
+
+    async def accepted(self, names: Sequence[str]) -> int:
+        """How many of these are tasks."""
+        async with self.database.transaction() as connection:
+            return len(set(names) & set(await tasks.all_tasks(connection)))
+
+    async def needed_is_stored(self) -> None:
+        present = {blob.name for blob in await Blobs(self.bus).listed() if blob.is_whole}
+        async with self.database.transaction() as connection:
+            for task in await tasks.all_tasks(connection):
+                found = await tasks.find_task(connection, task)
+                needed = await needed_blobs(connection, task)
+                assert found is not None
+                assert needed is not None
+                assert found.start is None or found.start.blob.name in present, task
+                assert set(needed.kept) <= present, task
+
+    async def blocked(self, work: asyncio.Task[None]) -> None:
+        """Until `work` waits for a lock, or is done."""
+
+        async def is_blocked() -> bool:
+            async with self.database.transaction() as connection:
+                waiting = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+                return work.done() or bool((await connection.execute(waiting)).scalar_one())
+
+        await eventually(is_blocked)
+
+
+@asynccontextmanager
+async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Scene]:
+    async with running_world(bus, database_url, stages(bus, folder)) as world:
+        await world.submit("a", spec(steps=4, keep={"checkpoints": 4}))
+        await world.event("a", "finished")
+        await world.submit("second", spec(start={"task": "a", "version": 1}, steps=1))
+        await world.event("second", "finished")
+        await settled(world)
+    database = await Database.connect(database_url)
+    async with database.transaction() as connection:
+        await connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
+    cleaner = Cleaner(database, bus, sweep_s=300)
+    yield Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, folder))
+    await database.close()
+
+
+async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refused(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    """Submissions meet the deletion of their source, of the other task that started there, prunes and sweeps, in many orders."""
+    async with scene(bus, database_url, tmp_path) as world:
+        accepted = 0
+        for round_ in range(ROUNDS):
+            dice = random.Random(round_)
+            names = [f"heir-{round_}-{number}" for number in range(2)]
+            works: list[Callable[[], Awaitable[None]]] = [
+                *(lambda name=name: world.submit(name, 1) for name in names),
+                world.prune,
+                world.cleaner.sweep,
+            ]
+            if round_ == ROUNDS // 2:
+                works.append(lambda: world.delete("a"))
+            if round_ == ROUNDS // 3:
+                works.append(lambda: world.delete("second"))
+            dice.shuffle(works)
+            await asyncio.gather(*(work() for work in works))
+            await world.needed_is_stored()
+            accepted += await world.accepted(names)
+        assert 0 < accepted < 2 * ROUNDS, "every order gave the same: the race was none"
+
+
+@pytest.mark.parametrize("gone", ["a", "second"])
+async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with scene(bus, database_url, tmp_path) as world:
+        async with world.database.transaction() as holding:
+            assert await deletion.delete(holding, ControlTask(task=gone, tenant="acme"), by=1)
+            late = asyncio.create_task(world.submit("heir", 1))
+            await world.blocked(late)
+            assert not late.done()
+        await late
+        assert await world.accepted(["heir"]) == 0
+        await world.cleaner.erase_deleted()
+        await world.needed_is_stored()
+
+
+@pytest.mark.parametrize("gone", ["a", "second"])
+async def test_deletion_waits_for_a_submission_and_leaves_its_adapter(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with scene(bus, database_url, tmp_path) as world:
+        async with world.database.transaction() as holding:
+            await jobs.take_job(holding, world.submission("heir", 1), OFFER, Policy.ASYNCHRONOUS)
+            late = asyncio.create_task(world.delete(gone))
+            await world.blocked(late)
+            assert not late.done()
+        await late
+        assert await world.accepted(["heir"]) == 1
+        await world.cleaner.sweep()
+        await world.needed_is_stored()
+
+
+async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_that_those_need(
+    bus: Bus, database_url: str, tmp_path: Path
+) -> None:
+    async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
+        database = await Database.connect(database_url)
+        cleaner = Cleaner(database, bus, sweep_s=300)
+        scene = Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, tmp_path))
+        names = [f"live-{number}" for number in range(3)]
+        for name in names:
+            await world.submit(name, spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep={"checkpoints": 1}))
+        ended = asyncio.gather(*(world.event(name, "finished") for name in names))
+        rounds = 0
+        while not ended.done():
+            await asyncio.gather(scene.prune(), cleaner.sweep())
+            rounds += 1
+        await ended
+        assert rounds >= 3
+        await settled(world)
+        await cleaner.sweep()  # members that were scored after the last step
+        await clean(world)
+        await scene.needed_is_stored()
+        await database.close()

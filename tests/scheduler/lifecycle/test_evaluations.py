@@ -1,0 +1,319 @@
+"""Evaluations: held-out prompts beside training, their results, and what they end."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import DeadLetter, GroupContext, OpenGroup
+from common.spec import Evaluation, parse_spec
+from scheduler_svc.decisions.evaluation_plan import (
+    AGAIN,
+    FIRST_GROUP,
+    FIRST_ROW,
+    MOST_TIMES_AGAIN,
+    Attempt,
+    first_group,
+    is_due,
+    pass_at_k,
+    prompt_seed,
+    result_of,
+)
+from scheduler_svc.doctor.database_rules import examine_record
+from scheduler_svc.lifecycle import evaluations
+from scheduler_svc.maintenance.garbage_collector import needed_blobs
+from scheduler_svc.store.queries import tasks
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.test_life_of_a_task import control
+
+# ---------------------------------------------------------------------------------------------------------------- pure
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
+    assert pass_at_k(4, 0, 2) == 0
+    assert pass_at_k(4, 4, 1) == 1
+    assert pass_at_k(4, 1, 1) == 0.25
+    assert pass_at_k(4, 1, 2) == 0.5  # 3 of the 6 pairs hold the one success
+    assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)
+    assert pass_at_k(4, 2, 3) == 1
+
+
+def test_result_leaves_failures_out_and_says_how_many_there_were() -> None:
+    wanted = Evaluation(every=1, prompts=3, attempts=3, temperature=1.0, success=0.5)
+
+    def attempts(*rewards: float | None) -> list[Attempt]:
+        return [Attempt(reward, sampled_tokens=10, truncated=reward == 0) for reward in rewards]
+
+    result = result_of([attempts(1.0, 0.0, 0.5), attempts(0.0, None, 0.0)], wanted)  # of the third prompt nothing came back
+    assert result.reward == pytest.approx(1.5 / 5)
+    assert result.prompts == 2
+    assert result.failed_share == pytest.approx(4 / 9)
+    assert result.pass_at == {1: pytest.approx((2 / 3 + 0) / 2), 2: pytest.approx((1 + 0) / 2), 3: 1.0}
+    assert result.truncated_share == pytest.approx(3 / 5)
+    assert result.response_length == 10
+
+
+def test_nothing_scored_has_no_reward() -> None:
+    result = result_of([[Attempt(None, 0, False)]], Evaluation(every=1, prompts=1))
+    assert (result.reward, result.pass_at, result.failed_share) == (None, {}, 1.0)
+
+
+def test_prompts_are_the_same_each_time_and_none_is_trained_on() -> None:
+    task = parse_spec(spec(steps=10, evaluation={"every": 4, "prompts": 5}))
+    assert [version for version in range(11) if is_due(task, version)] == [0, 4, 8, 10]
+    assert first_group(task, 2) == FIRST_GROUP + 10
+    assert len({prompt_seed(task, prompt) for prompt in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"evaluation": {"every": 1, "attempts": 4}}, "at temperature 0 they would all be the same"),
+        ({"evaluation": {"every": 1, "temperature": 0.001}}, "use 0 for the likeliest tokens"),
+        ({"stop": {"reward": 0.5}}, "stop.reward is about evaluations: set evaluation.every too"),
+        ({"keep": {"best": 1}}, "keep.best is about evaluations: set evaluation.every too"),
+    ],
+)
+def test_sections_that_make_no_sense_are_refused(sections: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Reject, match=reason):
+        parse_spec(spec(**sections))
+
+
+# ---------------------------------------------------------------------------------------------------------- scheduler
+
+
+def evaluates(group: GroupContext) -> bool:
+    return group.group >= FIRST_GROUP
+
+
+def reward_of(answer: Callable[[int], float]) -> Callable[[GroupContext, int], float]:
+    """In training 0 and 1; in evaluations `answer` to the version."""
+    return lambda group, member: answer(group.version) if evaluates(group) else float(member)
+
+
+async def told(world: World, task: str) -> list[dict[str, Any]]:
+    rows = await world.rows(f"SELECT data FROM events WHERE task = '{task}' AND event = 'evaluation' ORDER BY id")
+    return [row.data for row in rows]
+
+
+async def clean(world: World) -> None:
+    """Whatever happened, the record holds together."""
+    async with world.database.transaction() as connection:
+        assert await examine_record(connection) == []
+
+
+async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus, database_url: str) -> None:
+    stages = Stages(reward=reward_of(lambda version: version / 8))
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=4, seed=7, evaluation={"every": 2, "prompts": 3, "options": {"split": "test"}}))
+        await world.event("a", "finished")
+        assert [(one["version"], one["reward"]) for one in await told(world, "a")] == [(0, 0.0), (2, 0.25), (4, 0.5)]
+        assert await world.rows("SELECT version, state, reward FROM task_evaluations ORDER BY version") == [
+            (0, "finished", 0.0), (2, "finished", 0.25), (4, "finished", 0.5),
+        ]  # fmt: skip
+        opened = [group for group in stages.opened if evaluates(group)]
+        assert {(group.version, group.adapter.name if group.adapter else None) for group in opened} == {(0, None), (2, "a.v2"), (4, "a.v4")}
+        assert all(group.greedy and group.size == 1 and group.environment.options == {"split": "test"} for group in opened)
+        prompts = {version: sorted((g.row, g.seed) for g in opened if g.version == version) for version in (0, 2, 4)}
+        assert prompts[0] == prompts[2] == prompts[4]
+        assert [row for row, _ in prompts[0]] == [FIRST_ROW, FIRST_ROW + 1, FIRST_ROW + 2]
+        # Training is what it is without: every step, each group trained once, and nothing of an evaluation among it.
+        assert all(not group.greedy and group.environment.options == {} for group in stages.opened if not evaluates(group))
+        assert await world.rows("SELECT count(*), max(number) FROM groups WHERE state = 'trained'") == [(8, 7)]
+        assert all(group.group < FIRST_GROUP for batch in stages.batches for group in batch.groups)
+        assert await world.rows("SELECT trained_max FROM task_staleness") == [(1,)]
+        assert await world.rows("SELECT sum(tokens) FROM ledger WHERE kind = 'evaluation'") == [(3 * 3 * 5,)]
+        assert await world.rows("SELECT evaluation_tokens FROM tenant_usage") == [(45,)]
+        assert await world.rows("SELECT state FROM tasks WHERE virtual_time <> 4 * 2 * 2 * 5 + 45") == []
+        await clean(world)
+
+
+async def test_sampled_attempts_are_groups_of_their_own_size(bus: Bus, database_url: str) -> None:
+    stages = Stages(reward=lambda group, member: float(member == 0))
+    async with running_world(bus, database_url, stages, sequences=8) as world:  # less than an evaluation wants at once
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 5, "attempts": 4, "temperature": 0.7}))
+        await world.event("a", "finished")
+        assert [one["pass_at"] for one in await told(world, "a")] == [{"1": 0.25, "2": 0.5, "4": 1.0}] * 2
+        opened = [group for group in stages.opened if evaluates(group)]
+        assert len(opened) == 10
+        assert all(group.size == 4 and group.sampling.temperature == 0.7 and not group.greedy for group in opened)
+        await clean(world)
+
+
+async def test_target_reached_finishes_the_task_early(bus: Bus, database_url: str) -> None:
+    stages = Stages(reward=reward_of(lambda version: version / 8))
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=500, evaluation={"every": 3, "prompts": 2}, stop={"reward": 0.375}))
+        data = await world.event("a", "finished")
+        assert data["reason"] == "stop.reward: version 3 was evaluated at 0.375, the target is 0.375"
+        [row] = await world.rows("SELECT state, reason, version FROM tasks")
+        assert (row.state, row.reason) == ("finished", data["reason"])
+        assert 3 <= row.version < 500
+        assert await world.rows("SELECT count(*) FROM trajectories WHERE state IN ('open', 'scored')") == [(0,)]
+        await clean(world)
+
+
+async def test_budgets_finish_the_task_after_the_step_that_uses_them_up(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        # A step is at least 2 groups of 2 members of 5 tokens, and 7 trained tokens; more may have been sampled ahead.
+        await world.submit("tokens", spec(steps=500, stop={"tokens": 100}))
+        assert (await world.event("tokens", "finished"))["reason"].endswith("tokens are spent, the budget is 100")
+        await world.submit("seconds", spec(steps=100_000, stop={"seconds": 0.5}))
+        assert (await world.event("seconds", "finished"))["reason"].startswith("stop.seconds: ")
+        [tokens, seconds] = await world.rows("SELECT version FROM tasks ORDER BY id DESC")
+        assert 2 <= tokens.version <= 4
+        assert 1 <= seconds.version < 100_000
+        await clean(world)
+
+
+async def test_failed_attempts_count_neither_for_nor_against_the_version(bus: Bus, database_url: str) -> None:
+    """And nothing of it fails the task, however often it happens."""
+    stages = Stages(failure=lambda group, member: "sandbox died" if evaluates(group) and group.row > FIRST_ROW else None)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=2, evaluation={"every": 1, "prompts": 20}))
+        await world.event("a", "finished")
+        results = await told(world, "a")
+        assert [one["prompts"] for one in results] == [1, 1, 1]
+        assert results[0]["failed_share"] == pytest.approx(0.95)
+        assert results[0]["failure"] == "sandbox died"
+        await clean(world)
+
+
+async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 3}, evaluation={"every": 1, "prompts": 2}))
+        await world.event("a", "finished")
+        results = await told(world, "a")
+        assert [one["failed_share"] for one in results] == [0.5, 0.5]
+        assert results[0]["failure"] == "was not finished before limits.episode_timeout_s"
+        await clean(world)
+
+
+async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_what_arrived(bus: Bus, database_url: str) -> None:
+    """An outage may take longer than a group has."""
+
+    def lost(group: GroupContext, member: int) -> bool:
+        return evaluates(group) and group.row == FIRST_ROW and member > 0 and group.group < FIRST_GROUP + AGAIN
+
+    stages = Stages(withheld=lost, reward=lambda group, member: 1.0)
+    async with running_world(bus, database_url, stages) as world:
+        world.disturb()
+        evaluation = {"every": 1, "prompts": 2, "attempts": 2, "temperature": 1.0}
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation=evaluation))
+        await world.event("a", "finished")
+        results = await told(world, "a")
+        assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
+        asked = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
+        assert {FIRST_GROUP, FIRST_GROUP + AGAIN} <= set(asked)
+        assert await world.rows("SELECT count(*) FROM evaluation_groups WHERE state <> 'ended'") == [(0,)]
+        [(charged, booked)] = await world.rows(
+            "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
+        )
+        assert charged == booked
+        await clean(world)
+
+
+async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row > FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
+        await eventually(lambda: sum(map(evaluates, stages.opened)) == 4)
+
+        async def first_has_ended() -> bool:
+            return await world.rows(f"SELECT state FROM evaluation_groups WHERE number = {FIRST_GROUP}") == [("ended",)]
+
+        await eventually(first_has_ended)
+        late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
+        async with world.database.transaction() as connection:
+            by_id = {task.id: task for task in await tasks.lock_tasks(connection, ["a"])}
+            await evaluations.end_overdue(connection, by_id, late, calm_s=0.0)
+        assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
+            (FIRST_GROUP,),
+            (FIRST_GROUP + 1 + AGAIN,),
+        ]
+        await world.bus.publish(control("cancel", "a"))
+        await world.event("a", "cancelled")
+        await clean(world)
+
+
+async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        world.disturb()
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 0.8}, evaluation={"every": 1, "prompts": 1}))
+        await world.event("a", "finished")
+        assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
+        asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
+        assert asked == [FIRST_GROUP + times * AGAIN for times in range(MOST_TIMES_AGAIN + 1)]
+        await clean(world)
+
+
+async def test_options_of_an_evaluation_are_checked_with_the_tasks(bus: Bus, database_url: str) -> None:
+    stages = Stages(objection="evaluation.options: toy has no option 'spilt'")
+    async with running_world(bus, database_url, stages) as world:
+        environment = {"name": "toy", "options": {"size": 3, "split": "train"}}
+        await world.submit("a", spec(environment=environment, evaluation={"every": 1, "options": {"split": "test"}}))
+        assert (await world.event("a", "rejected"))["reasons"] == ["environment: evaluation.options: toy has no option 'spilt'"]
+        await world.submit("b", spec(environment=environment))
+        await world.event("b", "rejected")
+    with_options, without = stages.checks
+    assert (with_options.environment.options["split"], without.evaluation) == ("train", None)
+    assert with_options.evaluation is not None
+    assert with_options.evaluation.options == {"size": 3, "split": "test"}
+
+
+async def test_dead_letter_of_an_evaluation_gives_up_its_group_only(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
+        answered = 0
+        while answered < 2:  # version 0, then version 1
+            await eventually(lambda: sum(evaluates(g) and g.row == FIRST_ROW for g in stages.opened) > answered)  # noqa: B023
+            stuck = [group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW][answered]
+            answered += 1
+            body = OpenGroup(group=stuck).encode()
+            letter = DeadLetter(stage="open", subject="x", reason="no such file", attempts=5, headers={}, body=body)
+            await bus.publish(_buried(letter, answered))
+        await world.event("a", "finished")
+        assert [one["failure"] for one in await told(world, "a")] == ["no such file", "no such file"]
+        assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
+        await clean(world)
+
+
+def _buried(letter: DeadLetter, number: int) -> Any:
+    from common import streams
+    from common.bus import Outgoing
+
+    return Outgoing(streams.failed("open", "a"), letter, f"letter-{number}")
+
+
+async def test_cancelled_task_leaves_no_evaluation_under_way(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: evaluates(group) and member == 1)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=3, evaluation={"every": 1, "prompts": 2, "attempts": 2, "temperature": 1}))
+        await eventually(lambda: any(evaluates(group) and group.version == 3 for group in stages.opened))
+        assert await world.rows("SELECT state, version FROM tasks") == [("running", 3)]  # it waits for its evaluations
+        await bus.publish(control("cancel", "a"))
+        await world.event("a", "cancelled")
+        assert await world.rows("SELECT DISTINCT state FROM evaluations") == [("void",)]
+        assert await world.rows("SELECT DISTINCT state FROM evaluation_groups") == [("ended",)]
+        await clean(world)
+
+
+async def test_best_versions_are_kept_by_their_evaluations(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    rewards = {0: 0.0, 2: 0.9, 4: 0.5, 6: 0.7, 8: 0.1}
+    stages = Stages(reward=reward_of(lambda version: rewards[version]))
+    async with running_world(bus, database_url, stages) as world:
+        keep = {"checkpoints": 1, "best": 2}
+        await world.submit("a", spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep=keep))
+        await world.event("a", "finished")
+        async with world.database.transaction() as connection:
+            needed = await needed_blobs(connection, "a")
+        assert needed is not None
+        kept = sorted(name for name in needed.kept if name.endswith("/checkpoint"))
+        assert kept == ["a/v2/checkpoint", "a/v6/checkpoint", "a/v8/checkpoint"]

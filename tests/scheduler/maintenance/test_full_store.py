@@ -1,0 +1,123 @@
+"""A blob store with little room, in a real NATS: the alarm before it is full, what waits when it is, and the way out."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from common import streams
+from common.blobs import ROOM, Blobs, StoreUsage
+from common.bus import Bus, Delivery, Outgoing
+from common.errors import Away
+from common.messages import ControlTask, Event, GroupContext
+from scheduler_svc.maintenance.store_alarm import is_alarming
+from tests.conftest import eventually
+from tests.scheduler.finished import StagesWithBlobs, clean
+from tests.scheduler.stages import World, running_world, spec
+
+BLOB_BYTES = 11_000
+"""In the store, with its name: content of 10,240 bytes."""
+ROOM_FOR = 14
+
+
+@dataclass
+class Waiting(StagesWithBlobs):
+    """Remembers why a step could not be stored."""
+
+    refusals: list[str] = field(default_factory=list[str])
+
+    async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        try:
+            async for out in super().train(delivery):
+                yield out
+        except Away as error:
+            self.refusals.append(str(error))
+            raise
+
+
+def is_held(group: GroupContext, member: int) -> bool:
+    return group.task == "held"
+
+
+async def warnings(world: World, task: str) -> list[dict[str, Any]]:
+    told = [delivery.read(Event) async for delivery in world.bus.stored(streams.EVENTS, f"events.*.{task}")]
+    return [event.data for event in told if event.event == "storage"]
+
+
+async def delete(world: World, task: str) -> None:
+    await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), f"delete:{task}"))
+    await world.event(task, "deleted")
+
+
+async def test_full_store_is_told_before_loses_nothing_and_goes_on_when_there_is_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    await bus.declare(blobs_bytes=ROOM_FOR * BLOB_BYTES)
+    made = Waiting(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
+    async with running_world(bus, database_url, made) as world:
+        await world.submit("first", spec(keep={"checkpoints": 2}))
+        await world.event("first", "finished")
+        await world.submit("held", spec(tenant="globex"))
+        await world.event("held", "accepted", tenant="globex")
+        await clean(world)
+        assert await warnings(world, "held") == []
+        everything = {"adapters": "all", "checkpoints": 10}
+        await world.submit("big", spec(steps=6, keep=everything))
+        await eventually(lambda: made.refusals)
+        assert set(made.refusals) == {made.refusals[0]}
+        assert "the blob store is full: 10240 bytes of big.v" in made.refusals[0]
+        assert made.refusals[0].endswith(ROOM)
+        for task in ("held", "big"):  # every tenant whose steps would wait
+            await eventually(lambda task=task: warnings(world, task))
+            [told] = await warnings(world, task)
+            assert told["raised"] is True
+            assert told["limit_bytes"] == ROOM_FOR * BLOB_BYTES
+            assert "no step can be stored" in str(told["reason"])
+        await delete(world, "first")  # messages still pass
+        assert (await world.event("big", "finished"))["version"] == 6
+        await clean(world)
+        await delete(world, "big")
+        await eventually(lambda: _is_cleared(world))
+
+
+async def _is_cleared(world: World) -> bool:
+    """The alarm may have been cleared and raised once more between, while `big` went on."""
+    told = [told["raised"] for told in await warnings(world, "held")]
+    assert told == ([True, False] * len(told))[: len(told)]
+    return told[-1] is False
+
+
+async def test_blob_is_deleted_where_not_one_more_byte_fits(bus: Bus, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "content").write_bytes(b"x" * 5000)
+    blobs = Blobs(bus)
+    ref = await blobs.put_folder("a.v1.adapter", tmp_path / "one")
+    await bus.declare(blobs_bytes=(await blobs.usage()).used_bytes)
+    (tmp_path / "one" / "content").write_bytes(b"y" * 5000)
+    with pytest.raises(
+        Away, match=r"the blob store is full: 10240 bytes of a\.v2\.adapter-\w+ find no room; free some with `marlaas prune`"
+    ):
+        await blobs.put_folder("a.v2.adapter", tmp_path / "one")
+    await blobs.delete(ref.name)
+    assert await blobs.listed() == []
+    assert (await blobs.usage()).used_bytes == 0
+    assert (await blobs.put_folder("a.v2.adapter", tmp_path / "one")).name.startswith("a.v2")
+
+
+async def test_bound_beyond_what_nats_may_store_is_said_and_changes_nothing(bus: Bus) -> None:
+    await bus.declare(blobs_bytes=2**20)
+    await bus.declare(blobs_bytes=2**60)
+    assert (await Blobs(bus).usage()).limit_bytes == 2**20
+    await bus.declare()
+    assert (await Blobs(bus).usage()).limit_bytes == 2**20
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_alarm_comes_before_the_largest_version_finds_no_room_and_does_not_flutter(limit: int, used: int, version: int) -> None:
+    usage = StoreUsage(min(used, limit), limit)
+    raised = is_alarming(usage, threshold=0.8, next_bytes=version, raised=False)
+    assert raised == (usage.share >= 0.8 or limit - usage.used_bytes < version)
+    assert not raised or is_alarming(usage, threshold=0.8, next_bytes=version, raised=True)
+    assert not is_alarming(StoreUsage(used, None), threshold=0.8, next_bytes=version, raised=True)

@@ -1,0 +1,69 @@
+"""The way out of the outbox, where NATS answers late."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from common import streams
+from common.bus import Bus
+from common.messages import TaskStatus
+from scheduler_svc.maintenance.outbox_relay import Relay, overtaken
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.queries.outbox import Letter, Parcel
+from tests.conftest import eventually
+
+
+def parcel(number: int, subject: str) -> Parcel:
+    return Parcel(number, subject, "", {}, b"")
+
+
+def test_values_that_an_older_one_has_overtaken_are_found() -> None:
+    a, b, events = streams.value_subject("tasks", "a"), streams.value_subject("tasks", "b"), "events.acme.a"
+    parcels = [parcel(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
+    assert overtaken(parcels, [1, 9, 2, 3, 8, 4, 5]) == []
+    assert overtaken(parcels, [1, 8, 6, 7, 9, 4, 5]) == [parcels[6], parcels[5]]
+    assert overtaken(parcels, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
+
+
+async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_stored_late(
+    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, is_late, later_is_there = bus.publish_raw, True, asyncio.Event()
+
+    async def first_is_late(subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
+        nonlocal is_late
+        if subject == streams.value_subject(streams.TASKS_BUCKET, "a"):
+            if is_late:
+                is_late = False
+                await later_is_there.wait()
+            else:
+                place = await publish(subject, body, message_id, headers)
+                later_is_there.set()
+                return place
+        return await publish(subject, body, message_id, headers)
+
+    monkeypatch.setattr(bus, "publish_raw", first_is_late)
+    database = await Database.connect(database_url)
+    for state in ("running", "finished"):
+        async with database.transaction() as connection:
+            status = TaskStatus(
+                tenant="acme", task="a", name="a", pool="tiny", state=state, version=0, steps=1, submitted_s=0.0, updated_s=0.0
+            )
+            outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
+    relaying = asyncio.create_task(Relay(database, bus).run())
+    try:
+
+        async def all_out() -> bool:
+            async with database.transaction() as connection:
+                return not await outbox.oldest_parcels(connection, 1)
+
+        await eventually(all_out)
+        told = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+        assert told is not None
+        assert told.state == "finished"
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
+        await database.close()

@@ -1,0 +1,91 @@
+"""A step whose message to the trainer is gone is sent again, counts once, and nothing else is sent twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing
+from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
+from scheduler_svc.store.database import Database
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, running_world, spec, updated
+
+
+async def forget_message_ids(bus: Bus) -> None:
+    """As time does, within two minutes."""
+    js = bus.blobs_context()
+    for stream in (streams.BATCHES, streams.WEIGHTS):
+        config = (await js.stream_info(stream.name)).config
+        await js.update_stream(config.evolve(duplicate_window=0.1))
+
+
+async def test_step_whose_message_is_gone_is_sent_again_and_counts_once(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)  # it acknowledges the message and takes no step, as if somebody had deleted it
+    async with running_world(bus, database_url, stages) as world:
+        await forget_message_ids(bus)
+        await world.submit("a", spec(steps=2))
+        await eventually(lambda: len(stages.batches) == 1)
+
+        async def gone() -> bool:
+            return await bus.backlog(streams.BATCHES) == 0
+
+        await eventually(gone)
+        assert not await send_lost_steps_again(world.database, bus)  # it is too new for that
+        stages.trains = True
+
+        async def sent_again() -> bool:
+            await send_lost_steps_again(world.database, bus, age_s=0)
+            return len(stages.batches) > 1
+
+        await eventually(sent_again)
+        assert stages.batches[1] == stages.batches[0]
+        await world.event("a", "finished")
+        assert await world.rows("SELECT version, state FROM steps ORDER BY version") == [(0, "trained"), (1, "trained")]
+        assert not await send_lost_steps_again(world.database, bus, age_s=0)
+
+
+class Slow(Stages):
+    """Takes steps once it is told to."""
+
+    told: asyncio.Event
+
+    async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        await self.told.wait()
+        async for out in super().train(delivery):
+            yield out
+
+
+async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, database_url: str) -> None:
+    stages = Slow()
+    stages.told = asyncio.Event()
+    async with running_world(bus, database_url, stages) as world:
+        await forget_message_ids(bus)
+        await world.submit("a", spec(steps=1))
+
+        async def is_taken() -> bool:
+            return await bus.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
+
+        await eventually(is_taken)
+        assert not await send_lost_steps_again(world.database, bus, age_s=0)
+        stages.told.set()
+        await world.event("a", "finished")
+        assert len(stages.batches) == 1
+
+
+async def test_step_that_was_announced_and_is_not_settled_yet_is_not_sent_again(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await forget_message_ids(bus)
+        await world.submit("a", spec(steps=1))
+
+        async def taken_and_forgotten() -> bool:
+            return len(stages.batches) == 1 and await bus.backlog(streams.BATCHES) == 0 and await world.rows("SELECT id FROM outbox") == []
+
+        await eventually(taken_and_forgotten)
+    database = await Database.connect(database_url)  # and no scheduler that settles
+    done = updated(stages.batches[0])
+    await bus.publish(done)
+    assert not await send_lost_steps_again(database, bus, age_s=0)
+    await bus.purge(streams.WEIGHTS, done.subject)
+    assert await send_lost_steps_again(database, bus, age_s=0)
+    await database.close()

@@ -1,0 +1,238 @@
+"""PostgreSQL or NATS restored to an older backup: noticed, explained, not silently continued; and one past made of both."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, select
+
+from common import streams
+from common.bus import Bus
+from common.errors import Fatal, Retry
+from common.messages import HistoryMark, TaskStatus
+from common.streams import BLOBS_BUCKET
+from marlaas.client import Client
+from marlaas.stack import servers
+from scheduler_svc.doctor.database_rules import examine_record
+from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
+from scheduler_svc.lifecycle.endings import void_live_groups
+from scheduler_svc.maintenance import store_consistency
+from scheduler_svc.maintenance.outbox_relay import Relay
+from scheduler_svc.maintenance.store_consistency import Marker
+from scheduler_svc.reconcile import accept
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import steps
+from scheduler_svc.store.queries import tasks as task_queries
+from scheduler_svc.store.queries.outbox import Relayed
+from scheduler_svc.store.tables import tasks
+from tests.conftest import HASTY, eventually, running
+from tests.scheduler.stages import Stages, World, running_world, spec
+
+OURS = Relayed("ours", 7)
+STEPS = 30
+"""So many that no task of these tests ends before it is stopped."""
+
+
+@pytest.mark.parametrize(
+    ("relayed", "mark", "last_given", "expected"),
+    [
+        (Relayed("ours", 0), None, 0, None),
+        (OURS, HistoryMark(deployment="ours", position=7), 7, None),
+        (OURS, HistoryMark(deployment="ours", position=9), 9, None),  # published, and not yet forgotten
+        (OURS, HistoryMark(deployment="ours", position=10), 9, "PostgreSQL is older than NATS: it wrote 9 rows"),
+        (OURS, HistoryMark(deployment="ours", position=6), 9, "NATS is older than PostgreSQL: it has the outbox up to 6, and 7"),
+        (OURS, None, 9, "NATS has no mark of this deployment"),
+        (Relayed("ours", 0), HistoryMark(deployment="theirs", position=3), 0, "NATS belongs to deployment theirs"),
+    ],
+)
+def test_marks_tell_which_store_is_older(relayed: Relayed, mark: HistoryMark | None, last_given: int, expected: str | None) -> None:
+    found = store_consistency.disagreement(relayed, mark, last_given)
+    assert (found is None) if expected is None else (found is not None and found.startswith(expected))
+
+
+def dump(url: str, to: Path) -> None:
+    _run("pg_dump", "--format=custom", f"--file={to}", make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
+
+
+def restored(url: str, dumped: Path) -> str:
+    """Address of a new database with what was dumped."""
+    name = f"{make_url(url).database}_restored"
+    port = make_url(url).port
+    assert port is not None
+    servers.create_database(port, name)
+    new = servers.database_url(port, name)
+    _run("pg_restore", "--exit-on-error", f"--dbname={new.replace('+psycopg', '')}", str(dumped))
+    return new
+
+
+def _run(program: str, *arguments: str) -> None:
+    subprocess.run([servers.postgres_binary(program), *arguments], check=True, capture_output=True, timeout=250)
+
+
+async def refuses_to_start(database_url: str, bus: Bus) -> str:
+    """What a scheduler that meets these stores says; it waits."""
+    database = await Database.connect(database_url)
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store_consistency.wait_until_one(database, bus, second_look_s=0.1), 1.0)
+        found = await store_consistency.compare(database, bus)
+        assert found is not None
+        return found
+    finally:
+        await database.close()
+
+
+async def trained(world: World, task: str, version: int) -> None:
+    async def there() -> bool:
+        return await world.rows(f"SELECT id FROM tasks WHERE id = '{task}' AND version >= {version}") != []
+
+    await eventually(there)
+
+
+async def store_checkpoints(bus: Bus, database: Database) -> None:
+    """The stages of these tests name blobs and store none."""
+    store = await bus.blobs_context().object_store(BLOBS_BUCKET)
+    async with database.transaction() as connection:
+        for checkpoint in (await connection.execute(select(tasks.c.checkpoint).where(tasks.c.checkpoint.is_not(None)))).scalars():
+            await store.put(checkpoint["name"], b"x")
+
+
+async def broken_rules(world: World, bus: Bus) -> list[str]:
+    async with world.database.transaction() as connection:
+        found = await examine_record(connection)
+        told = await read_told(connection, grace_s=0)
+    rules = (ORPHANS, SCORES, ANNOUNCED, STATUS, LETTERS)
+    return [str(each) for each in [*found, *await examine_messages(bus, told)] if each in found or each.rule in rules]
+
+
+async def becomes_healthy(world: World, bus: Bus) -> None:
+    """The doctor finds nothing, once what is under way has come to its end."""
+    for _ in range(20):
+        if not (found := await broken_rules(world, bus)):
+            return
+        await asyncio.sleep(0.2)
+    assert found == []
+
+
+async def test_database_restored_to_an_older_backup_is_noticed_and_its_tasks_go_on_from_what_it_knows(
+    bus: Bus, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(steps=STEPS, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 1}))
+        await trained(world, "a", 2)
+    dump(database_url, tmp_path / "monday.dump")
+    async with running_world(bus, database_url, Stages()) as world, Client.connect(nats_url) as client:
+        await world.submit("b", spec("lost", tenant="other"))
+        await world.event("b", "finished", tenant="other")
+        await trained(world, "a", 1 + max(batch.version for batch in world.stages.batches))
+    url = restored(database_url, tmp_path / "monday.dump")
+    assert "PostgreSQL is older than NATS" in await refuses_to_start(url, bus)
+
+    database = await Database.connect(url)
+    await store_checkpoints(bus, database)
+    told = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    assert told is not None
+    await bus.put_value(streams.TASKS_BUCKET, "a", told.model_copy(update={"state": "finished"}))  # as it would have become
+    done = await accept(database, bus)
+    assert done is not None
+    assert (done.unknown, done.paused) == (["b"], {})
+    assert await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus) is None
+    assert await accept(database, bus) is None
+    await database.close()
+    stages = Stages()
+    async with running_world(bus, url, stages) as world, Client.connect(nats_url) as client:
+        [(version,)] = await world.rows("SELECT version FROM tasks")
+        await eventually(lambda: len(stages.batches) > 0)
+        assert stages.batches[0].version == version < STEPS
+        await trained(world, "a", STEPS)
+        assert [batch.version for batch in stages.batches] == list(range(version, STEPS))
+        await becomes_healthy(world, bus)
+        assert [status.task for status in await client.tasks()] == ["a"]
+
+
+async def test_task_whose_checkpoint_is_gone_is_paused_with_the_reason(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(steps=STEPS))
+        await trained(world, "a", 2)
+    dump(database_url, tmp_path / "monday.dump")
+    async with running_world(bus, database_url, Stages()) as world:
+        await trained(world, "a", (await world.rows("SELECT version FROM tasks"))[0][0] + 2)
+    database = await Database.connect(restored(database_url, tmp_path / "monday.dump"))
+    done = await accept(database, bus)
+    assert done is not None
+    assert "is not in the blob store of NATS" in done.paused["a"]
+    await database.close()
+
+
+@asynccontextmanager
+async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
+    with running(servers.nats_command(folder, port, sync="1s"), port, log):
+        bus = await Bus.connect(servers.nats_url(port), "test", timings=HASTY)
+        await bus.declare()
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+
+async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await eventually(lambda: len(stages.batches) == 1)
+        async with world.database.transaction() as connection:
+            [task] = await task_queries.lock_tasks(connection, ["a"])
+            await void_live_groups(connection, task, "restored")
+            await steps.take_back_steps(connection, "a")
+
+        async def batched_again() -> bool:
+            return await world.rows("SELECT state FROM steps") == [("batched",)]
+
+        await eventually(batched_again)
+        [batch] = stages.batches
+        assert await world.rows("SELECT state, count(*) FROM groups WHERE step = 0 GROUP BY state") == [("batched", len(batch.groups))]
+
+
+async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on(database_url: str, tmp_path: Path) -> None:
+    port, log = servers.free_port(), tmp_path / "nats.log"
+    async with nats_on(tmp_path / "nats", port, log) as bus, running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(steps=STEPS))
+        await trained(world, "a", 2)
+    shutil.copytree(tmp_path / "nats", tmp_path / "backup")
+    async with nats_on(tmp_path / "nats", port, log) as bus, running_world(bus, database_url, Stages()) as world:
+        await trained(world, "a", (await world.rows("SELECT version FROM tasks"))[0][0] + 2)
+    async with nats_on(tmp_path / "empty", port, log) as bus:
+        assert "NATS has no mark of this deployment" in await refuses_to_start(database_url, bus)
+    async with nats_on(tmp_path / "backup", port, log) as bus:
+        assert "NATS is older than PostgreSQL" in await refuses_to_start(database_url, bus)
+        database = await Database.connect(database_url)
+        await store_checkpoints(bus, database)
+        done = await accept(database, bus)
+        assert done is not None
+        assert (done.paused, done.unknown) == ({}, [])
+        assert set(done.voided) == {"a"}  # how many depends on the moment at which the scheduler was stopped
+        await database.close()
+        async with running_world(bus, database_url, Stages()) as world:
+            await trained(world, "a", STEPS)
+            await becomes_healthy(world, bus)
+
+
+async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, database_url: str) -> None:
+    database = await Database.connect(database_url)
+    await bus.put_value(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
+    with pytest.raises(Fatal, match="NATS belongs to deployment another"):
+        await Relay(database, bus).run()
+    await database.close()
+
+
+async def test_mark_of_a_relay_that_lost_its_lock_is_refused_and_no_mark_goes_back(bus: Bus) -> None:
+    lost, holder = await Marker.read(bus, "ours"), await Marker.read(bus, "ours")
+    await holder.write(9)
+    with pytest.raises(Retry, match="another process"):
+        await lost.write(7)
+    await (await Marker.read(bus, "ours")).write(8)
+    assert await bus.get_value(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)

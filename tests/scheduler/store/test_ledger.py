@@ -1,0 +1,55 @@
+"""What was consumed is booked once, and a task's totals are what the ledger has of it, whoever wrote that."""
+
+from alembic import command
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from common.spec import parse_spec
+from scheduler_svc.migrate import alembic_config
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import ledger, tasks
+from scheduler_svc.store.queries.ledger import Entry
+from scheduler_svc.store.queries.progress import progress_of
+from tests.scheduler.stages import spec
+
+
+async def test_what_is_booked_again_does_not_count_again(database_url: str) -> None:
+    database = await Database.connect(database_url)
+    entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
+    try:
+        async with database.transaction() as connection:
+            for task in ("a", "b"):
+                await tasks.add_task(connection, task, parse_spec(spec(task)))
+            await ledger.book(connection, entries)
+            await ledger.book(connection, entries)
+            await ledger.book(connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)])
+            await ledger.book(connection, [])
+        async with database.transaction() as connection:
+            assert await ledger.booked_tokens(connection, "a") == 5 + 7 + 100 + 1
+            assert await ledger.booked_tokens(connection, "b") == 11
+            assert (await progress_of(connection, "a")).sampled_tokens == 7 + 1
+    finally:
+        await database.close()
+
+
+def test_what_an_older_version_booked_counts_before_and_after_the_migration(database_url: str) -> None:
+    config = alembic_config(database_url)
+    command.downgrade(config, "0009")
+    engine = create_engine(database_url, poolclass=NullPool)
+    book = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('acme', 'a', '{}', {}, {}) ON CONFLICT DO NOTHING"
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+        connection.execute(
+            text(
+                "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, "
+                "trajectory_tokens) VALUES ('a', 'acme', 'a', 'tiny', '{}', 'running', 0, 1, 2, 2, 0, 9)"
+            )
+        )
+        connection.execute(text(book.format("sampled", 0, 7)))
+        connection.execute(text(book.format("prompt", 0, 5)))
+    command.upgrade(config, "head")
+    with engine.begin() as connection:
+        connection.execute(text(book.format("sampled", 0, 7)))  # again
+        connection.execute(text(book.format("sampled", 1, 3)))
+        found = connection.execute(text("SELECT booked_tokens, sampled_tokens FROM tasks")).one()
+    assert tuple(found) == (15, 10)

@@ -1,0 +1,128 @@
+"""Frequent statements read what is under way and not the past, also as PostgreSQL plans them once for all parameters."""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import TrainBatch, WeightUpdated
+from common.spec import parse_spec
+from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.handlers import settlement
+from scheduler_svc.maintenance import garbage_collector
+from scheduler_svc.store.database import ADMISSION_LOCK, Database
+from scheduler_svc.store.queries import evaluations, groups, ledger, steps, tasks
+from scheduler_svc.store.queries.in_flight import work_in_flight
+from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
+from tests.conftest import copied_database
+from tests.scheduler.stages import spec, updated
+
+TASKS, PAST = 20, 400
+MOST_ROWS = 4 * TASKS
+"""Of a table."""
+PAST_AND_PRESENT = f"""
+UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {2 * PAST + 2}, voided = {PAST};
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
+    SELECT id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT id, n, n, CASE n WHEN {PAST} THEN 'ready' ELSE 'open' END, n, n, 1, now() FROM tasks, generate_series({PAST}, {PAST + 1}) n;
+INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
+    SELECT task, number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 2 + m + 1, now()
+    FROM groups, generate_series(0, 1) m;
+INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
+    SELECT id, {PAST + 2} + n, n, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
+    FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
+                   first_admitted_at, first_scored_at, last_scored_at, trained_at)
+    SELECT id, n, 'trained', 0, 0, 0, 1, '{{}}', jsonb_build_object('name', n::text, 'size_bytes', 1, 'sha256', repeat('0', 64)),
+           now(), now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO ledger (tenant, task, kind, number, tokens)
+    SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, {PAST - 1}) n;
+INSERT INTO evaluations (task, version, state) SELECT id, 0, 'finished' FROM tasks;
+INSERT INTO evaluation_groups (task, number, version, prompt, size, state)
+    SELECT id, 1000000000 + n, 0, n, 4, 'ended' FROM tasks, generate_series(0, {PAST - 1}) n;
+ANALYZE
+"""
+READ = """
+SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+WHERE relname IN ('groups', 'trajectories', 'steps', 'ledger', 'evaluation_groups')
+"""
+
+
+async def rows_read(connection: AsyncConnection) -> Counter[str]:
+    """By table, in transactions that the server's statistics do not have yet, this one included."""
+    return Counter(dict(tuple(row) for row in (await connection.execute(text(READ))).all()))
+
+
+async def status(connection: AsyncConnection) -> None:
+    await progress_of(connection, "t0")
+
+
+async def step_batched_and_trained(connection: AsyncConnection) -> None:
+    members = await steps.batch_groups(connection, "t0", PAST, [PAST])
+    batch = TrainBatch(
+        tenant="acme", task="t0", pool="tiny", version=PAST, spec=parse_spec(spec()), checkpoint=None, start=None, groups=members
+    )
+    message = updated(batch).message
+    assert isinstance(message, WeightUpdated)
+    task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)
+    assert task is not None
+    assert await garbage_collector.grown_old(connection, [task])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def filled_database(postgres_port: int, migrated_database: str) -> str:
+    """Template: tasks with a long past and a little present."""
+    url = copied_database(postgres_port, migrated_database)
+    database = await Database.connect(url)
+    try:
+        async with database.transaction() as connection:
+            for number in range(TASKS):
+                await tasks.add_task(connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+            for statement in PAST_AND_PRESENT.split(";"):
+                await connection.execute(text(statement))
+    finally:
+        await database.close()
+    return url.rpartition("/")[2]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda connection: tasks.who_waits(connection, lock=ADMISSION_LOCK),
+        lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
+        work_in_flight,
+        lambda connection: groups.overdue_groups(connection, time.time() - 1000),
+        lambda connection: groups.time_spent(connection, time.time()),
+        lambda connection: evaluations.overdue_groups(connection, time.time()),
+        lambda connection: groups.unbatched_groups(connection, {"t0": PAST, "t1": PAST}),
+        lambda connection: steps.first_needed_sequences(connection, ["t0", "t1"]),
+        lambda connection: steps.sent_before(connection, 0.0),
+        lambda connection: groups.ready_groups(connection),
+        lambda connection: groups.refills_by_version(connection, {("t0", PAST - 1)}),
+        lambda connection: evaluations.complete(connection, {("t0", 0)}),
+        lambda connection: evaluations.live_group_keys(connection, "t0"),
+        status,
+        lambda connection: ledger.booked_tokens(connection, "t0"),
+        step_batched_and_trained,
+    ],
+)
+async def test_past_is_not_read_by_plans_for_all_parameters(
+    postgres_port: int, filled_database: str, ask: Callable[[AsyncConnection], Awaitable[object]]
+) -> None:
+    database = await Database.connect(copied_database(postgres_port, filled_database))
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
+            before = await rows_read(connection)
+            await ask(connection)
+            read = await rows_read(connection) - before
+        if ask in (status, step_batched_and_trained):  # a task's status looks at so many of its groups, however many there are
+            read["groups"] -= LATEST_GROUPS
+        assert all(rows <= MOST_ROWS for rows in read.values()), read
+    finally:
+        await database.close()

@@ -1,0 +1,117 @@
+"""Statements that go straight to psycopg share the connection's transaction and its fate; what is posted leaves with them."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import Integer, func, insert, literal, select, text
+
+from common.errors import Away
+from common.messages import Event
+from scheduler_svc.lifecycle.task_events import announce
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.sql.parameters import given
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tables import tasks, tenants
+from tests.scheduler.wire import database_behind_wire
+
+ADD = Statement(insert(tenants).values(id=given("of_tenant")))
+NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).label("longer")).order_by(tenants.c.id))
+END = Statement(select(func.pg_terminate_backend(func.pg_backend_pid()).label("ended")))
+
+
+async def test_what_it_writes_is_rolled_back_with_the_rest_of_its_transaction(database_url: str) -> None:
+    database = await Database.connect(database_url)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            async with database.transaction() as connection:
+                await ADD.run(connection, {"of_tenant": "acme"})
+                assert [(row.id, row.longer) for row in await NAMES.run(connection)] == [("acme", 5)]
+                raise ZeroDivisionError
+        async with database.transaction() as connection:
+            assert await NAMES.run(connection) == []
+            assert await ADD.run(connection, {"of_tenant": "other"}) == []
+        async with database.transaction() as connection:
+            assert (await connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
+    finally:
+        await database.close()
+
+
+async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_url: str) -> None:
+    database = await Database.connect(database_url)
+    try:
+        for _ in range(3):
+            with pytest.raises(Away, match="terminating connection"):
+                async with database.transaction() as connection:
+                    await END.run(connection)
+            async with database.transaction() as connection:
+                assert await NAMES.run(connection) == []
+    finally:
+        await database.close()
+
+
+async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(database_url: str) -> None:
+    async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
+        wire.silence()
+        with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
+            async with database.transaction() as connection:
+                await NAMES.run(connection)
+        database._patience_s = 1.5  # over before psycopg has given its cancelling up
+        wire.speak()
+        async with database.transaction() as connection:
+            assert await NAMES.run(connection) == []
+        wire.silence()
+        runner = asyncio.create_task(_asks(database))
+        await asyncio.sleep(0.1)
+        runner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runner
+        wire.speak()
+        async with database.transaction() as connection:
+            assert await NAMES.run(connection) == []
+
+
+async def _asks(database: Database) -> None:
+    async with database.transaction() as connection:
+        await NAMES.run(connection)
+
+
+def test_list_of_a_length_that_is_not_known_is_refused_when_it_is_written() -> None:
+    with pytest.raises(ValueError, match="spell the list out"):
+        Statement(select(tasks.c.id).where(tasks.c.state.in_([TaskState.RUNNING, TaskState.PAUSED])))
+    Statement(select(tasks.c.id).where(tasks.c.version == given("version", Integer)))
+
+
+async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(database_url: str) -> None:
+    database = await Database.connect(database_url)
+    event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
+    try:
+        for _ in range(3):  # also on a connection that was given back with something unwritten
+            with pytest.raises(ZeroDivisionError):
+                async with database.transaction() as connection:
+                    outbox.post(connection, [Letter("lost", event, "lost")])
+                    raise ZeroDivisionError
+            async with database.transaction() as connection:
+                await connection.execute(text("SELECT 1"))
+        async with database.transaction() as connection:
+            outbox.post(connection, [Letter("first", event, "1"), Letter("second", event, "2", {"more": "ä"}, as_json=True)])
+            announce(connection, "acme", "a", "paused", {"reason": "why"})
+            outbox.post_as_it_was(connection, "last", b"\x00\xff", "4", {})
+            assert await outbox.oldest_parcels(connection, 10) == []  # written at its end
+        async with database.transaction() as connection:
+            parcels = await outbox.oldest_parcels(connection, 10)
+            kept = (await connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
+    finally:
+        await database.close()
+    assert [(parcel.subject, parcel.message_id) for parcel in parcels] == [
+        ("first", "1"),
+        ("second", "2"),
+        ("events.acme.a", ""),
+        ("last", "4"),
+    ]
+    assert Event.decode(parcels[0].body) == Event.decode(parcels[1].body) == event
+    assert parcels[1].headers["more"] == "ä" and parcels[1].body.startswith(b"{")
+    assert parcels[3].body == b"\x00\xff" and parcels[3].headers == {}
+    assert [tuple(row) for row in kept] == [("acme", "a", "paused", {"reason": "why"})]
