@@ -26,12 +26,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bench import cores, report, stages, timeline
-from bench.report import ROOT
+from bench.harness import cores, report, stages, timeline
+from bench.harness.report import ROOT
+from bench.harness.services import BenchError
+from bench.harness.standins import SampledSpan, Trace
+from bench.harness.tap import overheard, sampled_spans
 from bench.scaling import DRAWN_TASKS, POLICIES
-from bench.services import BenchError
-from bench.standins import SampledSpan, Trace
-from bench.tap import overheard, sampled_spans
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError
@@ -65,9 +65,9 @@ def main() -> None:
     result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
     print(f"written: {report.write(options.name, result)}")
     if len({run["tasks"] for run in runs}) > 1:
-        from bench import charts
+        from bench.charts import results
 
-        for plot in charts.draw_agentic(result):
+        for plot in results.draw_agentic(result):
             print(f"drawn: {plot}")
     if failed:
         raise BenchError(f"{len(failed)} policies failed")

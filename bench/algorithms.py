@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from bench import report
+from bench.harness import report
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import LORA_TARGETS, TaskSpec, parse_spec
 from env_svc.contract import Finish, Reply
@@ -73,9 +73,9 @@ def main() -> None:
         for seed in map(int, options.seeds.split(",")):
             result["runs"] += measured(policy, sampler, options.steps, seed)
             report.write(NAME, result)
-    from bench import learning_charts
+    from bench.charts import learning
 
-    learning_charts.draw_algorithms(result)
+    learning.draw_algorithms(result)
     print(table(result))
 
 

@@ -20,7 +20,7 @@ import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vL
 import numpy as np
 import torch
 
-from bench.report import ROOT
+from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
 from rollout_svc.engine import Engine, EngineSettings

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import report
-from bench.models import QWEN3_0_6B, write_model
-from bench.report import ROOT
+from bench.harness import report
+from bench.harness.models import QWEN3_0_6B, write_model
+from bench.harness.report import ROOT
 from marlaas.stack.placement import has_gpu
 
 SPEED = ("engine", "end_to_end", "steps")

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from reasoning_gym.factory import DATASETS
 
-from bench import report
+from bench.harness import report
 from env_svc.adapters.openenv import action_in
 from env_svc.builtin.calculator import Calculator
 from env_svc.builtin.code import written

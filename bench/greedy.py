@@ -15,7 +15,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench import report
+from bench.harness import report
 from common.spec import TaskSpec
 from env_svc.contract import Finish, Opening, Reply
 from env_svc.registry import AnyEnvironment, build

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench.harness import report
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
 from marlaas.reporting.progress import step_of
@@ -54,9 +54,9 @@ def main() -> None:
     else:
         result = {"machine": report.machine()} | run([int(seed) for seed in options.seeds.split(",")], options.steps)
         print(f"written: {report.write(NAME, result)}")
-    from bench import learning_charts
+    from bench.charts import learning
 
-    for plot in learning_charts.draw_isolation(result):
+    for plot in learning.draw_isolation(result):
         print(f"drawn: {plot}")
 
 

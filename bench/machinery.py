@@ -23,11 +23,11 @@ from typing import Any
 
 import psycopg
 
-from bench import report, timeline
-from bench.injected import Times, Work
+from bench.harness import report, timeline
+from bench.harness.injected import Times, Work
+from bench.harness.services import BenchError, Services, postgres, services
+from bench.harness.standins import POOL, Trace, TrainedSpan, at_work, updated
 from bench.scaling import all_finished, scheduler_knows, submission
-from bench.services import BenchError, Services, postgres, services
-from bench.standins import POOL, Trace, TrainedSpan, at_work, updated
 from common.bus import Bus
 from common.messages import TrainBatch
 from common.spec import parse_spec

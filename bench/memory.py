@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench import report
-from bench.models import MODELS, random_model
-from bench.report import ROOT
+from bench.harness import report
+from bench.harness.models import MODELS, random_model
+from bench.harness.report import ROOT
 from common.memory import ModelShape, Precision, train_memory
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.recovery import chaos
-from bench.report import RESULTS, ROOT, median
+from bench.harness.recovery import chaos
+from bench.harness.report import RESULTS, ROOT, median
 
 PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "durability.md", ROOT / "docs" / "learning.md")
 POLICIES = ("asynchronous", "synchronous", "sequential")

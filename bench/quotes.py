@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.harness.report import RESULTS, ROOT
 from bench.pages import PAGES, TABLES, page
-from bench.report import RESULTS, ROOT
 
 REQUIRED = ("commit", "date", "machine", "measures")
 PARAGRAPHS = {"README.md": "Measured", "docs/benchmarks.md": None}

@@ -21,10 +21,10 @@ from typing import Any
 
 import psycopg
 
-from bench import report, timeline
-from bench.injected import Limits, Times, Work, limits
-from bench.services import BenchError, Services, postgres, services
-from bench.standins import POOL, Trace, at_work
+from bench.harness import report, timeline
+from bench.harness.injected import Limits, Times, Work, limits
+from bench.harness.services import BenchError, Services, postgres, services
+from bench.harness.standins import POOL, Trace, at_work
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, SubmitTask
@@ -59,9 +59,9 @@ def main() -> None:
     path = report.write(options.name, result)
     print(f"written: {path}")
     if len({run["tasks"] for run in runs}) > 1:
-        from bench import charts
+        from bench.charts import results
 
-        for plot in charts.draw_scaling(result):
+        for plot in results.draw_scaling(result):
             print(f"drawn: {plot}")
     if failed:
         raise BenchError(f"{len(failed)} runs failed")
@@ -157,7 +157,7 @@ def submission(name: str, work: Work) -> Outgoing:
         "tenant": name,
         "pool": POOL,
         "steps": work.steps,
-        "environment": {"name": "bench.waiting:Waiting", "options": {"turns": work.turns}},
+        "environment": {"name": "bench.harness.waiting:Waiting", "options": {"turns": work.turns}},
         "sampling": {"max_tokens": 16},
         "limits": {"max_turns": work.turns, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
         "algorithm": {"group_size": work.group_size, "groups_per_step": work.groups_per_step, "max_staleness": 0},

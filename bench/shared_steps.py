@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.models import QWEN3_0_6B, random_model
-from bench.report import RESULTS, load_now, machine, write
+from bench.harness.models import QWEN3_0_6B, random_model
+from bench.harness.report import RESULTS, load_now, machine, write
 from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def main() -> None:
         if not any(way in row for row in found["rows"] for way in WAYS):
             sys.exit(f"bench.shared_steps: nothing could be measured: {'; '.join(found['left_out'])}")
         if args.name:
-            from bench.learning_charts import draw_shared_steps
+            from bench.charts.learning import draw_shared_steps
 
             if args.add:
                 found = added(found, args.name)

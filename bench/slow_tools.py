@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import report
-from bench.injected import Times, Work
+from bench.harness import report
+from bench.harness.injected import Times, Work
+from bench.harness.services import Services, postgres, services
+from bench.harness.standins import Trace, at_work
 from bench.scaling import all_finished, scheduler_knows, submission
-from bench.services import Services, postgres, services
-from bench.standins import Trace, at_work
 from common.bus import Bus
 
 FIXED = {"MARLAAS_SCHEDULER_MOST_OVERSUBSCRIPTION": "1"}

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from bench import usage
-from bench.report import ROOT, machine
+from bench.harness import usage
+from bench.harness.report import ROOT, machine
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
 from marlaas.stack import control as stacks

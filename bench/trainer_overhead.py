@@ -17,7 +17,7 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-from bench.report import machine, write
+from bench.harness.report import machine, write
 from bench.shared_steps import load, steps
 
 INTERVAL_S = 0.002

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import cores, report
-from bench.report import ROOT
+from bench.harness import cores, report
+from bench.harness.report import ROOT
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import memory, models, report, services
+from bench import memory
+from bench.harness import models, report, services
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import report
+from bench.harness import report
 from bench.programs import corpus
 from bench.programs.mutants import MUTANTS, Case, case_of
 from env_svc.builtin.code import Code

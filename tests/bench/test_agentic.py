@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from bench import agentic, cores, pages, stages
-from bench.services import BenchError
-from bench.standins import SampledSpan, Trace, TrainedSpan
-from bench.tap import Heard, overheard, sampled_spans
+from bench import agentic, pages
+from bench.harness import cores, stages
+from bench.harness.services import BenchError
+from bench.harness.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness.tap import Heard, overheard, sampled_spans
 from bench.trl import spec
 from common import streams
 from common.bus import Bus, Outgoing

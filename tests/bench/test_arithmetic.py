@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from bench import pages, report, timeline
-from bench.injected import Times, Work, limits, turn_s
-from bench.standins import SampledSpan, Trace, TrainedSpan
+from bench import pages
+from bench.harness import report, timeline
+from bench.harness.injected import Times, Work, limits, turn_s
+from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 
 TIMES = Times(sample_s=0.1, environment_s=0.2, train_s=0.05)
 

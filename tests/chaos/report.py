@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.report import ROOT, machine, percentile
+from bench.harness.report import ROOT, machine, percentile
 
 MEASURES = (
     "common",

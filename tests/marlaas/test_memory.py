@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.models import QWEN3_0_6B
+from bench.harness.models import QWEN3_0_6B
 from common.memory import GIB
 from common.pools import Pool
 from marlaas.memory import machine_bytes, trainer_memory

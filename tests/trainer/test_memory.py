@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench import memory as bench
-from bench.models import SMALL, random_model
+from bench.harness.models import SMALL, random_model
 from common.errors import Retry
 from common.memory import ModelShape, train_memory
 from common.spec import LORA_TARGETS, Lora

@@ -15,9 +15,9 @@ from urllib.error import URLError
 
 import psutil
 
-from bench import usage
-from bench.report import ROOT
-from bench.standins import CONTEXT_TOKENS, POOL
+from bench.harness import usage
+from bench.harness.report import ROOT
+from bench.harness.standins import CONTEXT_TOKENS, POOL
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report import ROOT
+from bench.harness.report import ROOT
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ import time
 
 import psutil
 
-from bench import usage
-from bench.services import BenchError
+from bench.harness import usage
+from bench.harness.services import BenchError
 from marlaas.stack.state_files import Stack
 
 IDLE_S = 3.0

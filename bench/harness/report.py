@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "bench" / "results")
 """The variable is for tests of the benchmarks, whose results are of no use."""
 IMAGES = RESULTS if "BENCH_RESULTS" in os.environ else ROOT / "docs" / "images"

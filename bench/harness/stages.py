@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from bench.report import median
-from bench.services import BenchError
-from bench.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness.report import median
+from bench.harness.services import BenchError
+from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 from marlaas.reporting.progress import Step
 
 BEFORE = ("read_s", "restore_s", "wait_s")

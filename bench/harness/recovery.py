@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.report import percentile
+from bench.harness.report import percentile
 
 FAULTS = {
     "kill nats": "NATS killed",

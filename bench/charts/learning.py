@@ -10,7 +10,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.report import IMAGES
+from bench.harness.report import IMAGES
 
 DOTS_PER_INCH = 120
 

@@ -1,0 +1,1 @@
+"""Plots of results, as PNG in docs/images."""
