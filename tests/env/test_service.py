@@ -285,13 +285,13 @@ async def test_out_of_turns_is_concluded(desk: Desk) -> None:
 
 def talk(size: int = 1, *tools: str, left_s: float = 60.0, **limits: object) -> GroupContext:
     """A group whose policy talks, with tools, until it is done."""
-    environment = Environment.model_validate({"name": "tests.env.tools:Talk", "tools": tools})
+    environment = Environment.model_validate({"name": "tests.env.toy_tools:Talk", "tools": tools})
     allowed = Limits.model_validate({"max_turns": 8, **limits})
     return group_of("Talk", size=size, left_s=left_s).model_copy(update={"environment": environment, "limits": allowed})
 
 
 async def test_calls_are_answered_between_the_environments_steps(desk: Desk) -> None:
-    group = talk(2, "calculator", "tests.env.tools:Parrot")
+    group = talk(2, "calculator", "tests.env.toy_tools:Parrot")
     await desk.open(group)
     first, second = await desk.requests(group, 2)
     assert [tool["function"]["name"] for tool in first.tools] == ["calculator", "parrot"]  # pyright: ignore
@@ -318,7 +318,7 @@ async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
     desk: Desk, limits: dict[str, object], component: str, rule: str, reward: float | None
 ) -> None:
     # Admitted 241 s ago; a turn may bring 128 tokens and sample 64 more.
-    group = talk(1, "tests.env.tools:Parrot", left_s=59.0, at_limit=rule, **limits)
+    group = talk(1, "tests.env.toy_tools:Parrot", left_s=59.0, at_limit=rule, **limits)
     await desk.open(group)
     (request,) = await desk.requests(group, 1)
     await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
@@ -332,7 +332,7 @@ async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
 
 
 async def test_episode_within_its_limits_goes_on(desk: Desk) -> None:
-    group = talk(1, "tests.env.tools:Parrot", left_s=299.0, max_turns=2, max_episode_tokens=232, max_episode_s=240)
+    group = talk(1, "tests.env.toy_tools:Parrot", left_s=299.0, max_turns=2, max_episode_tokens=232, max_episode_s=240)
     await desk.open(group)
     (request,) = await desk.requests(group, 1)
     await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
