@@ -98,6 +98,23 @@ class Failed:
 
 
 Call = Open | Step
+
+
+@dataclass(frozen=True)
+class Job:
+    """Calls of one task for one environment."""
+
+    task: str
+    name: str
+    options: dict[str, JsonValue]
+    calls: Sequence[Call]
+    timeout_s: float
+    """For each call."""
+    ends_at: float
+    """On the monotonic clock. A job that is still waiting then is not begun, so that calls which nobody needs any more
+    do not keep a worker from those that somebody does."""
+
+
 Outcome = Opened | Asked | Scored | Failed
 
 

@@ -5,6 +5,7 @@ Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs 
 Owns      nothing durable: residents are a cache of checkpoints, the base model is frozen
 
     service.py        one batch message: the state it goes on from, its step, and the version that is announced
+    restoring.py      a resident from its checkpoint, or from the batches after it
     learner.py        the device's thread: which tasks' steps it takes together, and which residents stay in memory
     batch.py          a batch message as arrays
     algorithm/        one optimizer step

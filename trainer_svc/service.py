@@ -23,9 +23,9 @@ from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
+from trainer_svc.restoring import restore
 from trainer_svc.state.lineage import lineage_of, write_lineage
 from trainer_svc.state.resident import Resident, Residents
-from trainer_svc.state.restoring import restore
 from trainer_svc.state.step_recording import Recording, origin_of, write_recording
 
 READS_AT_ONCE = 32

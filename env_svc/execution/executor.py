@@ -11,13 +11,13 @@ from functools import partial
 from pydantic import JsonValue
 
 from common import spec
-from env_svc.calls import Call, NotBuilt, Open, Outcome, built, failed, perform
+from env_svc.calls import Call, Job, NotBuilt, Open, Outcome, built, failed, perform
 from env_svc.concurrency.completion import as_ready
 from env_svc.concurrency.lru_cache import Recent
 from env_svc.concurrency.single_flight import Once
 from env_svc.contract import WrongOptions
 from env_svc.execution.rewards import check_weights, weighted
-from env_svc.execution.workers import Job, Workers
+from env_svc.execution.workers import Workers
 from env_svc.hosted.pool import NO_HOSTS, Hosts
 from env_svc.metrics import CALL_S, RUNNING
 from env_svc.registry import AnyEnvironment, build, family_of, find

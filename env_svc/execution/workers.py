@@ -13,14 +13,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 import structlog
 from pebble import ProcessExpired, ProcessPool
-from pydantic import JsonValue
 
 from common.errors import Fatal
-from env_svc.calls import Call, Outcome, failed
+from env_svc.calls import Call, Job, Outcome, failed
 from env_svc.concurrency.completion import as_ready
 from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
@@ -43,21 +41,6 @@ class _Late(Exception):
 
 class _Broken(Exception):
     """There was no worker to begin with."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """Calls of one task for one environment."""
-
-    task: str
-    name: str
-    options: dict[str, JsonValue]
-    calls: Sequence[Call]
-    timeout_s: float
-    """For each call."""
-    ends_at: float
-    """On the monotonic clock. A job that is still waiting then is not begun, so that calls which nobody needs any more
-    do not keep a worker from those that somebody does."""
 
 
 class Workers:

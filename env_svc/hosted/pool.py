@@ -7,10 +7,9 @@ from contextlib import aclosing, suppress
 
 import structlog
 
-from env_svc.calls import Outcome, failed
+from env_svc.calls import Job, Outcome, failed
 from env_svc.concurrency.completion import as_ready
 from env_svc.concurrency.fair_queue import FairQueue
-from env_svc.execution.workers import Job
 from env_svc.hosted.config import Hosted
 from env_svc.hosted.process import DEFAULT, Away, HostProcess, HostTimings
 from env_svc.registry import check_argument

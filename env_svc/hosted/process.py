@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from env_svc.calls import Outcome, failed
-from env_svc.execution.workers import Job
+from env_svc.calls import Job, Outcome, failed
 from env_svc.hosted import wire
 from env_svc.hosted.config import Hosted
 

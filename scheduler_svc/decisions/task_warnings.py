@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from scheduler_svc.store.states import TaskState
-
 WINDOW = 3
 """Steps that must all show a sign, and steps at a task's beginning that it is compared with: one odd batch is no sign."""
 ENTROPY_SHARE = 0.05
@@ -48,7 +46,8 @@ class Stall:
     """A task that has made no progress for `seconds`, and what is there for the next one."""
 
     seconds: float
-    state: TaskState
+    is_accepted: bool
+    """Its environment has been checked."""
     pool: str
     environment: str
     family: str | None
@@ -101,7 +100,7 @@ def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
 
 
 def _waits_for(stall: Stall, alive: Mapping[str, int]) -> str:
-    if stall.state == TaskState.SUBMITTED:
+    if not stall.is_accepted:
         if stall.family is None:
             return f"an environment replica that serves '{stall.environment}'"
         return f"the check of environment '{stall.environment}'{_by(alive, 'env')}"

@@ -16,9 +16,9 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import Event, StoredStep
 from trainer_svc.learner import Learner
+from trainer_svc.restoring import begin, restore
 from trainer_svc.state.lineage import lineage_of, write_lineage
 from trainer_svc.state.resident import Resident
-from trainer_svc.state.restoring import begin, restore
 from trainer_svc.state.step_recording import Recording, origin_of, read_recording
 
 

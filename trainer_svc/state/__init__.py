@@ -4,6 +4,5 @@ resident.py        a task in memory: adapter vector, optimizer moments, version
 optimizer.py       AdamW on one vector
 checkpoint.py      a resident as a blob, and back
 lineage.py         which checkpoint and which batches lead to a version
-restoring.py       a resident from its checkpoint and the batches after it
 step_recording.py  a record of each step, from which it can be replayed
 """

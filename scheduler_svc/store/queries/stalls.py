@@ -55,7 +55,7 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
         goes_on = row.seconds < limit_s or row.state == TaskState.PAUSED
         found[row.id] = None if goes_on else Stall(
             seconds=row.seconds,
-            state=TaskState(row.state),
+            is_accepted=row.state != TaskState.SUBMITTED,
             pool=row.pool,
             environment=row.environment,
             family=row.family,

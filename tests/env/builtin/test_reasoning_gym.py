@@ -182,8 +182,8 @@ async def test_only_known_data_sets_evaluate_replies() -> None:
 
 SEEN_BY_A_REPLICA = """
 import asyncio, hashlib, time
-from env_svc.execution.workers import Workers, Job
-from env_svc.calls import Open
+from env_svc.execution.workers import Workers
+from env_svc.calls import Job, Open
 
 async def main():
     workers = Workers(1, ["reasoning_gym"], 2 * 2**30)

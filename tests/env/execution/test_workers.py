@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgpack
 
-from env_svc.calls import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Asked, Call, Failed, Job, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.workers import Job, Workers
+from env_svc.execution.workers import Workers
 from tests.conftest import eventually
 
 NAME = "tests.env.toys:ComputingObedient"

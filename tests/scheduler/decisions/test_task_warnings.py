@@ -11,14 +11,13 @@ from common.bus import Bus
 from common.messages import Event, ReplicaReport, TaskStatus
 from scheduler_svc.decisions.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.maintenance.stalls import warn_about_stalls
-from scheduler_svc.store.states import TaskState
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 HEALTHY = StepMetrics(truncated_share=0.2, zero_variance_share=0.1, entropy=2.0, sampler_mismatch=2e-4)
 STALL = Stall(
     seconds=1200.0,
-    state=TaskState.RUNNING,
+    is_accepted=True,
     pool="tiny",
     environment="toy",
     family="toy",
@@ -56,8 +55,8 @@ def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "waits_for"),
     [
-        ({"state": TaskState.SUBMITTED, "family": None}, "an environment replica that serves 'toy'"),
-        ({"state": TaskState.SUBMITTED}, "the check of environment 'toy' (no env replicas alive)"),
+        ({"is_accepted": False, "family": None}, "an environment replica that serves 'toy'"),
+        ({"is_accepted": False}, "the check of environment 'toy' (no env replicas alive)"),
         ({"is_training": True, "open_groups": 2}, "the trainer (1 trainer replica alive)"),
         ({"open_groups": 2}, "2 open groups: sampling (2 rollout replicas alive), or the environment (no env replicas alive)"),
         ({"is_evaluating": True}, "an evaluation: sampling (2 rollout replicas alive), or the environment (no env replicas alive)"),

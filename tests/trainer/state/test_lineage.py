@@ -21,11 +21,11 @@ from tests.trainer.test_service import SPECS, announced, batch_of, call, groups_
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
 from trainer_svc.replay.steps import replay_all, replay_step
+from trainer_svc.restoring import RECOMPUTED
 from trainer_svc.service import Trainer
 from trainer_svc.state.checkpoint import read_checkpoint
 from trainer_svc.state.lineage import Lineage, read_lineage, vectors_digest, write_lineage
 from trainer_svc.state.resident import Residents
-from trainer_svc.state.restoring import RECOMPUTED
 from trainer_svc.state.step_recording import read_recording, write_recording
 
 EVERY = 3
