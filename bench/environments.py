@@ -27,8 +27,8 @@ from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
 from common.spec import Environment, Limits, Sampling
 from common.task_states import Tasks
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
@@ -98,7 +98,9 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
 
 async def handler_ms(turns: int) -> float:
     """The median of the handler alone: milliseconds from a message's bytes to those of the next."""
-    service = EnvService(ToolPlayer(Player(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks(), time.time)  # no worker is started
+    service = EnvService(
+        ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks(), time.time
+    )  # no worker is started
     group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
     [opened] = [out async for out in service.open(Delivery("", {}, OpenGroup(group=group).encode(), 1, 1))]
     assert isinstance(opened.message, SampleTurns)

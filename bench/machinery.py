@@ -401,7 +401,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
                 await outbox.write(connection)
-                await garbage_collector.grown_old(connection, [task])  # pyright: ignore
+                await garbage_collector.superseded_blobs(connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(connection, ["t"])
                 spent.append(time.perf_counter() - began)
     finally:

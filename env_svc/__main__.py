@@ -17,8 +17,8 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.runtime.service import report_replica
     from common.task_states import Tasks
     from env_svc import metrics, registry
-    from env_svc.execution.executor import Player
-    from env_svc.execution.tool_calls import ToolPlayer
+    from env_svc.execution.executor import EnvironmentExecutor
+    from env_svc.execution.tool_calls import ToolCallExecutor
     from env_svc.execution.workers import Workers
     from env_svc.hosted.config import read_hosted
     from env_svc.hosted.pool import Hosts
@@ -37,7 +37,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     tasks, toolbox = Tasks(), Toolbox()
     sandbox = await started(settings)
     use(sandbox)
-    service = EnvService(ToolPlayer(Player(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
+    service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

@@ -22,7 +22,7 @@ from env_svc import replies
 from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
 from env_svc.execution.executor import Ready
-from env_svc.execution.tool_calls import NO_LIMITS, ToolPlayer
+from env_svc.execution.tool_calls import NO_LIMITS, ToolCallExecutor
 from env_svc.metrics import ENDED
 from env_svc.replies import Ended
 
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: ToolPlayer, tasks: Tasks, now_s: Callable[[], float]) -> None:
+    def __init__(self, player: ToolCallExecutor, tasks: Tasks, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Bus.now_s`."""
         self._player = player
         self._tasks = tasks
@@ -115,7 +115,7 @@ class EnvService:
     async def _play(
         self, task: str, environment: Environment, calls: Sequence[Call], longest_s: float, limits: Limits = NO_LIMITS
     ) -> AsyncGenerator[Ready, None]:
-        """As `ToolPlayer.play`; ends early once the task is dropped."""
+        """As `ToolCallExecutor.play`; ends early once the task is dropped."""
         async with aclosing(self._player.play(task, environment, calls, longest_s, limits)) as batches:
             while not self._tasks.is_dropped(task):
                 # Around each wait and not around the loop: what reads this generator must not be cancelled by it.

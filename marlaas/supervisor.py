@@ -19,7 +19,7 @@ from common.runtime.logs import configure_logs
 from marlaas.stack import os_processes, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import Plan, Service, Stack, StackError, locked, write_stack
-from marlaas.stack.supervised_process import Child, Job, answers_ready
+from marlaas.stack.supervised_process import Job, SupervisedProcess, answers_ready
 
 MARK = "STACK_OF_MARLAAS"
 """Carried by every process of a stack, with the data directory as its value. Not a MARLAAS_ name: those are settings."""
@@ -45,7 +45,7 @@ class Supervisor:
         self._started_s = time.time()
         jobs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
         mark = {MARK: str(plan.data)}
-        self._tiers = [[Child(job, plan.data, mark, self._write) for job in tier] for tier in jobs]
+        self._tiers = [[SupervisedProcess(job, plan.data, mark, self._write) for job in tier] for tier in jobs]
 
     async def run(self, stopping: asyncio.Event) -> None:
         self._write()
@@ -80,7 +80,7 @@ class Supervisor:
         write_stack(plan.data, stack)
 
 
-async def _all_settled(tier: list[Child], stopping: asyncio.Event) -> bool:
+async def _all_settled(tier: list[SupervisedProcess], stopping: asyncio.Event) -> bool:
     """Whether every child became ready; False when the stack is to stop first."""
     settled = asyncio.gather(*(child.settled.wait() for child in tier))
     stopped = asyncio.ensure_future(stopping.wait())

@@ -26,7 +26,7 @@ from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import groups, outbox, steps, tasks
-from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
 
@@ -74,7 +74,7 @@ async def accept(database: Database, bus: Bus) -> Accepted | None:
             await publish_status(connection, task.id)
             if (told := await steps.announcement(connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
-                outbox.post(connection, [Letter(subject, told, f"{task.id}:v{task.version}:weights")])
+                outbox.post(connection, [OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
     await bus.put_value(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
@@ -91,7 +91,7 @@ async def _go_on(connection: AsyncConnection, task: Task, stored: set[str], done
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"
         )
         done.paused[task.id] = why
-        if await tasks.move_task(connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
+        if await tasks.transition_task(connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
             announce(connection, task.tenant, task.id, "paused", {"reason": why})
 
 

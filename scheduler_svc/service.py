@@ -16,17 +16,17 @@ from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
 from common.pools import Pools
 from scheduler_svc import metrics
-from scheduler_svc.decisions.oversubscription import Seen, Stretch
+from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
 from scheduler_svc.dispatch import dispatch
 from scheduler_svc.handlers import dead_letters, jobs, settlement
 from scheduler_svc.handlers.deletion import Deletions, is_deletion
 from scheduler_svc.handlers.jobs import Offer
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.maintenance import store_alarm
-from scheduler_svc.maintenance.garbage_collector import Cleaner, postponed
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector, postponed
 from scheduler_svc.maintenance.outbox_relay import Relay
 from scheduler_svc.maintenance.replica_registry import Replicas
-from scheduler_svc.maintenance.stability import Calm
+from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
 from scheduler_svc.settings import SchedulerSettings
@@ -60,12 +60,12 @@ class Scheduler:
         self._database = database
         self._pools = pools
         self._relay = Relay(database, bus)
-        self._cleaner = Cleaner(database, bus, settings.sweep_s, self._relay.wake)
+        self._cleaner = GarbageCollector(database, bus, settings.sweep_s, self._relay.wake)
         self._deletions = Deletions(database, self._cleaner)
         self._admission_wanted = asyncio.Event()
         self._replicas = Replicas(bus, self._admission_wanted.set)
-        self._stretch = Stretch(settings.oversubscription, settings.most_oversubscription)
-        self._calm = Calm(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
+        self._stretch = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
+        self._calm = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -93,7 +93,9 @@ class Scheduler:
         offer = Offer(self._pools, self._replicas.families)
         ended: list[str] = []
         wishes = {
-            each.sequence: await dead_letters.read_wish(self._bus, each) for each in deliveries if each.subject.startswith("jobs.resend.")
+            each.sequence: await dead_letters.read_resend_request(self._bus, each)
+            for each in deliveries
+            if each.subject.startswith("jobs.resend.")
         }
         async with self._changing() as connection:
             for delivery in [delivery for delivery in deliveries if not is_deletion(delivery.subject)]:
@@ -232,7 +234,7 @@ class Scheduler:
             if not samplers.sequences:
                 continue
             used = in_flight[pool].total.share_of(samplers.times(self._stretch.factor(pool))) if pool in in_flight else 0.0
-            self._stretch.look(pool, Seen(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))
+            self._stretch.look(pool, PoolLoad(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))
             metrics.OVERSUBSCRIPTION.labels(pool).set(self._stretch.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[AsyncConnection, str], Awaitable[None]]) -> None:

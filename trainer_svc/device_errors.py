@@ -21,7 +21,7 @@ IO_ERROR = "os error"
 """safetensors has one class for all that goes wrong, a full disk too."""
 
 
-def blamed(error: Exception, need: str = "") -> Exception:
+def classify_device_error(error: Exception, need: str = "") -> Exception:
     """The error of a computation as the bus should take it: Fatal for a device that broke, Retry for memory that is used up,
     any other as it is. `need`: what the computation is estimated to take, and the setting to lower."""
     if _is_out_of_memory(error):
@@ -45,11 +45,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def computing(need: str = "") -> Generator[None]:
-    """Raises: what `blamed` makes of an error inside."""
+    """Raises: what `classify_device_error` makes of an error inside."""
     try:
         yield
     except Exception as error:
-        found = blamed(error, need)
+        found = classify_device_error(error, need)
         if found is error:
             raise
         raise found from None

@@ -26,7 +26,7 @@ from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import take
 from trainer_svc.algorithm.step import StepResult, step, train_step
 from trainer_svc.batch import Group
-from trainer_svc.device_errors import blamed, computing
+from trainer_svc.device_errors import classify_device_error, computing
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
 from trainer_svc.model.policy import Policy, choose_device, prepare_torch
@@ -127,7 +127,7 @@ class Learner:
         if failed is None:
             return
         for index in open_:  # out here the memory of what failed is free again
-            tries = len(asked) > 1 and not isinstance(blamed(failed), Fatal)
+            tries = len(asked) > 1 and not isinstance(classify_device_error(failed), Fatal)
             asked[index].answer(self._alone(asked[index], started_s) if tries else failed)
 
     def _alone(self, asked: "_Asked", started_s: float) -> "Trained | Exception":
@@ -204,7 +204,7 @@ class _Asked:
             if self.found.done():  # cancelled meanwhile
                 return
             if isinstance(result, Exception):
-                self.found.set_exception(blamed(result, self.need))
+                self.found.set_exception(classify_device_error(result, self.need))
             else:
                 self.found.set_result(result)
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
 
 from env_svc.builtin.reply_filter import UNREADABLE, readable
-from env_svc.concurrency.lru_cache import Recent
+from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.options import Option, checked
 
@@ -135,13 +135,13 @@ def answer_in(text: str) -> str:
 
 
 @cache
-def _datasets() -> Recent[tuple[str, str, int, int], Any]:
-    return Recent(MOST_DATASETS)
+def _datasets() -> LRUCache[tuple[str, str, int, int], Any]:
+    return LRUCache(MOST_DATASETS)
 
 
 @cache
-def _entries() -> Recent[tuple[str, str, int, int], Entry]:
-    return Recent(MOST_ENTRIES)
+def _entries() -> LRUCache[tuple[str, str, int, int], Entry]:
+    return LRUCache(MOST_ENTRIES)
 
 
 def _block_seed(seed: int, block: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def as_ready(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[list[T], None]:
+async def as_completed_batches(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[list[T], None]:
     """Runs all of `work` at once and yields lists of results, each as soon as there is one, in the order of `work`.
 
     What still runs is cancelled when the caller stops listening: close it with `aclosing`.

@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class LRUCache(Generic[K, V]):
     """At most `most` values, made when they are asked for."""
 
     def __init__(self, most: int) -> None:

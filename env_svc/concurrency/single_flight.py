@@ -14,7 +14,7 @@ FAILURE_S = 5.0
 one after the other."""
 
 
-class Once(Generic[K, V]):
+class SingleFlightCache(Generic[K, V]):
     """At most `most` values beside those that are being made.
 
     Who stops waiting for a value does not end its making: whoever asks next waits for the rest of it, or finds it made.

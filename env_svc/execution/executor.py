@@ -12,9 +12,9 @@ from pydantic import JsonValue
 
 from common import spec
 from env_svc.calls import Call, Job, NotBuilt, Open, Outcome, built, failed, perform
-from env_svc.concurrency.completion import as_ready
-from env_svc.concurrency.lru_cache import Recent
-from env_svc.concurrency.single_flight import Once
+from env_svc.concurrency.completion import as_completed_batches
+from env_svc.concurrency.lru_cache import LRUCache
+from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.contract import WrongOptions
 from env_svc.execution.rewards import check_weights, weighted
 from env_svc.execution.workers import Workers
@@ -32,16 +32,16 @@ BUILDERS = 16
 NO_LIMITS = spec.Limits()
 
 
-class Player:
+class EnvironmentExecutor:
     """What the handlers ask to open episodes and play turns."""
 
     def __init__(self, workers: Workers, call_timeout_s: float, hosts: Hosts = NO_HOSTS) -> None:
         self._workers = workers
         self._hosts = hosts
         self._call_timeout_s = call_timeout_s
-        self._built: Once[tuple[str, str], AnyEnvironment] = Once(MOST_BUILT)
+        self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MOST_BUILT)
         self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
-        self._found: Recent[str, type[AnyEnvironment]] = Recent(MOST_FOUND)
+        self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MOST_FOUND)
 
     async def tools_of(self, environment: spec.Environment, longest_s: float) -> Sequence[str | Tool]:
         """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""
@@ -91,7 +91,7 @@ class Player:
         if found.cpu_bound:
             return self._workers.run(job)
         ready = await self._environment(job.name, job.options, job.timeout_s)
-        return as_ready(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
+        return as_completed_batches(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
 
     async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
         """In a thread the first time, because a constructor may fetch and read much. Raises: NotBuilt."""

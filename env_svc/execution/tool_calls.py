@@ -14,14 +14,14 @@ from itertools import chain
 from common import spec
 from common.messages import ChatMessage
 from env_svc.calls import Asked, Call, Failed, Last, NotBuilt, Opened, Outcome, Step, failed
-from env_svc.concurrency.completion import as_ready, merged
+from env_svc.concurrency.completion import as_completed_batches, merged
 from env_svc.contract import ToolCall, WrongOptions
-from env_svc.execution.executor import NO_LIMITS, Player, Ready
-from env_svc.execution.tool_state import Notes
+from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, Ready
+from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
 from env_svc.tools.call_parser import Malformed, find_calls
 from env_svc.tools.tool import CallError, Tool, ToolUnavailable
-from env_svc.tools.toolbox import Kit, Toolbox, schemas
+from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class _Asking:
 
     position: int
     step: Step
-    notes: Notes
-    kit: Kit
+    notes: ToolState
+    kit: ToolSet
     calls: Sequence[ToolCall | Malformed]
 
 
@@ -51,13 +51,13 @@ class _Episodes:
     environment: spec.Environment
     longest_s: float
     limits: spec.Limits
-    kit: Kit
+    kit: ToolSet
 
 
-class ToolPlayer:
+class ToolCallExecutor:
     """A player that answers tool calls itself and leaves everything else to the one it wraps."""
 
-    def __init__(self, player: Player, toolbox: Toolbox) -> None:
+    def __init__(self, player: EnvironmentExecutor, toolbox: Toolbox) -> None:
         self._player = player
         self._toolbox = toolbox
 
@@ -78,17 +78,17 @@ class ToolPlayer:
         if forwarded:
             sources.append(self._forward(episodes, forwarded))
         if asking:
-            sources.append(as_ready(self._answer(episodes, one) for one in asking))
+            sources.append(as_completed_batches(self._answer(episodes, one) for one in asking))
         async with aclosing(merged(sources) if len(sources) > 1 else sources[0]) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _sorted(self, episodes: _Episodes, calls: Sequence[Call]) -> tuple[dict[int, tuple[Call, Notes | None]], list[_Asking]]:
+    async def _sorted(self, episodes: _Episodes, calls: Sequence[Call]) -> tuple[dict[int, tuple[Call, ToolState | None]], list[_Asking]]:
         """What the environment plays, by position, and what is answered here."""
-        forwarded: dict[int, tuple[Call, Notes | None]] = {}
+        forwarded: dict[int, tuple[Call, ToolState | None]] = {}
         asking: list[_Asking] = []
         for position, call in enumerate(calls):
-            notes, state = Notes.take(call.state) if isinstance(call, Step) else (None, b"")
+            notes, state = ToolState.take(call.state) if isinstance(call, Step) else (None, b"")
             if not isinstance(call, Step) or notes is None:
                 forwarded[position] = call, None
                 continue
@@ -106,7 +106,7 @@ class ToolPlayer:
                 asking.append(_Asking(position, step, notes, kit, found))
         return forwarded, asking
 
-    async def _forward(self, episodes: _Episodes, calls: Mapping[int, tuple[Call, Notes | None]]) -> AsyncGenerator[Ready, None]:
+    async def _forward(self, episodes: _Episodes, calls: Mapping[int, tuple[Call, ToolState | None]]) -> AsyncGenerator[Ready, None]:
         positions = list(calls)
         batches = self._player.play(
             episodes.task, episodes.environment, [call for call, _ in calls.values()], episodes.longest_s, episodes.limits
@@ -116,7 +116,7 @@ class ToolPlayer:
                 done = [(positions[place], outcome) for place, outcome in batch]
                 yield [(position, await self._followed(episodes, outcome, *calls[position])) for position, outcome in done]
 
-    async def _followed(self, episodes: _Episodes, outcome: Outcome, call: Call, notes: Notes | None) -> Outcome:
+    async def _followed(self, episodes: _Episodes, outcome: Outcome, call: Call, notes: ToolState | None) -> Outcome:
         """The outcome, with what the episode needs to go on with its tools."""
         if isinstance(outcome, Failed) and outcome.is_late and isinstance(call, Step) and not call.is_over:
             return await self._out_of_time(episodes, call, outcome)
@@ -133,11 +133,11 @@ class ToolPlayer:
             return _unequipped(error)
         if not kit and not opened.tools:
             return opened
-        notes = Notes.of(opened.tool_names, opened.tools)
+        notes = ToolState.of(opened.tool_names, opened.tools)
         listed = [kept.tool.schema for kept in kit.values()] if episodes.environment.list_tools else []
         return replace(opened, tools=[*listed, *opened.tools], state=notes.put(opened.state))
 
-    async def _kit(self, wanted: Sequence[str | spec.Tool | Tool], longest_s: float) -> Kit:
+    async def _kit(self, wanted: Sequence[str | spec.Tool | Tool], longest_s: float) -> ToolSet:
         """Raises: WrongOptions, ToolUnavailable, also where a source of tools takes longer than a call may."""
         timeout_s = self._player.patience_s(longest_s)
         try:
@@ -183,14 +183,14 @@ def _unequipped(error: WrongOptions | ToolUnavailable) -> Failed:
     return failed(str(error), is_infrastructure=isinstance(error, ToolUnavailable))
 
 
-async def _call(kit: Kit, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
+async def _call(kit: ToolSet, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
     """Raises nothing but a cancellation."""
     answer = await _made(kit, call, timeout_s)
     TOOL_CALLS.labels("failed" if isinstance(answer, Failed) else "refused" if answer.is_error else "answered").inc()
     return answer
 
 
-async def _made(kit: Kit, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
+async def _made(kit: ToolSet, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
     if isinstance(call, Malformed):
         return _Answer(f"Error: {call.complaint}", is_error=True)
     kept = kit.get(call.name)

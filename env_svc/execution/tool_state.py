@@ -18,7 +18,7 @@ EXTENSION_BYTES = tuple(bytes([first]) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD
 
 
 @dataclass(frozen=True)
-class Notes:
+class ToolState:
     """Of one episode."""
 
     usage: ToolUsage = field(default_factory=ToolUsage)
@@ -28,13 +28,13 @@ class Notes:
     """Parameters, by name, of the tools that the environment plays itself."""
 
     @classmethod
-    def of(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "Notes":
+    def of(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "ToolState":
         """At an opening with these names, and these schemas as chat templates take them."""
         functions = [cast("dict[str, Any]", tool.get("function", tool)) for tool in tools]
         return cls(names=tuple(names), own={str(one.get("name", "")): one.get("parameters") or {} for one in functions})
 
     @classmethod
-    def take(cls, state: bytes) -> "tuple[Notes | None, bytes]":
+    def take(cls, state: bytes) -> "tuple[ToolState | None, bytes]":
         """The notes around a state, None where there are none, and the state itself."""
         if state[:1] not in EXTENSION_BYTES:
             return None, state
@@ -50,6 +50,6 @@ class Notes:
         packed = msgpack.packb(msgpack.ExtType(EXTENSION, cast("bytes", inner)))
         return cast("bytes", packed)
 
-    def after(self, calls: int, errors: int) -> "Notes":
+    def after(self, calls: int, errors: int) -> "ToolState":
         """After so many more calls that were answered, and that were not."""
         return replace(self, usage=ToolUsage(self.usage.calls + calls, self.usage.errors + errors))

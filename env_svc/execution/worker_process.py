@@ -14,7 +14,7 @@ from functools import cache
 from pydantic import JsonValue
 
 from env_svc.calls import Call, NotBuilt, Outcome, built, perform
-from env_svc.execution.environment_cache import Built
+from env_svc.execution.environment_cache import EnvironmentCache
 from env_svc.registry import list_environments
 
 WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -53,8 +53,8 @@ def ready() -> int:
 
 
 @cache
-def _built() -> Built:
-    return Built()
+def _built() -> EnvironmentCache:
+    return EnvironmentCache()
 
 
 @cache

@@ -19,7 +19,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from common.errors import Fatal
 from env_svc.calls import Call, Job, Outcome, failed
-from env_svc.concurrency.completion import as_ready
+from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
 from env_svc.registry import modules
@@ -84,7 +84,7 @@ class Workers:
         if outcomes:
             yield list(enumerate(outcomes))
         rest = range(len(outcomes), len(job.calls))
-        async with aclosing(as_ready(self._run_one(job, position) for position in rest)) as batches:
+        async with aclosing(as_completed_batches(self._run_one(job, position) for position in rest)) as batches:
             async for batch in batches:
                 yield batch
 

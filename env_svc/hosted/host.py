@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from env_svc.calls import NotBuilt, built, failed, perform
-from env_svc.concurrency.lru_cache import Recent
+from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.contract import WrongOptions
 from env_svc.hosted import wire
 from env_svc.registry import AnyEnvironment, construct, find
@@ -26,7 +26,7 @@ class Host:
     def __init__(self, found: type[AnyEnvironment], output: int) -> None:
         self._found = found
         self._output = output
-        self._built: Recent[str, AnyEnvironment] = Recent(MOST_BUILT)
+        self._built: LRUCache[str, AnyEnvironment] = LRUCache(MOST_BUILT)
         self._runners: dict[int, asyncio.Task[None]] = {}
 
     def take(self, frame: wire.Frame) -> None:

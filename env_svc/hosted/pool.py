@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 import structlog
 
 from env_svc.calls import Job, Outcome, failed
-from env_svc.concurrency.completion import as_ready
+from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.hosted.config import Hosted
 from env_svc.hosted.process import DEFAULT, Away, HostProcess, HostTimings
@@ -63,7 +63,7 @@ class HostedEnvironment:
 
     async def run(self, job: Job) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
-        async with aclosing(as_ready(self._run_one(job, position) for position in range(len(job.calls)))) as batches:
+        async with aclosing(as_completed_batches(self._run_one(job, position) for position in range(len(job.calls)))) as batches:
             async for batch in batches:
                 yield batch
 

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from common import spec
-from env_svc.concurrency.single_flight import Once
+from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.tools import registry
 from env_svc.tools.call_parser import Schema
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
@@ -43,7 +43,7 @@ class Kept:
         return f"{self.tool.name}: " + (f"'{place}': " if place else "") + error.message[:200]
 
 
-Kit = Mapping[str, Kept]
+ToolSet = Mapping[str, Kept]
 """By the name that the policy calls."""
 
 
@@ -59,11 +59,11 @@ class Toolbox:
     """Builds tools once and keeps those that were used most recently. Who waits for one does not wait for another."""
 
     def __init__(self) -> None:
-        self._built: Once[tuple[str, str], _Built] = Once(MOST_BUILT, let_go=self._close_later)
+        self._built: SingleFlightCache[tuple[str, str], _Built] = SingleFlightCache(MOST_BUILT, let_go=self._close_later)
         self._builders = ThreadPoolExecutor(BUILDERS, "build-tool")
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def kit(self, wanted: Sequence[str | spec.Tool | Tool]) -> Kit:
+    async def kit(self, wanted: Sequence[str | spec.Tool | Tool]) -> ToolSet:
         """The tools that are named, by their own names.
 
         Raises: WrongOptions, ToolUnavailable when a source of tools is away.
@@ -123,6 +123,6 @@ def keep(tool: Tool) -> Kept:
     return Kept(tool, Draft202012Validator(tool.parameters, registry=Registry()))
 
 
-def schemas(kit: Kit) -> dict[str, Schema]:
+def schemas(kit: ToolSet) -> dict[str, Schema]:
     """Name → schema of the parameters."""
     return {name: kept.tool.parameters for name, kept in kit.items()}

@@ -40,7 +40,7 @@ class Point:
     values: Mapping[str, float]
 
 
-class Sink(Protocol):
+class Tracker(Protocol):
     """Where points go."""
 
     def log(self, point: Point) -> None: ...
@@ -65,7 +65,7 @@ def point_of(event: Event) -> Point | None:
     return Point(event.task, event.tenant, version, event.at_s, {f"{event.event}/{name}": value for name, value in values.items()})
 
 
-def open_sink(address: str) -> Sink:
+def open_sink(address: str) -> Tracker:
     """The sink at `tensorboard:<folder>`, `wandb:<project>` or `trackio:<project>`.
 
     Raises: SinkError when there is no such kind, or its package is not installed.

@@ -60,7 +60,7 @@ class Job:
     """From asking it to stop to killing it."""
 
 
-class Child:
+class SupervisedProcess:
     """Keeps one job running. `component` is what others may know of it; `changed` is called at each change."""
 
     def __init__(self, job: Job, data: Path, mark: dict[str, str], changed: Callable[[], None]) -> None:

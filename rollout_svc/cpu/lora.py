@@ -26,7 +26,7 @@ SORTING_COSTS = 3
 """Stretches whose products take as long as sorting a small batch."""
 
 Slices = tuple[torch.Tensor, ...]
-Stretch = tuple[int, int, int]
+OversubscriptionController = tuple[int, int, int]
 """Slot, first token, token after the last."""
 
 
@@ -115,7 +115,7 @@ class GroupedLora(PunicaWrapperCPU):
         return found
 
 
-def _stretches(slots: torch.Tensor) -> list[Stretch]:
+def _stretches(slots: torch.Tensor) -> list[OversubscriptionController]:
     """Each run of neighbouring tokens of one adapter; tokens without one (slot < 0) are left out."""
     found, lengths = torch.unique_consecutive(slots, return_counts=True)
     ends = lengths.cumsum(0)

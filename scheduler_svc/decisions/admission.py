@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_svc.decisions.fair_share import TaskShare, TenantShare, next_task
-from scheduler_svc.decisions.min_share import Capacity, InFlight, Load, Places
+from scheduler_svc.decisions.min_share import Capacity, InFlight, Load, MinShares
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def pools_with_room(capacities: dict[str, Capacity], in_flight: dict[str, InFlig
 
 def places_of(
     tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight]
-) -> dict[str, Places]:
+) -> dict[str, MinShares]:
     """Who is owed places of each of these pools, as seen by those who want some now."""
     by_pool: dict[str, list[TaskShare]] = {pool: [] for pool in capacities}
     for task in tasks:
         if task.pool in by_pool:
             by_pool[task.pool].append(task)
-    return {pool: Places(capacities[pool], in_flight.setdefault(pool, InFlight()), found, tenants) for pool, found in by_pool.items()}
+    return {pool: MinShares(capacities[pool], in_flight.setdefault(pool, InFlight()), found, tenants) for pool, found in by_pool.items()}
 
 
 def groups_to_admit(

@@ -61,7 +61,7 @@ class InFlight:
         self.weights[tenant] = weight
 
 
-class Places:
+class MinShares:
     """Who is owed places of one pool: they who hold some (`in_flight`), and they who want some (`tasks`)."""
 
     def __init__(self, capacity: Capacity, in_flight: InFlight, tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare]) -> None:

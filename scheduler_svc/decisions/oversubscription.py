@@ -25,7 +25,7 @@ MORE, LESS = 1.25, 0.9
 
 
 @dataclass(frozen=True)
-class Seen:
+class PoolLoad:
     """Of one pool, at one moment."""
 
     sequences: int
@@ -46,7 +46,7 @@ class _Pool:
     most_used: float = 0.0
 
 
-class Stretch:
+class OversubscriptionController:
     """Factors by pool, between `least`, with which each begins, and `most`."""
 
     def __init__(self, least: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +58,7 @@ class Stretch:
     def factor(self, pool: str) -> float:
         return self._pools[pool].factor if pool in self._pools else self._least
 
-    def look(self, pool: str, seen: Seen) -> None:
+    def look(self, pool: str, seen: PoolLoad) -> None:
         """To be called again and again."""
         state = self._pools.setdefault(pool, _Pool(self._least, self._clock()))
         if not seen.used or seen.spent >= TOO_LATE:

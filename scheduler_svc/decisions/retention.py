@@ -36,7 +36,7 @@ class Kept:
         """Of the step that made `version`."""
         return version > self.at - self.spec.keep.batches or any(since < version <= last for since, last in self.lineages)
 
-    def grown_old(self) -> Iterator[int]:
+    def superseded_blobs(self) -> Iterator[int]:
         """Versions that the latest step may have put out of reach, some of them twice."""
         for reach in (self.spec.keep.checkpoints, self.spec.keep.batches, self._sampled_versions):
             yield from range(max(1, self.at - reach - OLD_ANNOUNCEMENTS), self.at - reach + 1)

@@ -20,7 +20,7 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class TaskSnapshot:
     """Where a running task is."""
 
     task: str
@@ -35,7 +35,7 @@ class Standing:
     """A step of it is with the trainer."""
 
 
-def allowances(policy: Policy, tasks: Sequence[Standing]) -> dict[str, int]:
+def allowances(policy: Policy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:
     """Groups that each task may open now, as far as the policy goes; absent tasks none."""
     if policy is Policy.SEQUENTIAL:
         first = min(tasks, key=lambda task: (task.accepted_at, task.task), default=None)
@@ -46,7 +46,7 @@ def allowances(policy: Policy, tasks: Sequence[Standing]) -> dict[str, int]:
     return {task.task: task.allowance for task in tasks}
 
 
-def steps_to_send_together(tasks: Sequence[Standing]) -> list[str]:
+def steps_to_send_together(tasks: Sequence[TaskSnapshot]) -> list[str]:
     """In lockstep: every task, once each has its step sampled and none is still being trained; until then none."""
     if all(task.has_step_ready and not task.is_training for task in tasks):
         return [task.task for task in tasks]

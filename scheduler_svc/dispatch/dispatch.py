@@ -14,7 +14,7 @@ from scheduler_svc.decisions.admission import Admission, allowance, groups_to_ad
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.decisions.fair_share import starting_virtual_time
 from scheduler_svc.decisions.min_share import Capacity, InFlight
-from scheduler_svc.decisions.scheduling_policy import Policy, Standing, allowances, steps_to_send_together
+from scheduler_svc.decisions.scheduling_policy import Policy, TaskSnapshot, allowances, steps_to_send_together
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.endings import void_and_refund
 from scheduler_svc.lifecycle.task_events import publish_status
@@ -22,8 +22,8 @@ from scheduler_svc.store.database import ADMISSION_LOCK
 from scheduler_svc.store.queries import groups, outbox, steps, tasks
 from scheduler_svc.store.queries.groups import NewGroup
 from scheduler_svc.store.queries.in_flight import work_in_flight
-from scheduler_svc.store.queries.outbox import Letter
-from scheduler_svc.store.queries.tasks import Charge, Claims, Task, Waiting
+from scheduler_svc.store.queries.outbox import OutboxMessage
+from scheduler_svc.store.queries.tasks import Candidates, Charge, Task, Waiting
 from scheduler_svc.store.states import TaskState, VoidReason
 
 AT_ONCE = 16
@@ -41,7 +41,7 @@ class Admitted(NamedTuple):
 
 async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], policy: Policy, now_s: float) -> Admitted:
     """Open the next AT_ONCE groups, as far as they may go now, which is `now_s` on NATS's clock."""
-    waiting = await tasks.who_waits(connection, lock=ADMISSION_LOCK)
+    waiting = await tasks.has_admissible_work(connection, lock=ADMISSION_LOCK)
     if waiting is None:  # another replica is admitting, or its next tick does
         return Admitted(0, wants_more=False)
     if policy is Policy.SYNCHRONOUS and (sent := await _send_steps_together(connection)):
@@ -63,7 +63,7 @@ async def admit(connection: AsyncConnection, capacities: dict[str, Capacity], po
     return Admitted(0, wants_more=False)
 
 
-async def take_place(connection: AsyncConnection, task: Task) -> None:
+async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:
     """Raise the virtual times of a task that comes to run, and of its tenant where that was idle, to those of who runs."""
     others, siblings = await tasks.virtual_times(connection, task.id, task.tenant)
     await tasks.start_shares(
@@ -78,28 +78,28 @@ async def take_place(connection: AsyncConnection, task: Task) -> None:
 
 async def _claims(
     connection: AsyncConnection, policy: Policy, with_room: dict[str, Capacity], waiting: Waiting, in_flight: dict[str, InFlight]
-) -> Claims:
+) -> Candidates:
     """Who may open groups now: of the asynchronous policy, as many as can matter for the next AT_ONCE groups.
 
     Evaluations wait for no policy: they are of versions that are trained already.
     """
     pools = set(with_room)
-    held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE) if waiting.evaluations else Claims([], {})
+    held_out = await tasks.evaluations_in_line(connection, pools, most=AT_ONCE) if waiting.evaluations else Candidates([], {})
     if len(held_out.tasks) >= AT_ONCE:
         held_out += await _evaluations_short_of_places(connection, held_out, with_room, in_flight)
     if policy is not Policy.ASYNCHRONOUS:
-        return held_out + await tasks.claims_of(connection, allowances(policy, await _standings(connection)), pools)
-    found = await tasks.next_in_line(connection, pools, most=AT_ONCE)
+        return held_out + await tasks.candidates_for(connection, allowances(policy, await _standings(connection)), pools)
+    found = await tasks.least_served_tasks(connection, pools, most=AT_ONCE)
     return held_out + found + await _short_of_places(connection, found, with_room, in_flight)
 
 
 async def _evaluations_short_of_places(
-    connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
-) -> Claims:
+    connection: AsyncConnection, seen: Candidates, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
+) -> Candidates:
     """Of tenants, and of tasks, that hold less than they are owed and are not among those that were `seen`."""
-    more = Claims([], {})
+    more = Candidates([], {})
 
-    async def look(pool: str, *, but_tenants: Set[str] = frozenset(), but_tasks: Set[str] = frozenset()) -> Claims:
+    async def look(pool: str, *, but_tenants: Set[str] = frozenset(), but_tasks: Set[str] = frozenset()) -> Candidates:
         known = {task.task for task in (*seen.tasks, *more.tasks)}
         return await tasks.evaluations_in_line(connection, {pool}, most=AT_ONCE, but_tenants=but_tenants, but_tasks=but_tasks | known)
 
@@ -110,13 +110,13 @@ async def _evaluations_short_of_places(
 
 
 async def _short_of_places(
-    connection: AsyncConnection, seen: Claims, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
-) -> Claims:
+    connection: AsyncConnection, seen: Candidates, with_room: dict[str, Capacity], in_flight: dict[str, InFlight]
+) -> Candidates:
     """Who may be owed places and is not among the least served, where more wait than were `seen`.
 
     Nobody is looked for where those that were seen and are short of places themselves can take all that may be admitted now.
     """
-    more = Claims([], {})
+    more = Candidates([], {})
     if len(seen.tasks) < AT_ONCE:  # they are all that wait
         return more
     seen_of = Counter(task.tenant for task in seen.tasks)  # of all pools: so many of each tenant were looked for
@@ -127,10 +127,10 @@ async def _short_of_places(
         short = Counter(task.tenant for task in line if places.task_is_short(task.tenant, task.task))
         if len(seen.tenants) >= AT_ONCE and sum(map(places.tenant_is_short, tenants)) < needed:
             passed = places.tenants_with_enough() | tenants
-            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tenants=passed)
+            more += await tasks.least_served_tasks(connection, {pool}, most=AT_ONCE, but_tenants=passed)
         if any(count >= AT_ONCE and short[tenant] < needed for tenant, count in seen_of.items()):
             known = {task.task for task in (*seen.tasks, *more.tasks)}
-            more += await tasks.next_in_line(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | known)
+            more += await tasks.least_served_tasks(connection, {pool}, most=AT_ONCE, but_tasks=places.tasks_with_enough() | known)
     return more
 
 
@@ -199,7 +199,7 @@ def send_to_trainer(connection: AsyncConnection, task: Task, members: list[Batch
         start=task.start,
         groups=members,
     )
-    outbox.post(connection, [Letter(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
+    outbox.post(connection, [OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 
 
 async def resolve_environment(connection: AsyncConnection, task_id: str, families: set[str]) -> None:
@@ -222,7 +222,7 @@ async def check_environment(connection: AsyncConnection, task: str, tenant: str,
     spec = found.spec
     evaluation = spec.evaluation_environment if spec.evaluation.options else None
     message = CheckEnvironment(tenant=tenant, task=task, family=family, environment=spec.environment, seed=spec.seed, evaluation=evaluation)
-    outbox.post(connection, [Letter(streams.check(family, task), message, f"{task}:check")])
+    outbox.post(connection, [OutboxMessage(streams.check(family, task), message, f"{task}:check")])
 
 
 def family_of(name: str, families: set[str]) -> str | None:
@@ -239,11 +239,11 @@ async def _send_steps_together(connection: AsyncConnection) -> int:
     return await _send_steps(connection, [running[task] for task in together])
 
 
-async def _standings(connection: AsyncConnection) -> list[Standing]:
+async def _standings(connection: AsyncConnection) -> list[TaskSnapshot]:
     """Of every running task, for the policies that look at all of them."""
     ready, training = await groups.ready_groups(connection), await steps.tasks_in_training(connection)
     return [
-        Standing(
+        TaskSnapshot(
             task=task.id,
             accepted_at=task.accepted_at or task.submitted_at,
             allowance=_allowance(task),
@@ -281,7 +281,7 @@ def _new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> 
     )
 
 
-def _open(task: Task, group: NewGroup) -> Letter:
+def _open(task: Task, group: NewGroup) -> OutboxMessage:
     assert task.family is not None
     context = GroupContext(
         tenant=task.tenant,
@@ -300,4 +300,4 @@ def _open(task: Task, group: NewGroup) -> Letter:
         deadline_s=group.deadline_at.timestamp(),
         task_seed=task.spec.seed,
     )
-    return Letter(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")
+    return OutboxMessage(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")

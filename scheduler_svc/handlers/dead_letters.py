@@ -100,7 +100,7 @@ def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ResendRequest:
     """Somebody's wish to have a letter's message sent again, with what the streams hold of it."""
 
     tenant: str
@@ -116,7 +116,7 @@ class Wish:
     """Of its message; None when that is gone."""
 
 
-async def read_wish(bus: Bus, delivery: Delivery) -> Wish:
+async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     """Raises: Reject when it is none; Retry when NATS is away."""
     job = delivery.read(ResendLetter)
     if delivery.subject != streams.resend(job.tenant):
@@ -125,11 +125,11 @@ async def read_wish(bus: Bus, delivery: Delivery) -> Wish:
         stored = await bus.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
-        return Wish(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
-    return Wish(job.tenant, job.letter, delivery.sequence, stored, recorded_task(stored.subject), letter, await _body(bus, letter))
+        return ResendRequest(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
+    return ResendRequest(job.tenant, job.letter, delivery.sequence, stored, recorded_task(stored.subject), letter, await _body(bus, letter))
 
 
-async def resend(connection: AsyncConnection, wish: Wish) -> None:
+async def resend(connection: AsyncConnection, wish: ResendRequest) -> None:
     """Publish the letter's message again under a new id, or say why not."""
     if wish.stored is not None and not is_about_a_letter(wish.stored):
         await message_failed(connection, wish.stored)  # which nobody may have settled yet: wishes and letters come by two ways
@@ -152,7 +152,7 @@ async def resend(connection: AsyncConnection, wish: Wish) -> None:
     announce(connection, wish.tenant, wish.task or "none", "resent", {"letter": wish.number, "subject": wish.letter.subject})
 
 
-def _objection(wish: Wish, task: Task | None) -> str | None:
+def _objection(wish: ResendRequest, task: Task | None) -> str | None:
     if wish.letter is None:
         return f"letter: there is no dead letter {wish.number}"
     owner = task.tenant if task else _sender(wish.letter.subject)
@@ -163,7 +163,7 @@ def _objection(wish: Wish, task: Task | None) -> str | None:
     return f"letter: the message of dead letter {wish.number} is no longer stored" if wish.body is None else None
 
 
-def _group_of_wish(wish: Wish, task: Task) -> GroupKey | None:
+def _group_of_wish(wish: ResendRequest, task: Task) -> GroupKey | None:
     return _group_of(wish.letter, task.id) if wish.letter else None
 
 

@@ -17,7 +17,7 @@ from common.bus import Delivery
 from common.messages import ControlTask, PruneTasks
 from scheduler_svc.handlers.jobs import same_tenant
 from scheduler_svc.lifecycle.task_events import announce
-from scheduler_svc.maintenance.garbage_collector import Cleaner
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, outbox, storage, tasks
 
@@ -36,7 +36,7 @@ def is_deletion(subject: str) -> bool:
 class Deletions:
     """Takes jobs of `jobs.delete.<tenant>` and `jobs.prune.<tenant>`. Safe to run twice, and by several replicas at once."""
 
-    def __init__(self, database: Database, cleaner: Cleaner) -> None:
+    def __init__(self, database: Database, cleaner: GarbageCollector) -> None:
         self._database = database
         self._cleaner = cleaner
 

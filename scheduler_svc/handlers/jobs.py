@@ -12,7 +12,7 @@ from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import Pools, objections
 from common.spec import TaskSpec, parse_spec
 from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.dispatch.dispatch import batch, check_environment, family_of, take_place
+from scheduler_svc.dispatch.dispatch import batch, check_environment, family_of, join_fair_queue
 from scheduler_svc.lifecycle.endings import end_task
 from scheduler_svc.lifecycle.task_events import announce, publish_status
 from scheduler_svc.lifecycle.warm_start import starting_adapter
@@ -103,11 +103,11 @@ async def _control(connection: AsyncConnection, verb: str, job: ControlTask, pol
     if verb == "cancel":
         await end_task(connection, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")
     elif verb == "pause":
-        if await tasks.move_task(connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
+        if await tasks.transition_task(connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
             announce(connection, job.tenant, job.task, "paused")
             await publish_status(connection, job.task)
-    elif await tasks.move_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
-        await take_place(connection, found)
+    elif await tasks.transition_task(connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
+        await join_fair_queue(connection, found)
         announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
         await batch(connection, await tasks.lock_tasks(connection, [job.task]), policy)

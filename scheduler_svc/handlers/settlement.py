@@ -13,7 +13,7 @@ from common.streams import SETTLEMENT_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
 from scheduler_svc.decisions.scheduling_policy import Policy
 from scheduler_svc.decisions.task_warnings import WINDOW, warnings_of_steps
-from scheduler_svc.dispatch.dispatch import batch, take_place
+from scheduler_svc.dispatch.dispatch import batch, join_fair_queue
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.endings import end_task, settle_accounts, void_and_refund
 from scheduler_svc.lifecycle.task_events import announce, announce_warnings, publish_status
@@ -40,8 +40,8 @@ async def environment_checked(connection: AsyncConnection, answer: EnvironmentCh
             connection, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]}
         )
         return
-    await take_place(connection, task)
-    await tasks.move_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
+    await join_fair_queue(connection, task)
+    await tasks.transition_task(connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(connection, task)
     announce(connection, task.tenant, task.id, "accepted")
     await publish_status(connection, task.id)
@@ -70,7 +70,7 @@ async def trajectories_scored(connection: AsyncConnection, deliveries: Sequence[
     equal = await refillable_groups(connection, by_id, [found for found in complete if found.equal])
     if equal:
         await void_and_refund(connection, by_id, equal, VoidReason.ZERO_VARIANCE, {})
-        await tasks.forget_failures(connection, {task for task, _ in equal})
+        await tasks.reset_failure_streak(connection, {task for task, _ in equal})
     await _trained_next(connection, by_id, [found.group for found in complete if found.group.key not in equal], policy)
 
 
@@ -81,7 +81,7 @@ async def _trained_next(connection: AsyncConnection, by_id: dict[str, Task], com
     if not ready:
         return
     await settle_accounts(connection, by_id, ready)
-    await tasks.note_success(connection, _mean_tokens(ready))
+    await tasks.update_token_estimate(connection, _mean_tokens(ready))
     await batch(connection, [by_id[task] for task in sorted({group.task for group in ready})], policy)
 
 

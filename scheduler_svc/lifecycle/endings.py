@@ -31,7 +31,7 @@ async def end_task(
     connection: AsyncConnection, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None
 ) -> bool:
     """Move a live task to a final state and void what is in flight; False when it ended before."""
-    if not await tasks.move_task(connection, task.id, LIVE, to, reason=reason):
+    if not await tasks.transition_task(connection, task.id, LIVE, to, reason=reason):
         return False
     await void_live_groups(connection, task, f"task {to}")
     await steps.void_steps(connection, task.id)

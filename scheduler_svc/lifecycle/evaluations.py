@@ -25,7 +25,7 @@ from scheduler_svc.lifecycle.endings import charge_evaluation, end_task
 from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.queries import evaluations, tasks
 from scheduler_svc.store.queries.evaluations import EndedGroup, Outcome, PlannedGroup
-from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.progress import progress_of
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Charge, Task
@@ -42,7 +42,7 @@ async def plan(connection: AsyncConnection, task: Task) -> None:
     await evaluations.add(connection, task.id, task.version, task.adapter or task.start, numbers, size=wanted.attempts)
 
 
-async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, now_s: float) -> list[Letter]:
+async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, now_s: float) -> list[OutboxMessage]:
     """The message that opens the running task's next planned group, charged so much; none when no group waits any more."""
     deadline_s = now_s + task.spec.limits.episode_timeout_s
     deadline_at = datetime.fromtimestamp(deadline_s, UTC)
@@ -116,7 +116,7 @@ def _told(result: Result) -> dict[str, JsonValue]:
     return told
 
 
-def _letter(task: Task, group: PlannedGroup, deadline_s: float) -> Letter:
+def _letter(task: Task, group: PlannedGroup, deadline_s: float) -> OutboxMessage:
     assert task.family is not None
     wanted, spec = task.spec.evaluation, task.spec
     context = GroupContext(
@@ -136,4 +136,4 @@ def _letter(task: Task, group: PlannedGroup, deadline_s: float) -> Letter:
         seed=prompt_seed(spec, group.prompt),
         deadline_s=deadline_s,
     )
-    return Letter(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")
+    return OutboxMessage(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")

@@ -11,7 +11,7 @@ from common import streams
 from common.messages import Event, TaskStatus
 from scheduler_svc.decisions.task_warnings import TaskWarning
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.progress import Progress, progress_of
 from scheduler_svc.store.queries.tasks import Task, find_task, set_warnings
 
@@ -43,7 +43,7 @@ async def publish_status(connection: AsyncConnection, task: str | Task, progress
     found = await find_task(connection, task) if isinstance(task, str) else task
     assert found is not None
     status = _status(found, progress or await progress_of(connection, found.id))
-    outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
+    outbox.post(connection, [OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
 
 
 def _status(task: Task, progress: Progress) -> TaskStatus:

@@ -58,7 +58,7 @@ class NeededBlobs:
         return name in self.kept or (self.live and version > self.version)
 
 
-class Cleaner:
+class GarbageCollector:
     """Idempotent, so that every replica may sweep."""
 
     def __init__(self, database: Database, bus: Bus, sweep_s: float, erased: Callable[[], None] = lambda: None) -> None:
@@ -131,7 +131,7 @@ class Cleaner:
         # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
         settled = await self._settled()
         async with self._database.transaction() as connection:
-            old = await grown_old(connection, advanced)
+            old = await superseded_blobs(connection, advanced)
             needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
         for task in {task.id: task for task in advanced}.values():
             if not task.is_live:
@@ -261,12 +261,12 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
 
 
-async def grown_old(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
+async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
     """Blobs that the newest steps of these tasks have made unneeded, each once; a task is there once for each step."""
     looks: list[tuple[str, Kept, set[int]]] = []
     for task in advanced:
         kept = await _kept(connection, task)
-        looks.append((task.id, kept, set(kept.grown_old())))
+        looks.append((task.id, kept, set(kept.superseded_blobs())))
     wanted = {(task, version) for task, kept, passed in looks for version in passed | kept.deciding}
     blobs = await steps.blobs_of_versions(connection, wanted)
     since = {task: _since(found) for task, found in blobs.items()}

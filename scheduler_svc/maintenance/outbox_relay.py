@@ -15,7 +15,7 @@ from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.store_consistency import Marker
 from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import Parcel
+from scheduler_svc.store.queries.outbox import OutboxRow
 
 MOST_AT_ONCE = 256
 IDLE_S = 1.0
@@ -23,9 +23,9 @@ IDLE_S = 1.0
 log = structlog.get_logger()
 
 
-def overtaken(parcels: Sequence[Parcel], places: Sequence[int]) -> list[Parcel]:
+def overtaken(parcels: Sequence[OutboxRow], places: Sequence[int]) -> list[OutboxRow]:
     """The newest values of keys of which an older value was stored later, and so is what readers see."""
-    newest: dict[str, tuple[Parcel, int, int]] = {}
+    newest: dict[str, tuple[OutboxRow, int, int]] = {}
     for parcel, place in zip(parcels, places, strict=True):
         if parcel.subject.startswith(streams.VALUES):
             latest = max(place, newest[parcel.subject][2] if parcel.subject in newest else 0)
@@ -83,7 +83,7 @@ class Relay:
             await outbox.delivered(connection, [parcel.id for parcel in parcels])
         return len(parcels)
 
-    async def _publish(self, parcel: Parcel) -> int:
+    async def _publish(self, parcel: OutboxRow) -> int:
         """Its place in its stream; 0 when it can have none."""
         message_id = parcel.message_id or f"outbox:{parcel.id}"
         try:

@@ -17,7 +17,7 @@ JUMP_S = 5.0
 log = structlog.get_logger()
 
 
-class Calm:
+class StabilityMonitor:
     """To be asked at every tick. `replicas` says who is alive."""
 
     def __init__(self, bus: Bus, replicas: Callable[[], Hashable]) -> None:

@@ -12,9 +12,9 @@ import pytest
 from common import spec
 from env_svc.calls import Call, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
-from env_svc.execution.tool_state import Notes
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
+from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
 from env_svc.registry import find
 from env_svc.sandboxes.current import use
@@ -27,11 +27,11 @@ CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.mu
 
 
 @pytest.fixture
-async def player(workers: Workers) -> AsyncIterator[ToolPlayer]:
+async def player(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
     sandbox, toolbox = MontySandbox(2), Toolbox()
     use(sandbox)
     try:
-        yield ToolPlayer(Player(workers, call_timeout_s=20.0), toolbox)
+        yield ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=20.0), toolbox)
     finally:
         use(None)
         await toolbox.close()
@@ -39,7 +39,7 @@ async def player(workers: Workers) -> AsyncIterator[ToolPlayer]:
 
 
 @pytest.mark.parametrize("file", ["small_programs.toml", "multi_hop.toml"])
-async def test_example_runs(player: ToolPlayer, file: str) -> None:
+async def test_example_runs(player: ToolCallExecutor, file: str) -> None:
     task = spec.parse_spec(tomllib.loads((FOLDER / file).read_text()))
     environment = task.environment.model_copy(update={"name": CLASSES[task.environment.name]})
 
@@ -51,7 +51,7 @@ async def test_example_runs(player: ToolPlayer, file: str) -> None:
     opened = await outcome(Open(0, task.seed))
     assert isinstance(opened, Opened), opened
     assert len(opened.tools) == 1
-    _, state = Notes.take(opened.state)
+    _, state = ToolState.take(opened.state)
     gold = await find(environment.name)(**environment.options).gold(msgpack.unpackb(state))
     scored = await outcome(Step(0, opened.state, Reply(gold or "")))
     assert isinstance(scored, Scored)

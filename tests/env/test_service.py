@@ -32,8 +32,8 @@ from common.spec import Environment, Limits, Sampling
 from common.task_states import Tasks
 from env_svc import replies
 from env_svc.calls import Opened
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
@@ -65,7 +65,7 @@ def group_of(
 
 
 def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
-    return EnvService(ToolPlayer(Player(workers, call_timeout_s), Toolbox()), Tasks(), time.time)
+    return EnvService(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s), Toolbox()), Tasks(), time.time)
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:

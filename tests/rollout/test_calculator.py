@@ -12,8 +12,8 @@ from common.messages import ChatMessage, SampledTurn, TokenRecord, TurnRequest
 from common.spec import Environment, Limits
 from env_svc.calls import Asked, Call, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from rollout_svc.chat import Chat
@@ -38,7 +38,7 @@ class Episode:
 class Table:
     """Plays the environment's side."""
 
-    def __init__(self, player: ToolPlayer) -> None:
+    def __init__(self, player: ToolCallExecutor) -> None:
         self._player = player
 
     async def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -56,7 +56,9 @@ class Table:
 @pytest_asyncio.fixture(loop_scope="session")
 async def table() -> AsyncIterator[Table]:
     toolbox = Toolbox()
-    yield Table(ToolPlayer(Player(Workers(1, [], 2**30), call_timeout_s=10.0), toolbox))  # no worker is started: nothing here computes
+    yield Table(
+        ToolCallExecutor(EnvironmentExecutor(Workers(1, [], 2**30), call_timeout_s=10.0), toolbox)
+    )  # no worker is started: nothing here computes
     await toolbox.close()
 
 

@@ -21,7 +21,7 @@ from common.bus import Bus, Delivery, Outgoing
 from common.messages import BlobRef, CheckEnvironment, DeadLetter, GroupContext, TrainBatch
 from marlaas.stack import servers
 from scheduler_svc.doctor.runner import Depth, examine
-from scheduler_svc.maintenance.garbage_collector import SPACING_S, Cleaner
+from scheduler_svc.maintenance.garbage_collector import SPACING_S, GarbageCollector
 from scheduler_svc.store.database import Database
 from tests.conftest import copied_database, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
@@ -169,7 +169,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
             made = stages(bus, folder / "made", withheld=is_withheld, untrained=("failed", "sent"))
             async with running_world(bus, url, made) as world:
                 await _play(world, made)
-                await Cleaner(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task had ended
+                await GarbageCollector(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task had ended
                 await clean(world)
         finally:
             await bus.close()

@@ -14,7 +14,7 @@ from scheduler_svc.handlers import settlement
 from scheduler_svc.handlers.jobs import Offer, take_job
 from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
 from scheduler_svc.store.queries import evaluations, groups, outbox
-from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.states import VoidReason
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, submission
@@ -48,7 +48,7 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
 
 async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        large = Letter("events.acme.a", SubmitTask(task="a", tenant="acme", spec={"x": "x" * MAX_PAYLOAD_BYTES}), "")
+        large = OutboxMessage("events.acme.a", SubmitTask(task="a", tenant="acme", spec={"x": "x" * MAX_PAYLOAD_BYTES}), "")
         with pytest.raises(Reject, match=r"has 8389\d+ bytes; the bus takes 8388608"):
             async with world.database.transaction() as connection:
                 outbox.post(connection, [large])

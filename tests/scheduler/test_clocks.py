@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.errors import Away
-from scheduler_svc.maintenance.stability import JUMP_S, Calm
+from scheduler_svc.maintenance.stability import JUMP_S, StabilityMonitor
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import groups
 from tests.scheduler.stages import Stages, running_world, spec
@@ -78,7 +78,7 @@ async def test_groups_that_time_out_in_calm_fail_their_task(bus: Bus, database_u
 
 async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
     alive = {"rollout-1"}
-    calm = Calm(bus, lambda: frozenset(alive))
+    calm = StabilityMonitor(bus, lambda: frozenset(alive))
     calm._since -= 100
     assert calm.look() >= 100
     bus._ahead_s += JUMP_S + 1

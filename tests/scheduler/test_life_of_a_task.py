@@ -10,7 +10,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
 from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
-from scheduler_svc.maintenance.garbage_collector import Cleaner, needed_blobs
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
@@ -300,7 +300,7 @@ async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass
         await world.event("a", "step")  # of other groups: those of version 0 may be trained from version 1, too
         async with world.database.transaction() as connection:
             locked = await tasks.lock_tasks(connection, ["a"])
-        await Cleaner(world.database, bus, sweep_s=60).after_steps(locked)
+        await GarbageCollector(world.database, bus, sweep_s=60).after_steps(locked)
         holder.cancel()
         await asyncio.gather(holder, return_exceptions=True)
         await world.event("a", "finished")
@@ -317,7 +317,7 @@ async def test_step_of_a_paused_task_keeps_what_is_on_its_way(bus: Bus, database
         await bus.publish(turn)
         async with world.database.transaction() as connection:
             [task] = await tasks.lock_tasks(connection, ["a"])
-        await Cleaner(world.database, bus, sweep_s=60).after_steps([task])
+        await GarbageCollector(world.database, bus, sweep_s=60).after_steps([task])
         assert await bus.subjects(streams.TURNS) == {turn.subject: 1}
 
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from common.bus import Bus
-from scheduler_svc.maintenance.garbage_collector import grown_old, needed_blobs
+from scheduler_svc.maintenance.garbage_collector import needed_blobs, superseded_blobs
 from scheduler_svc.store.queries import steps
 from scheduler_svc.store.queries.tasks import find_task
 from scheduler_svc.store.tables import stored_blobs
@@ -55,7 +55,7 @@ async def test_what_a_checkpoint_is_recomputed_from_is_kept_as_long_as_it(
             assert {name for name in needed.kept if "/" in name.removeprefix("a/")} == expected
             task = await find_task(connection, "a")
             assert task is not None
-            old = {name for name in await grown_old(connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
+            old = {name for name in await superseded_blobs(connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
             restoring = await steps.restored_from(connection, task)
             told = await steps.announcement(connection, task)
     assert old == everything(last) - expected  # at one look, whatever was deleted before

@@ -10,7 +10,7 @@ from scheduler_svc.decisions.admission import Admission, groups_to_admit
 from scheduler_svc.decisions.min_share import Capacity
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.tasks import Claims
+from scheduler_svc.store.queries.tasks import Candidates
 from tests.scheduler.stages import spec
 
 MOST = 4
@@ -36,8 +36,8 @@ async def test_a_look_at_few_tasks_admits_what_a_look_at_all_would(database_url:
             await connection.execute(
                 text("UPDATE tenants SET virtual_time = 100 * (right(id, 1)::int % 4), weight = 1 + (right(id, 1)::int % 2)")
             )
-            few = await tasks.next_in_line(connection, {"tiny"}, most=MOST)
-            everybody = await tasks.next_in_line(connection, {"tiny"}, most=EVERYBODY)
+            few = await tasks.least_served_tasks(connection, {"tiny"}, most=MOST)
+            everybody = await tasks.least_served_tasks(connection, {"tiny"}, most=EVERYBODY)
         assert len(few.tasks) < len(everybody.tasks)
         assert {claim.task for claim in everybody.tasks}.isdisjoint({"t1", "t2"})
         assert all(claim.allowance > 0 for claim in everybody.tasks)
@@ -46,5 +46,5 @@ async def test_a_look_at_few_tasks_admits_what_a_look_at_all_would(database_url:
         await database.close()
 
 
-def _admitted(claims: Claims) -> list[Admission]:
+def _admitted(claims: Candidates) -> list[Admission]:
     return groups_to_admit(claims.tasks, claims.tenants, {"tiny": Capacity(10**9, 10**12)}, {}, most=MOST)

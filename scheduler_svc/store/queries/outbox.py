@@ -21,7 +21,7 @@ from scheduler_svc.store.tables import dead_letters, events, outbox, relay, repl
 
 
 @dataclass(frozen=True)
-class Parcel:
+class OutboxRow:
     """A row of the outbox."""
 
     id: int
@@ -40,7 +40,7 @@ class Relayed:
 
 
 @dataclass(frozen=True)
-class Letter:
+class OutboxMessage:
     """A message to write into the outbox."""
 
     subject: str
@@ -68,7 +68,7 @@ def begin(connection: AsyncConnection) -> None:
     _unwritten[connection] = _Unwritten()
 
 
-def post(connection: AsyncConnection, letters: Sequence[Letter]) -> None:
+def post(connection: AsyncConnection, letters: Sequence[OutboxMessage]) -> None:
     """Publish these once the transaction is committed, in the order of these calls. Raises: Reject when one is too large for it."""
     for letter in letters:
         body = letter.message.model_dump_json().encode() if letter.as_json else letter.message.encode()
@@ -83,7 +83,7 @@ def post_as_it_was(connection: AsyncConnection, subject: str, body: bytes, messa
 
 def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> None:
     """Keep an event, and publish it once the transaction is committed."""
-    post(connection, [Letter(subject, event, "")])
+    post(connection, [OutboxMessage(subject, event, "")])
     _unwritten[connection].events.append((event.tenant, event.task, event.event, json.dumps(dict(event.data))))
 
 
@@ -110,9 +110,9 @@ _OLDEST = Statement(
 )
 
 
-async def oldest_parcels(connection: AsyncConnection, most: int) -> list[Parcel]:
+async def oldest_parcels(connection: AsyncConnection, most: int) -> list[OutboxRow]:
     rows = await _OLDEST.run(connection, {"most": most})
-    return [Parcel(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
+    return [OutboxRow(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")

@@ -53,14 +53,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Claims:
+class Candidates:
     """Tasks that may admit groups, and their tenants by id."""
 
     tasks: list[TaskShare]
     tenants: dict[str, TenantShare]
 
-    def __add__(self, other: "Claims") -> "Claims":
-        return Claims(self.tasks + other.tasks, self.tenants | other.tenants)
+    def __add__(self, other: "Candidates") -> "Candidates":
+        return Candidates(self.tasks + other.tasks, self.tenants | other.tenants)
 
 
 class Waiting(NamedTuple):
@@ -207,7 +207,7 @@ async def set_reason(connection: AsyncConnection, task: str, reason: str) -> Non
     await connection.execute(update(tasks).where(tasks.c.id == task).values(reason=reason))
 
 
-async def move_task(
+async def transition_task(
     connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "", tenant: str | None = None
 ) -> bool:
     """Change a task's state; False when it is not in one of the states to leave, or not the tenant's."""
@@ -254,7 +254,7 @@ async def now(connection: AsyncConnection) -> datetime:
     return (await connection.execute(select(func.now()))).scalar_one()
 
 
-async def forget_failures(connection: AsyncConnection, ids: Collection[str]) -> None:
+async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]) -> None:
     """A group of each of these tasks succeeded, though it is not trained."""
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
 
@@ -272,7 +272,7 @@ _NOTE_SUCCESS = Statement(
 )
 
 
-async def note_success(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
+async def update_token_estimate(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
     """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
     await _NOTE_SUCCESS.run(connection, _success.of(list(group_tokens.items())))
 
@@ -285,7 +285,7 @@ _WHO_WAITS = Statement(
 )
 
 
-async def who_waits(connection: AsyncConnection, *, lock: int) -> Waiting | None:
+async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Waiting | None:
     """Whether there is anything to admit, of any pool: mostly there is not, and nothing else needs to be asked.
 
     Takes the advisory `lock` until the transaction ends; None where another has it.
@@ -314,9 +314,9 @@ _NEXT_IN_LINE = Statement(
 )
 
 
-async def next_in_line(
+async def least_served_tasks(
     connection: AsyncConnection, pools: Collection[str], *, most: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
-) -> Claims:
+) -> Candidates:
     """The tasks that could be given any of the next `most` groups: of the `most` least-served tenants, each one's `most` next tasks.
 
     Only tasks whose pace allows more, of these pools, and none of those left out; in the order of virtual times, from indexes, so
@@ -347,7 +347,7 @@ _EVALUATIONS_IN_LINE = Statement(
 
 async def evaluations_in_line(
     connection: AsyncConnection, pools: Collection[str], *, most: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
-) -> Claims:
+) -> Candidates:
     """The same for groups of evaluations: of `most` running tasks whose evaluations have groups that wait to be opened."""
     but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
     found_rows = await _EVALUATIONS_IN_LINE.run(connection, {"pools": sorted(pools), "most": most} | but)
@@ -357,7 +357,7 @@ async def evaluations_in_line(
     return found
 
 
-async def claims_of(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Claims:
+async def candidates_for(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Candidates:
     """These tasks, of these pools, with these allowances."""
     statement = (
         select(*_claim(tasks.c, tenants.c, allowance_of(tasks.c)))
@@ -370,8 +370,8 @@ async def claims_of(connection: AsyncConnection, allowances: dict[str, int], poo
     return found
 
 
-def _claims(found_rows: Iterable[Any]) -> Claims:
-    found = Claims([], {})
+def _claims(found_rows: Iterable[Any]) -> Candidates:
+    found = Candidates([], {})
     for row in found_rows:
         found.tenants.setdefault(row.tenant, TenantShare(row.tenant, row.weight, row.tenant_time))
         found.tasks.append(

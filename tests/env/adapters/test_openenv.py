@@ -22,7 +22,7 @@ from common import spec
 from env_svc.adapters.openenv import OpenEnv, State
 from env_svc.calls import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step, perform
 from env_svc.contract import ChatMessage, Continue, EnvironmentUnavailable, Finish, Opening, Reply, ToolCall, WrongOptions
-from env_svc.execution.executor import Player
+from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import Hosted
 from env_svc.hosted.pool import Hosts
@@ -213,7 +213,7 @@ def hosted(port: int) -> Hosted:
     )
 
 
-async def play(player: Player, call: Call, **options: JsonValue) -> Outcome:
+async def play(player: EnvironmentExecutor, call: Call, **options: JsonValue) -> Outcome:
     async for batch in player.play("t", spec.Environment(name="game", options=options), [call], 60.0):
         return batch[0][1]
     raise AssertionError
@@ -223,7 +223,7 @@ async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Wor
     first, second = (Hosts({"game": hosted(port)}) for _ in range(2))
     try:
         await first.start()
-        one, other = Player(workers, 60.0, first), Player(workers, 60.0, second)
+        one, other = EnvironmentExecutor(workers, 60.0, first), EnvironmentExecutor(workers, 60.0, second)
         opened = await play(one, Open(0, 5))
         assert isinstance(opened, Opened)
         asked = await play(one, Step(0, opened.state, Reply("10")))
@@ -245,7 +245,7 @@ async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Wor
 async def test_task_does_not_choose_the_server(workers: Workers, port: int) -> None:
     hosts = Hosts({"game": hosted(port)})
     try:
-        refused = await play(Player(workers, 60.0, hosts), Open(0, 5), server="ws://169.254.169.254")
+        refused = await play(EnvironmentExecutor(workers, 60.0, hosts), Open(0, 5), server="ws://169.254.169.254")
         assert isinstance(refused, Failed) and "option 'server' is given by the operator" in refused.reason
     finally:
         await hosts.stop()

@@ -17,7 +17,7 @@ from common import spec
 from env_svc.adapters.openenv import OpenEnv
 from env_svc.calls import Asked, Call, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Continue, Finish, Reply
-from env_svc.execution.executor import Player
+from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import Hosted
 from env_svc.hosted.pool import Hosts
@@ -46,24 +46,24 @@ def write_language(folder: Path) -> Path:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def wordle(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Player]:
+async def wordle(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EnvironmentExecutor]:
     variables = {"PYTHONPATH": str(ROOT), "NLTK_DATA": str(write_language(tmp_path_factory.mktemp("nltk")))}
     options = {"taskset": "textarena", "config": {"game": "Wordle-v0"}}
     python = os.environ["VERIFIERS_PYTHON"]
     hosted = Hosted(python=python, environment="env_svc.adapters.verifiers:Taskset", options=options, variables=variables)
     hosts = Hosts({"wordle": hosted})
     await hosts.start()
-    yield Player(workers, 60.0, hosts)
+    yield EnvironmentExecutor(workers, 60.0, hosts)
     await hosts.stop()
 
 
-async def played(player: Player, call: Call) -> Outcome:
+async def played(player: EnvironmentExecutor, call: Call) -> Outcome:
     async for batch in player.play("t", spec.Environment(name="wordle", options={}), [call], 60.0):
         return dict(batch)[0]
     raise AssertionError("nothing came back")
 
 
-async def guessed(player: Player, row: int, words: tuple[str, ...]) -> tuple[list[str], float]:
+async def guessed(player: EnvironmentExecutor, row: int, words: tuple[str, ...]) -> tuple[list[str], float]:
     """What the game says, from the opening on, and the reward."""
     turn = await played(player, Open(row, 1))
     said: list[str] = []
@@ -76,7 +76,7 @@ async def guessed(player: Player, row: int, words: tuple[str, ...]) -> tuple[lis
     raise AssertionError(f"the game goes on after {len(words)} guesses: {turn}")
 
 
-async def test_wordle_is_won_by_its_word_and_lost_without_it(wordle: Player) -> None:
+async def test_wordle_is_won_by_its_word_and_lost_without_it(wordle: EnvironmentExecutor) -> None:
     games = [await guessed(wordle, row, WORDS[:6]) for row in range(8)]
     assert all("You are Playing Wordle" in said[0] for said, _ in games)
     assert max(reward for _, reward in games) == 1.0  # the word was among the six
@@ -87,7 +87,7 @@ async def test_wordle_is_won_by_its_word_and_lost_without_it(wordle: Player) -> 
     assert all(set(answer) & set("GYX") for answer in answers)
 
 
-async def test_members_of_a_wordle_group_guess_the_same_word_and_a_repeated_step_gives_the_same(wordle: Player) -> None:
+async def test_members_of_a_wordle_group_guess_the_same_word_and_a_repeated_step_gives_the_same(wordle: EnvironmentExecutor) -> None:
     one, other = await asyncio.gather(*(guessed(wordle, 3, WORDS[:6]) for _ in range(2)))
     assert one == other
 

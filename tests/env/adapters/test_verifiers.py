@@ -18,8 +18,8 @@ from pydantic import JsonValue
 from common import spec
 from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import Hosted
 from env_svc.hosted.pool import Hosts
@@ -105,8 +105,8 @@ def hosted(folder: Path, *, environment: str = "open_taskset:OpenTaskset", **opt
 class Replicas:
     """Two of them, players that share nothing; the one `there` holds hardly any episode."""
 
-    here: ToolPlayer
-    there: ToolPlayer
+    here: ToolCallExecutor
+    there: ToolCallExecutor
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -122,12 +122,12 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
     both = [Hosts({"any": hosted(folder), "operated": adapter}), Hosts({"any": hosted(folder, environment="open_taskset:Forgetful")})]
     try:
         await asyncio.gather(*(hosts.start() for hosts in both))
-        yield Replicas(*(ToolPlayer(Player(workers, 60.0, hosts), Toolbox()) for hosts in both))
+        yield Replicas(*(ToolCallExecutor(EnvironmentExecutor(workers, 60.0, hosts), Toolbox()) for hosts in both))
     finally:
         await asyncio.gather(*(hosts.stop() for hosts in both))
 
 
-async def play(player: ToolPlayer, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
+async def play(player: ToolCallExecutor, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
     given = {"taskset": "sums", **options} if name == "any" else options
     found: dict[int, Outcome] = {}
     async for batch in player.play("t", spec.Environment(name=name, options=given), calls, 60.0):
@@ -135,12 +135,12 @@ async def play(player: ToolPlayer, calls: list[Call], *, name: str = "any", **op
     return [found[position] for position in range(len(calls))]
 
 
-async def begun(player: ToolPlayer, **options: JsonValue) -> Opened:
+async def begun(player: ToolCallExecutor, **options: JsonValue) -> Opened:
     (outcome,) = await play(player, [Open(0, 1)], **options)
     return opened(outcome)
 
 
-async def said(player: ToolPlayer, state: bytes, text: str, *, last: Last | None = None, **options: JsonValue) -> Outcome:
+async def said(player: ToolCallExecutor, state: bytes, text: str, *, last: Last | None = None, **options: JsonValue) -> Outcome:
     (outcome,) = await play(player, [Step(0, state, Reply(text), last=last)], **options)
     return outcome
 
@@ -233,7 +233,7 @@ async def test_tasks_set_what_the_operator_lets_them(replicas: Replicas) -> None
 
 
 async def test_service_itself_does_not_run_an_environment_with_options_of_the_operator(workers: Workers) -> None:
-    player = ToolPlayer(Player(workers, 60.0), Toolbox())
+    player = ToolCallExecutor(EnvironmentExecutor(workers, 60.0), Toolbox())
     (refused,) = await play(player, [Open(0, 0)], name="tests.env.toys:OfTheOperator", address="ws://127.0.0.1:1")
     assert "runs only where MARLAAS_ENV_HOSTS_FILE names it" in failed(refused).reason
 

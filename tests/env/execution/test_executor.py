@@ -7,21 +7,21 @@ import pytest
 
 from common import spec
 from env_svc.calls import Failed, Open, Opened, Outcome
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
 
 
-async def opened(player: ToolPlayer, name: str, **options: object) -> Outcome:
+async def opened(player: ToolCallExecutor, name: str, **options: object) -> Outcome:
     environment = spec.Environment(name=f"tests.env.toys:{name}", options=options)  # pyright: ignore
     batches = [batch async for batch in player.play("t", environment, [Open(0, 0)], 60.0)]
     return batches[0][0][1]
 
 
-def player_of(workers: Workers, timeout_s: float = 20.0) -> ToolPlayer:
-    return ToolPlayer(Player(workers, timeout_s), Toolbox())
+def player_of(workers: Workers, timeout_s: float = 20.0) -> ToolCallExecutor:
+    return ToolCallExecutor(EnvironmentExecutor(workers, timeout_s), Toolbox())
 
 
 async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers: Workers, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from common import spec
 from common.errors import Fatal
 from env_svc.calls import Call, Failed, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.executor import Player
+from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import Hosted, read_hosted
 from env_svc.hosted.pool import Hosts
@@ -94,16 +94,16 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @asynccontextmanager
-async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -> AsyncIterator[Player]:
+async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -> AsyncIterator[EnvironmentExecutor]:
     hosts = Hosts(hosted, HASTY)
     try:
         await hosts.start()
-        yield Player(workers, timeout_s, hosts)
+        yield EnvironmentExecutor(workers, timeout_s, hosts)
     finally:
         await hosts.stop()
 
 
-async def play(player: Player, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object) -> list[Outcome]:
+async def play(player: EnvironmentExecutor, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object) -> list[Outcome]:
     found: dict[int, Outcome] = {}
     environment = spec.Environment(name=name, options=options)  # pyright: ignore
     async for batch in player.play(task, environment, calls, 500.0):
@@ -156,7 +156,7 @@ async def test_arguments_follow_its_name(workers: Workers, python: str) -> None:
     try:
         await hosts.start()
         assert (hosts.families, hosts.environments()) == (["many"], ["many:one", "many:two"])
-        player = Player(workers, 20.0, hosts)
+        player = EnvironmentExecutor(workers, 20.0, hosts)
         (opened,) = await play(player, [Open(0, 0)], name="many:two")
         assert isinstance(opened, Opened) and opened.messages[0].content.startswith("two 0")
         (wrong,) = await play(player, [Open(0, 0)], name="many:three")
@@ -278,7 +278,7 @@ async def test_process_that_died_is_started_again_before_it_is_needed(workers: W
         await hosts.start()
         guest = hosts.find("guest")
         assert guest is not None
-        await play(Player(workers, 20.0, hosts), [step("die")])
+        await play(EnvironmentExecutor(workers, 20.0, hosts), [step("die")])
         await eventually(lambda: all(process.is_ready for process in guest._processes))
     finally:
         await hosts.stop()

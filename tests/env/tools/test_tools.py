@@ -13,9 +13,9 @@ import pytest
 from common import spec
 from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
-from env_svc.execution.executor import Player
-from env_svc.execution.tool_calls import ToolPlayer
-from env_svc.execution.tool_state import Notes
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
+from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
@@ -32,7 +32,7 @@ def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) 
 class Table:
     """Plays one environment's episodes."""
 
-    def __init__(self, player: ToolPlayer) -> None:
+    def __init__(self, player: ToolCallExecutor) -> None:
         self._player = player
 
     async def play(self, environment: spec.Environment, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
@@ -56,7 +56,7 @@ class Table:
 @pytest.fixture
 async def table(workers: Workers) -> AsyncIterator[Table]:
     toolbox = Toolbox()
-    yield Table(ToolPlayer(Player(workers, call_timeout_s=60.0), toolbox))
+    yield Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=60.0), toolbox))
     await toolbox.close()
 
 
@@ -263,7 +263,7 @@ async def test_server_that_is_away_is_not_tried_once_for_every_message(
 
 async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, tmp_path: Path) -> None:
     toolbox = Toolbox()
-    table = Table(ToolPlayer(Player(workers, call_timeout_s=0.2), toolbox))
+    table = Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=0.2), toolbox))
     (late,) = await table.play(environment_of(COMPUTING, cage(tmp_path)), Open(0, 0))
     assert late == Failed("the tools were not ready within 0.2 s", is_infrastructure=True)
     await toolbox.close()
@@ -280,12 +280,12 @@ async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
 
 
 def test_notes_travel_around_any_state() -> None:
-    notes = Notes.of(["calculator"], [{"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}]).after(
+    notes = ToolState.of(["calculator"], [{"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}]).after(
         2, 1
     )
     for state in (b"\x80", msgpack.packb(None), msgpack.packb({"a": [1, b"\xc7"]}), b"\xc1", b""):
-        assert Notes.take(state) == (None, state)
-        assert Notes.take(notes.put(state)) == (notes, state)
+        assert ToolState.take(state) == (None, state)
+        assert ToolState.take(notes.put(state)) == (notes, state)
     assert notes.own == {"open_door": {"type": "object"}}
 
 

@@ -316,7 +316,7 @@ def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
             since[at] = state_at
         stored |= {(kind, at) for kind in kinds}
         kept = Kept(spec, at)
-        passed = set(kept.grown_old())
+        passed = set(kept.superseded_blobs())
         known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # all that is looked up
         kept, passed = kept.with_lineages(known), kept.grown_old_with(passed, known)
         wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}

@@ -12,7 +12,7 @@ from common.bus import Bus
 from common.spec import parse_spec
 from scheduler_svc.decisions.admission import groups_to_admit
 from scheduler_svc.decisions.fair_share import TaskShare, TenantShare
-from scheduler_svc.decisions.min_share import OWED, Capacity, InFlight, Load, Places
+from scheduler_svc.decisions.min_share import OWED, Capacity, InFlight, Load, MinShares
 from scheduler_svc.decisions.scheduling_policy import Policy
 from scheduler_svc.dispatch import dispatch
 from scheduler_svc.store.database import Database
@@ -75,7 +75,7 @@ def test_shares_are_weighted_and_what_is_scarcer_counts() -> None:
     in_flight = InFlight()
     in_flight.add("x", 3.0, "a", Load(sequences=30, tokens=10.0))
     in_flight.add("y", 1.0, "b", Load(sequences=1, tokens=20.0))
-    places = Places(Capacity(100, 100.0), in_flight, [share("c", "y")], {"y": TenantShare("y", 1.0, 0.0)})
+    places = MinShares(Capacity(100, 100.0), in_flight, [share("c", "y")], {"y": TenantShare("y", 1.0, 0.0)})
     assert places.tenant_is_short("x")  # 30 % of the sequences, and owed half of three quarters
     assert not places.tenant_is_short("y")  # 20 % of the tokens, and owed half of a quarter
     assert places.tenants_with_enough() == {"y"}

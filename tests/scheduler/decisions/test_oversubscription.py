@@ -4,7 +4,7 @@ import pytest
 
 from common.bus import Bus
 from scheduler_svc.decisions import oversubscription
-from scheduler_svc.decisions.oversubscription import LOOKS_S, Seen, Stretch
+from scheduler_svc.decisions.oversubscription import LOOKS_S, OversubscriptionController, PoolLoad
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
@@ -16,13 +16,13 @@ class Watched:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.stretch = Stretch(LEAST, MOST, lambda: self.now_s)
+        self.stretch = OversubscriptionController(LEAST, MOST, lambda: self.now_s)
 
     def after(self, seconds: float, *, sampled: float, used: float = 1.0, spent: float = 0.1) -> float:
         """The factor when these were seen each second for so long, with samplers of 100 sequences."""
         for _ in range(round(seconds)):
             self.now_s += 1.0
-            self.stretch.look("tiny", Seen(100, sampled, used, spent))
+            self.stretch.look("tiny", PoolLoad(100, sampled, used, spent))
         return self.stretch.factor("tiny")
 
 

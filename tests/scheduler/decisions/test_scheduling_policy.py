@@ -9,15 +9,15 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask
-from scheduler_svc.decisions.scheduling_policy import Policy, Standing, allowances, steps_to_send_together
+from scheduler_svc.decisions.scheduling_policy import Policy, TaskSnapshot, allowances, steps_to_send_together
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def standing(task: str, **changes: object) -> Standing:
-    made = Standing(task, START, allowance=4, lockstep_allowance=2, has_step_ready=False, is_training=False)
+def standing(task: str, **changes: object) -> TaskSnapshot:
+    made = TaskSnapshot(task, START, allowance=4, lockstep_allowance=2, has_step_ready=False, is_training=False)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

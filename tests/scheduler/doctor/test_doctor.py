@@ -19,7 +19,7 @@ from common.messages import OpenGroup
 from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
 from scheduler_svc.doctor.runner import RULES, Depth, examine
 from scheduler_svc.doctor.violation import Finding
-from scheduler_svc.maintenance.garbage_collector import Cleaner
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.doctor import breakages, mutations
@@ -145,7 +145,7 @@ async def test_sweep_deletes_what_nothing_needs_and_nothing_else(finished: Finis
         await breakages.leave_a_message_of_an_ended_task(world)
         await breakages.leave_a_message_of_an_unknown_task(world)
         assert await named(world) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
-        await Cleaner(world.database, world.bus, sweep_s=60).sweep()
+        await GarbageCollector(world.database, world.bus, sweep_s=60).sweep()
         assert await named(world) == []
         assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
         assert len([name for name in await blobs.names() if ".v99." in name]) == 2

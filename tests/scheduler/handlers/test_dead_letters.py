@@ -20,7 +20,7 @@ from common.messages import (
     TurnsSampled,
 )
 from marlaas.client import Client, ClientError
-from scheduler_svc.handlers.dead_letters import read_wish, resend
+from scheduler_svc.handlers.dead_letters import read_resend_request, resend
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
@@ -82,7 +82,7 @@ async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus
 async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database_url: str) -> None:
     job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
     number = await bury(bus, "jobs", "none", job)
-    wish = await read_wish(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
+    wish = await read_resend_request(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
     database = await Database.connect(database_url)
     try:
         for _ in range(2):

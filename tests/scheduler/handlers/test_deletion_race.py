@@ -21,7 +21,7 @@ from scheduler_svc.decisions.scheduling_policy import Policy
 from scheduler_svc.handlers import deletion, jobs
 from scheduler_svc.handlers.deletion import Deletions
 from scheduler_svc.handlers.jobs import Offer
-from scheduler_svc.maintenance.garbage_collector import Cleaner, needed_blobs
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
@@ -38,7 +38,7 @@ class Scene:
 
     database: Database
     bus: Bus
-    cleaner: Cleaner
+    cleaner: GarbageCollector
     deletions: Deletions
     made: StagesWithBlobs
     sequence: int = 10**6
@@ -100,7 +100,7 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
     database = await Database.connect(database_url)
     async with database.transaction() as connection:
         await connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
-    cleaner = Cleaner(database, bus, sweep_s=300)
+    cleaner = GarbageCollector(database, bus, sweep_s=300)
     yield Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, folder))
     await database.close()
 
@@ -161,7 +161,7 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
 ) -> None:
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
         database = await Database.connect(database_url)
-        cleaner = Cleaner(database, bus, sweep_s=300)
+        cleaner = GarbageCollector(database, bus, sweep_s=300)
         scene = Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, tmp_path))
         names = [f"live-{number}" for number in range(3)]
         for name in names:

@@ -11,12 +11,12 @@ from common.messages import TaskStatus
 from scheduler_svc.maintenance.outbox_relay import Relay, overtaken
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import Letter, Parcel
+from scheduler_svc.store.queries.outbox import OutboxMessage, OutboxRow
 from tests.conftest import eventually
 
 
-def parcel(number: int, subject: str) -> Parcel:
-    return Parcel(number, subject, "", {}, b"")
+def parcel(number: int, subject: str) -> OutboxRow:
+    return OutboxRow(number, subject, "", {}, b"")
 
 
 def test_values_that_an_older_one_has_overtaken_are_found() -> None:
@@ -51,7 +51,7 @@ async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_store
             status = TaskStatus(
                 tenant="acme", task="a", name="a", pool="tiny", state=state, version=0, steps=1, submitted_s=0.0, updated_s=0.0
             )
-            outbox.post(connection, [Letter(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
+            outbox.post(connection, [OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
     relaying = asyncio.create_task(Relay(database, bus).run())
     try:
 

@@ -71,7 +71,7 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
     assert isinstance(message, WeightUpdated)
     task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)
     assert task is not None
-    assert await garbage_collector.grown_old(connection, [task])
+    assert await garbage_collector.superseded_blobs(connection, [task])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -93,7 +93,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda connection: tasks.who_waits(connection, lock=ADMISSION_LOCK),
+        lambda connection: tasks.has_admissible_work(connection, lock=ADMISSION_LOCK),
         lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
         work_in_flight,
         lambda connection: groups.overdue_groups(connection, time.time() - 1000),

@@ -10,7 +10,7 @@ from common.messages import Event
 from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import Letter
+from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.sql.parameters import given
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import TaskState
@@ -91,12 +91,12 @@ async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(data
         for _ in range(3):  # also on a connection that was given back with something unwritten
             with pytest.raises(ZeroDivisionError):
                 async with database.transaction() as connection:
-                    outbox.post(connection, [Letter("lost", event, "lost")])
+                    outbox.post(connection, [OutboxMessage("lost", event, "lost")])
                     raise ZeroDivisionError
             async with database.transaction() as connection:
                 await connection.execute(text("SELECT 1"))
         async with database.transaction() as connection:
-            outbox.post(connection, [Letter("first", event, "1"), Letter("second", event, "2", {"more": "ä"}, as_json=True)])
+            outbox.post(connection, [OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
             announce(connection, "acme", "a", "paused", {"reason": "why"})
             outbox.post_as_it_was(connection, "last", b"\x00\xff", "4", {})
             assert await outbox.oldest_parcels(connection, 10) == []  # written at its end
