@@ -32,7 +32,7 @@ from marlaas.stack.placement import has_gpu
 
 SPEED = ("engine", "end_to_end", "steps")
 ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)
-MOST_S = {"speed": 450.0, "acceptance": 3600.0}
+TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0}
 """No part goes on after this."""
 TASKS = 4
 
@@ -101,7 +101,7 @@ def main(given: list[str] | None = None) -> None:
         folder = Path(name)
         pools = make_pool(scale, folder)
         for part in options.parts or (ACCEPTANCE if options.what == "acceptance" else SPEED):
-            left_s = MOST_S[options.what] - (time.monotonic() - began)
+            left_s = TIME_LIMIT_S[options.what] - (time.monotonic() - began)
             started = time.monotonic()
             found = run_part(part, scale, pools, left_s)
             result[part] = {"seconds": round(time.monotonic() - started, 1)} | found
@@ -117,7 +117,7 @@ def main(given: list[str] | None = None) -> None:
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=sorted(MOST_S), default="speed")
+    parser.add_argument("what", nargs="?", choices=sorted(TIME_LIMIT_S), default="speed")
     parser.add_argument("--parts", type=lambda text: text.split(","), help=f"some of {','.join(ACCEPTANCE)}")
     parser.add_argument("--small", action="store_true", help="as without a GPU")
     options = parser.parse_args(given)

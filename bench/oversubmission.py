@@ -22,7 +22,7 @@ from common.bus import Bus
 
 TIMES = Times(0.2, 0.05, 0.02)
 LOOK_EVERY_S = 1.0
-LONGEST_S = 900.0
+MAX_DURATION_S = 900.0
 IN_FLIGHT = "SELECT count(*) FROM trajectories t JOIN groups g ON g.task = t.task AND g.number = t.group WHERE g.state = 'open'"
 
 
@@ -56,7 +56,7 @@ async def _worked_off(running: Services, work: Work) -> dict[str, Any]:
             while await _count(connection, "SELECT count(*) FROM tasks WHERE state = 'running'") < work.tasks:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_EVERY_S)
             memory.append(running.memory_bytes())
-            async with at_work(bus, TIMES, work.places, Trace()), asyncio.timeout(LONGEST_S):
+            async with at_work(bus, TIMES, work.places, Trace()), asyncio.timeout(MAX_DURATION_S):
                 finished = asyncio.ensure_future(all_finished(bus, set(names)))
                 while not finished.done():
                     memory.append(running.memory_bytes())

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 from common.errors import Reject
 from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, TaskSpec
 
-LONGEST_SENTENCE = 4000
+MAX_SENTENCE_CHARS = 4000
 """Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
 UNSUPPORTED = "unsupported by the sandbox"
 """Beginning of the failure of an attempt that this deployment cannot grade; the scheduler counts them apart."""
@@ -28,8 +28,8 @@ Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0
 
 
 def shortened(text: str) -> str:
-    """Without what is beyond LONGEST_SENTENCE."""
-    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
+    """Without what is beyond MAX_SENTENCE_CHARS."""
+    return text if len(text) <= MAX_SENTENCE_CHARS else text[: MAX_SENTENCE_CHARS - 1] + "…"
 
 
 class Value(BaseModel):

@@ -22,13 +22,13 @@ Weight = Annotated[float, Field(allow_inf_nan=False)]
 LARGEST_WEIGHT = 1e6
 LARGEST_DECAY = 10.0
 """More throws the parameters out of range within a step or two."""
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Of a task as JSON: parts of it travel with every message that is about it."""
-MOST_ATTEMPTS = 131_072
+MAX_ATTEMPTS = 131_072
 """In one step: each is named in one message to the trainer."""
-MOST_GROUPS = 250_000_000
+MAX_GROUPS = 250_000_000
 """Of a task's training, and of its evaluations: their numbers tell them apart."""
-MOST_COMPLAINTS = 20
+MAX_ERRORS = 20
 """That are told at once."""
 LARGEST_INTEGER = 2**63 - 1
 """That every message can carry."""
@@ -382,14 +382,14 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
     """
     if complaints := [*_not_storable(raw)]:
         raise Reject("; ".join(complaints))
-    if (size := len(json.dumps(raw))) > MOST_BYTES:
-        raise Reject(f"task: it has {size} bytes as JSON, {MOST_BYTES} at most are taken; data belongs into files of the environment")
+    if (size := len(json.dumps(raw))) > MAX_BYTES:
+        raise Reject(f"task: it has {size} bytes as JSON, {MAX_BYTES} at most are taken; data belongs into files of the environment")
     try:
         spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
         found = error.errors()
-        more = [f"and {len(found) - MOST_COMPLAINTS} more"] if len(found) > MOST_COMPLAINTS else []
-        raise Reject("; ".join([*(_complaint(detail) for detail in found[:MOST_COMPLAINTS]), *more])) from None
+        more = [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
+        raise Reject("; ".join([*(_complaint(detail) for detail in found[:MAX_ERRORS]), *more])) from None
     if complaints := [*_too_much(spec)]:
         raise Reject("; ".join(complaints))
     return spec
@@ -398,14 +398,14 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 def _too_much(spec: TaskSpec) -> Iterator[str]:
     """What is said at the door only: a task that was taken when there was no such bound can still be read."""
     algorithm = spec.algorithm
-    if (attempts := algorithm.group_size * algorithm.groups_per_step) > MOST_ATTEMPTS:
+    if (attempts := algorithm.group_size * algorithm.groups_per_step) > MAX_ATTEMPTS:
         of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
-        yield f"algorithm: {of} are {attempts} attempts; a step takes {MOST_ATTEMPTS} at most"
-    if (groups := spec.steps * algorithm.groups_per_step) > MOST_GROUPS:
-        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task has {MOST_GROUPS} at most"
+        yield f"algorithm: {of} are {attempts} attempts; a step takes {MAX_ATTEMPTS} at most"
+    if (groups := spec.steps * algorithm.groups_per_step) > MAX_GROUPS:
+        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task has {MAX_GROUPS} at most"
     every, prompts = spec.evaluation.every, spec.evaluation.prompts
-    if every and (groups := (spec.steps // every + 2) * prompts) > MOST_GROUPS:
-        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task has {MOST_GROUPS} at most"
+    if every and (groups := (spec.steps // every + 2) * prompts) > MAX_GROUPS:
+        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task has {MAX_GROUPS} at most"
     if (decay := spec.optimizer.weight_decay) > LARGEST_DECAY:
         yield f"optimizer.weight_decay: {decay:g} is more than {LARGEST_DECAY:g}; each update takes it times the learning rate off"
     for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):

@@ -31,7 +31,7 @@ LONG_CHARS = 8_000
 """Longer ones are encoded in a thread."""
 KEPT_REFUSALS = 512
 """Of long prompts, so that a group's other members do not have it encoded again only to hear the same."""
-MOST_CHARS_PER_BYTE = 2
+MAX_CHARS_PER_BYTE = 2
 """That Unicode normalization joins: three of two bytes at most, such as u, two dots and an accent."""
 DUMMY_REPLY = "a-reply-that-nobody-gave"
 CUT = "..."
@@ -213,7 +213,7 @@ def _most_chars(tokenizer: Any) -> int | None:
         return None
     if any(added.lstrip or added.rstrip for added in tokenizer.added_tokens_decoder.values()):
         return None
-    return MOST_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())
+    return MAX_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())
 
 
 def _digest(request: TurnRequest, limits: Limits) -> bytes:

@@ -28,7 +28,7 @@ SAMPLED_TOKENS = Counter("marlaas_rollout_sampled_tokens_total", "Tokens that th
 PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requests brought, cached ones included")
 SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, waiting ones included")
 
-LONGEST_MOMENT_S = 0.05
+MAX_COALESCING_S = 0.05
 MOMENT_SHARE = 0.25
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ def moment_s(sampling_s: float) -> float:
 
     A share of it, so that short turns stay short; and never so long that environments would feel it.
     """
-    return min(LONGEST_MOMENT_S, MOMENT_SHARE * sampling_s)
+    return min(MAX_COALESCING_S, MOMENT_SHARE * sampling_s)
 
 
 class Rollout:

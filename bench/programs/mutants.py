@@ -23,9 +23,9 @@ from bench.programs.corpus import Program
 
 ARGUMENTS = (0, 1, 2, 3, 7)
 MUTANTS = 5
-LONGEST_S = 1.0
+MAX_DURATION_S = 1.0
 """For a program with all arguments."""
-LONGEST_ALL_S = 60.0
+MAX_ALL_S = 60.0
 """For a program and all of its mutants."""
 OTHER_OPERATOR: dict[type[ast.AST], type[Any]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Div: ast.Mult,
@@ -80,7 +80,7 @@ def results(source: str) -> list[str] | Exception:
     """
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        with alarm(LONGEST_S), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with alarm(MAX_DURATION_S), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             exec(compile(source, "program", "exec"), module.__dict__)  # the programs of this folder
             found = [repr(module.solve(n)) for n in ARGUMENTS]
         for value in found:
@@ -172,8 +172,8 @@ def _in_a_process(work: Callable[[Program], Case], program: Program) -> Case:
     process.start()
     sending.close()
     try:
-        if not receiving.poll(LONGEST_ALL_S):
-            raise ValueError(f"{program.title}: its mutants take more than {LONGEST_ALL_S:.0f} s")
+        if not receiving.poll(MAX_ALL_S):
+            raise ValueError(f"{program.title}: its mutants take more than {MAX_ALL_S:.0f} s")
         found = receiving.recv()
     except EOFError:
         raise ValueError(f"{program.title}: its process ended") from None

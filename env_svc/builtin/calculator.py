@@ -15,7 +15,7 @@ from typing import TypedDict
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -30,9 +30,9 @@ class Calculator(Environment[State]):
     components = ("well_formed",)
 
     def __init__(self, min_digits: int = 2, max_digits: int = 3, signs: str = "+-*") -> None:
-        if not 1 <= min_digits <= max_digits <= MOST_DIGITS:
+        if not 1 <= min_digits <= max_digits <= MAX_DIGITS:
             raise WrongOptions(
-                f"min_digits is {min_digits} and max_digits {max_digits}: expected 1 <= min_digits <= max_digits <= {MOST_DIGITS}"
+                f"min_digits is {min_digits} and max_digits {max_digits}: expected 1 <= min_digits <= max_digits <= {MAX_DIGITS}"
             )
         if not signs or set(signs) - set(OPERATIONS):
             raise WrongOptions(f"signs is '{signs}', expected some of {''.join(OPERATIONS)}")

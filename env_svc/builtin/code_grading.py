@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 RAISED = "!"
 """Instead of a call's number: it raised."""
-LONGEST_VALUE = 20_000
+MAX_VALUE_CHARS = 20_000
 """Characters of what one call returned, as text."""
 
 
@@ -84,7 +84,7 @@ def returned(output: str, mark: str) -> dict[int, str]:
 def raised(output: str, mark: str) -> list[str]:
     """What calls raised instead of returning, as `Class: text`; only their first lines."""
     lead = f"{mark} {RAISED} "
-    return [line.removeprefix(lead)[:LONGEST_VALUE] for line in output.splitlines() if line.startswith(lead)]
+    return [line.removeprefix(lead)[:MAX_VALUE_CHARS] for line in output.splitlines() if line.startswith(lead)]
 
 
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str]) -> str:
@@ -105,7 +105,7 @@ def _calls(tests: Sequence[UnitTest]) -> list[str]:
 
 
 def _is_literal(text: str) -> bool:
-    if len(text) > LONGEST_VALUE:
+    if len(text) > MAX_VALUE_CHARS:
         return False
     try:
         ast.literal_eval(text)

@@ -23,8 +23,8 @@ from env_svc.options import Option, checked
 
 ROWS = 2_000
 """Items of one data set object. A few data sets make all their items at once: 0.7 s for the slowest."""
-MOST_DATASETS = 16
-MOST_ENTRIES = 1_024
+MAX_DATASETS = 16
+MAX_ENTRIES = 1_024
 """Kept per process: making an item takes from microseconds to seconds, and every member of a group needs it."""
 MAX_ANSWER_CHARS = 16 * 1024
 """Maximum length of an answer that a scorer reads, beside twice that of the right one: some take longer than linear."""
@@ -136,12 +136,12 @@ def answer_in(text: str) -> str:
 
 @cache
 def _datasets() -> LRUCache[tuple[str, str, int, int], Any]:
-    return LRUCache(MOST_DATASETS)
+    return LRUCache(MAX_DATASETS)
 
 
 @cache
 def _entries() -> LRUCache[tuple[str, str, int, int], Entry]:
-    return LRUCache(MOST_ENTRIES)
+    return LRUCache(MAX_ENTRIES)
 
 
 def _block_seed(seed: int, block: int) -> int:

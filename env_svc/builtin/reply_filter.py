@@ -24,7 +24,7 @@ FUNCTIONS = frozenset(
     | {prefix + name + suffix for prefix in ("", "a") for name in ("sin", "cos", "tan", "cot", "sec", "csc") for suffix in ("", "h")}
 )
 CONSTANTS = frozenset({"C", "E", "I", "pi"})
-LONGEST_VARIABLE = 2
+MAX_VARIABLE_CHARS = 2
 LARGEST_EXPONENT = 100
 DEEPEST_POWER = 2
 """Powers of powers: enough for mathematics, too few to fill the memory with digits."""
@@ -66,7 +66,7 @@ def _is_term(node: ast.expr, powers: int) -> bool:
         case ast.Constant(value=value):
             return type(value) in (int, float)
         case ast.Name(id=name):
-            return name in CONSTANTS or len(name) <= LONGEST_VARIABLE
+            return name in CONSTANTS or len(name) <= MAX_VARIABLE_CHARS
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _is_term(operand, powers)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):

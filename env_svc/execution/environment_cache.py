@@ -8,14 +8,14 @@ from pydantic import JsonValue
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.registry import AnyEnvironment, build
 
-MOST_BUILT = 256
+MAX_BUILT = 256
 
 
 class EnvironmentCache:
     """The environments that were used most recently."""
 
     def __init__(self) -> None:
-        self._environments: LRUCache[tuple[str, str], AnyEnvironment] = LRUCache(MOST_BUILT)
+        self._environments: LRUCache[tuple[str, str], AnyEnvironment] = LRUCache(MAX_BUILT)
 
     def get(self, name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
         """The environment, built unless it was before. Raises: UnknownEnvironment, WrongOptions."""

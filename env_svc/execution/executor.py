@@ -25,8 +25,8 @@ from env_svc.tools.tool import Tool
 
 Ready = list[tuple[int, Outcome]]
 """(position among the calls, outcome), of calls that were ready at the same moment."""
-MOST_FOUND = 1024
-MOST_BUILT = 256
+MAX_CLASSES = 1024
+MAX_BUILT = 256
 BUILDERS = 16
 """Environments built at once. Threads of their own: a constructor that hangs keeps none from what else leaves the event loop."""
 NO_LIMITS = spec.Limits()
@@ -39,9 +39,9 @@ class EnvironmentExecutor:
         self._workers = workers
         self._hosts = hosts
         self._call_timeout_s = call_timeout_s
-        self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MOST_BUILT)
+        self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
         self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
-        self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MOST_FOUND)
+        self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
     async def tools_of(self, environment: spec.Environment, longest_s: float) -> Sequence[str | Tool]:
         """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""

@@ -17,7 +17,7 @@ from env_svc.contract import WrongOptions
 from env_svc.hosted import wire
 from env_svc.registry import AnyEnvironment, construct, find
 
-MOST_BUILT = 256
+MAX_BUILT = 256
 
 
 class Host:
@@ -26,7 +26,7 @@ class Host:
     def __init__(self, found: type[AnyEnvironment], output: int) -> None:
         self._found = found
         self._output = output
-        self._built: LRUCache[str, AnyEnvironment] = LRUCache(MOST_BUILT)
+        self._built: LRUCache[str, AnyEnvironment] = LRUCache(MAX_BUILT)
         self._runners: dict[int, asyncio.Task[None]] = {}
 
     def take(self, frame: wire.Frame) -> None:

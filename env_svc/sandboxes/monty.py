@@ -14,7 +14,7 @@ import pydantic_monty as monty
 
 from common.errors import Fatal
 from env_svc.sandboxes import monty_lacks
-from env_svc.sandboxes.output import LONGEST_ERROR, Printed, PrintedTooMuch
+from env_svc.sandboxes.output import MAX_ERROR_CHARS, Printed, PrintedTooMuch
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
 
 GRACE_S = 1.0
@@ -61,7 +61,7 @@ class MontySandbox(Sandbox):
         except monty.MontyCrashedError as error:
             return Ran(printed.output, "it took too long", "time") if error.timed_out else Ran(printed.output, "it crashed", "memory")
         except monty.MontySyntaxError as error:
-            return Ran("", error.display("type-msg")[:LONGEST_ERROR])
+            return Ran("", error.display("type-msg")[:MAX_ERROR_CHARS])
         except monty.MontyRuntimeError as error:
             return _ended(error, printed)
         except (OSError, monty.MontyError, RuntimeError) as error:
@@ -117,4 +117,4 @@ def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
         stopped = "time"
     elif text.startswith("MemoryError") and ("limit exceeded" in text or "exceeded its memory limit" in text):  # by a value, by all
         stopped = "memory"
-    return Ran(printed.output, error.display("traceback")[-LONGEST_ERROR:], stopped)
+    return Ran(printed.output, error.display("traceback")[-MAX_ERROR_CHARS:], stopped)

@@ -1,6 +1,6 @@
 """What code prints while it runs, up to a limit. Pure."""
 
-LONGEST_ERROR = 2_000
+MAX_ERROR_CHARS = 2_000
 """Characters kept of what a run says about its end: the last ones, where a traceback has its point."""
 
 
@@ -31,4 +31,4 @@ class Printed:
 
     @property
     def error(self) -> str:
-        return self._error.decode(errors="replace")[-LONGEST_ERROR:]
+        return self._error.decode(errors="replace")[-MAX_ERROR_CHARS:]

@@ -32,7 +32,7 @@ MAX_PARSED_CHARS = 256 * 1024
 """Maximum length of the end of a reply in which calls are found."""
 MAX_CALLS = 256
 """Maximum number of calls that are read of one reply; a task allows fewer."""
-LONGEST_QUOTE = 40
+MAX_QUOTE_CHARS = 40
 """Characters of what the policy wrote that a complaint repeats."""
 
 
@@ -151,4 +151,4 @@ def _value(text: str, schema: Schema) -> JsonValue:
 
 def _quoted(text: str) -> str:
     flat = " ".join(text.split())
-    return repr(flat if len(flat) <= LONGEST_QUOTE else flat[: LONGEST_QUOTE - 3] + "...")
+    return repr(flat if len(flat) <= MAX_QUOTE_CHARS else flat[: MAX_QUOTE_CHARS - 3] + "...")

@@ -6,7 +6,7 @@ from env_svc.sandboxes.current import current
 from env_svc.sandboxes.sandbox import MIB, Bounds, Ran
 from env_svc.tools.tool import Arguments, CallError, Tool, WrongOptions
 
-LONGEST_TIME_S = 60.0
+MAX_TIME_S = 60.0
 LARGEST_MEMORY_MIB = 2048
 SHOWN_LINES = 6
 """Of a traceback."""
@@ -25,8 +25,8 @@ class Python(Tool):
     }
 
     def __init__(self, time_s: float = 5.0, memory_mib: int = 256) -> None:
-        if not 0 < time_s <= LONGEST_TIME_S:
-            raise WrongOptions(f"time_s is {time_s:g}, expected more than 0 and at most {LONGEST_TIME_S:g}")
+        if not 0 < time_s <= MAX_TIME_S:
+            raise WrongOptions(f"time_s is {time_s:g}, expected more than 0 and at most {MAX_TIME_S:g}")
         if not 16 <= memory_mib <= LARGEST_MEMORY_MIB:
             raise WrongOptions(f"memory_mib is {memory_mib}, expected 16 to {LARGEST_MEMORY_MIB}")
         self._bounds = Bounds(time_s=time_s, memory_bytes=memory_mib * MIB)

@@ -14,7 +14,7 @@ import bm25s
 from env_svc.datasets import rows_of_file
 from env_svc.tools.tool import Arguments, CallError, Tool, WrongOptions
 
-MOST_RESULTS = 20
+MAX_RESULTS = 20
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Search(Tool):
     }
 
     def __init__(self, corpus: str = "valley.jsonl", results: int = 3) -> None:
-        if not 1 <= results <= MOST_RESULTS:
-            raise WrongOptions(f"results is {results}, expected 1 to {MOST_RESULTS}")
+        if not 1 <= results <= MAX_RESULTS:
+            raise WrongOptions(f"results is {results}, expected 1 to {MAX_RESULTS}")
         self._index = index_of(corpus)
         self._results = results
         self.description = f"Search {len(self._index.titles)} documents by keywords and see the {results} that fit best."

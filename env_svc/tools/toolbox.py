@@ -21,7 +21,7 @@ from env_svc.tools import registry
 from env_svc.tools.call_parser import Schema
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
-MOST_BUILT = 256
+MAX_BUILT = 256
 BUILDERS = 16
 """Tools whose constructors run at once, in threads of their own."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
@@ -59,7 +59,7 @@ class Toolbox:
     """Builds tools once and keeps those that were used most recently. Who waits for one does not wait for another."""
 
     def __init__(self) -> None:
-        self._built: SingleFlightCache[tuple[str, str], _Built] = SingleFlightCache(MOST_BUILT, let_go=self._close_later)
+        self._built: SingleFlightCache[tuple[str, str], _Built] = SingleFlightCache(MAX_BUILT, let_go=self._close_later)
         self._builders = ThreadPoolExecutor(BUILDERS, "build-tool")
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -23,7 +23,7 @@ from marlaas.stack import os_processes
 from marlaas.stack.servers import HOST, Command, free_port
 from marlaas.stack.state_files import Component, Condition, log_path
 
-LONGEST_EXCEPTION = 300
+MAX_EXCEPTION_CHARS = 300
 """Characters of what is said of one."""
 QUICK_DEATH_S = 15.0
 """A process that was ready for longer than this has proven itself: its deaths are counted anew."""
@@ -31,7 +31,7 @@ FAILING_AFTER = 5
 FAILING_AFTER_AT_START = 2
 """Deaths in a row of a process that was never ready yet: more tries rarely help, and somebody waits."""
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 PROBE_EVERY_S = 0.1
 HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
@@ -179,7 +179,7 @@ class SupervisedProcess:
         proven = component.condition == "ready" and time.monotonic() - self._ready_since > QUICK_DEATH_S
         self._deaths = 1 if proven else self._deaths + 1
         failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._deaths - 1, 10))
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._deaths - 1, 10))
         log.error("component_died", component=self.job.name, outcome=outcome, deaths=self._deaths, next_start_s=pause_s)
         component.restarts += 1
         self._set("failing" if failing else "restarting", detail=outcome)
@@ -224,7 +224,7 @@ def last_words(path: Path, start: int = 0) -> str:
 
 def raised(exception: Sequence[Mapping[str, Any]]) -> str:
     """An exception as structlog writes it, without its frames: what was raised, then what caused that."""
-    return ", because of ".join(f"{one['exc_type']}: {one['exc_value']}"[:LONGEST_EXCEPTION] for one in exception)
+    return ", because of ".join(f"{one['exc_type']}: {one['exc_value']}"[:MAX_EXCEPTION_CHARS] for one in exception)
 
 
 def tail(path: Path, lines: int, start: int = 0) -> list[str]:

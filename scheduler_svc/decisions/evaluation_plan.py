@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
-from common.spec import MOST_GROUPS, Evaluation, TaskSpec
+from common.spec import MAX_GROUPS, Evaluation, TaskSpec
 
 FIRST_GROUP = 1_000_000_000
-AGAIN = MOST_GROUPS
+AGAIN = MAX_GROUPS
 """Added to a group's number each time that it is planned again: messages about it under its old number are of no use any more."""
-MOST_TIMES_AGAIN = 3
+MAX_RETRIES = 3
 FIRST_ROW = 2**31
 """Training counts rows from 0 and does not come this far."""
 
@@ -52,7 +52,7 @@ def is_group(number: int) -> bool:
 
 
 def may_be_planned_again(number: int) -> bool:
-    return (number - FIRST_GROUP) // AGAIN < MOST_TIMES_AGAIN
+    return (number - FIRST_GROUP) // AGAIN < MAX_RETRIES
 
 
 def is_due(spec: TaskSpec, version: int) -> bool:

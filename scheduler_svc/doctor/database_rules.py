@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.doctor.violation import Finding
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Of each rule; more of the same says no more."""
 ENDED = "('finished', 'cancelled', 'failed', 'rejected')"
 
@@ -155,6 +155,6 @@ async def examine_record(connection: AsyncConnection) -> list[Finding]:
     """What breaks the rules above, as the transaction of `connection` sees it."""
     found: list[Finding] = []
     for rule, query in RULES.items():
-        rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MOST_ROWS}"))).mappings()
+        rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MAX_ROWS}"))).mappings()
         found += [Finding(rule, " ".join(f"{name}={value}" for name, value in row.items())) for row in rows]
     return found

@@ -23,7 +23,7 @@ from scheduler_svc.store.queries import deleted, outbox, storage, tasks
 
 PATIENCE_S = 900.0
 """For the transaction that deletes a task: it takes about a second for every 100,000 trajectories."""
-MOST_NAMED = 1000
+MAX_NAMED_TASKS = 1000
 """Tasks that an answer to `prune` names."""
 
 log = structlog.get_logger()
@@ -77,7 +77,7 @@ def _answer(wish: PruneTasks, ended: Sequence[str], freed: int, surplus: Sequenc
     return {
         "request": wish.request,
         "dry_run": wish.dry_run,
-        "tasks": list(ended[:MOST_NAMED]),
+        "tasks": list(ended[:MAX_NAMED_TASKS]),
         "task_count": len(ended),
         "task_bytes": freed,
         "blobs": len(others),

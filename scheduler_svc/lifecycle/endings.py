@@ -17,14 +17,14 @@ from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Charge, Task
 from scheduler_svc.store.states import LIVE, TaskState, VoidReason
 
-LEAST_FAILURES_TO_FAIL = 8
+MIN_FAILURES_TO_FAIL = 8
 MAX_UNSUPPORTED_SHARE = 0.5
 """Share of a task's latest groups that may hold an attempt which the deployment cannot grade: beyond it most sampling is for nothing."""
 
 
 def failures_to_fail(task: Task) -> int:
     """Groups that may fail in a row, none succeeding between them, before the task is failed."""
-    return max(LEAST_FAILURES_TO_FAIL, task.spec.algorithm.groups_per_step)
+    return max(MIN_FAILURES_TO_FAIL, task.spec.algorithm.groups_per_step)
 
 
 async def end_task(
@@ -90,10 +90,10 @@ def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
     """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
-    if found.unsupported >= LEAST_FAILURES_TO_FAIL and found.unsupported > MAX_UNSUPPORTED_SHARE * found.ended:
+    if found.unsupported >= MIN_FAILURES_TO_FAIL and found.unsupported > MAX_UNSUPPORTED_SHARE * found.ended:
         return f"{found.unsupported} of the latest {found.ended} groups had attempts that cannot be graded here"
     limit = task.spec.limits.max_failed_share
-    if found.failed >= LEAST_FAILURES_TO_FAIL and found.share > limit:
+    if found.failed >= MIN_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
     return None
 

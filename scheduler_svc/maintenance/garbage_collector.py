@@ -38,7 +38,7 @@ SPACING_S = 0.5
 """Between looks at what steps have made old: one look serves all that were taken meanwhile, and no step waits for it."""
 POSTPONED_S = 2.0
 """After an error, until what deleted tasks left in NATS is looked at again."""
-MOST_NOTED = 1000
+MAX_PENDING_STEPS = 1000
 """Steps that may wait for such a look while NATS is slow to delete; what older ones left is the sweep's."""
 
 log = structlog.get_logger()
@@ -68,7 +68,7 @@ class GarbageCollector:
         self._bus = bus
         self._blobs = Blobs(bus)
         self._sweep_s = sweep_s
-        self._advanced: deque[Task] = deque(maxlen=MOST_NOTED)
+        self._advanced: deque[Task] = deque(maxlen=MAX_PENDING_STEPS)
         self._woken = asyncio.Event()
         self._deleted = asyncio.Event()
         self._deleted.set()

@@ -17,7 +17,7 @@ from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.outbox import OutboxRow
 
-MOST_AT_ONCE = 256
+RELAY_BATCH_SIZE = 256
 IDLE_S = 1.0
 
 log = structlog.get_logger()
@@ -57,7 +57,7 @@ class Relay:
                     while True:
                         notice_cancellation()
                         self._woken.clear()
-                        if await self._relay_some(connection, marker) < MOST_AT_ONCE:
+                        if await self._relay_some(connection, marker) < RELAY_BATCH_SIZE:
                             await self._wait()
             except (Retry, OSError) as error:
                 log.warning("relay_interrupted", error=str(error))
@@ -68,9 +68,9 @@ class Relay:
             return (await outbox.relayed(connection)).deployment
 
     async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> int:
-        """The oldest rows, MOST_AT_ONCE at most; returns how many."""
+        """The oldest rows, RELAY_BATCH_SIZE at most; returns how many."""
         async with self._database.patience(), connection.begin():
-            parcels = await outbox.oldest_parcels(connection, MOST_AT_ONCE)
+            parcels = await outbox.oldest_parcels(connection, RELAY_BATCH_SIZE)
         if not parcels:
             return 0
         # Publishing keeps the order of these calls: they go down one connection. Only one that is tried again falls behind.

@@ -25,7 +25,7 @@ from scheduler_svc.store.queries.outbox import Relayed
 
 KEY = "outbox"
 SECOND_LOOK_S = 1.0
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 CORRECT = "restore both from backups of one moment, or go on with what is there: python -m scheduler_svc.accept"
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ async def wait_until_one(database: Database, bus: Bus, *, second_look_s: float =
                 return
             log.error("stores_disagree", attempt=attempt + 1, reason=found, correct=CORRECT)
         attempt += 1
-        await asyncio.sleep(min(LONGEST_PAUSE_S, 0.5 * 2 ** min(attempt, 10)))
+        await asyncio.sleep(min(MAX_PAUSE_S, 0.5 * 2 ** min(attempt, 10)))
 
 
 class Marker:

@@ -20,7 +20,7 @@ RELAY_LOCK = 7_301
 ADMISSION_LOCK = 7_302
 """Advisory lock of the transaction that admits, so that capacity is counted once."""
 
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 PATIENCE_S = 20.0
 """For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
 CANCEL_S = 3.0
@@ -61,7 +61,7 @@ class Database:
                     log.error("postgres_refuses", url=shown, attempt=attempt, error=reason, correct="MARLAAS_SCHEDULER_DATABASE_URL")
                 else:
                     log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
-            await asyncio.sleep(min(LONGEST_PAUSE_S, 0.2 * 2 ** min(attempt, 10)))
+            await asyncio.sleep(min(MAX_PAUSE_S, 0.2 * 2 ** min(attempt, 10)))
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -10,8 +10,8 @@ from common.bus import Bus, Delivery
 from common.streams import KIND_HEADER, Stream
 from tests.chaos.target import Target
 
-MOST_OF_A_STREAM = 20
-SHORTEST_DELAY_S, LONGEST_DELAY_S = 0.5, 5.0
+MAX_MESSAGES = 20
+SHORTEST_DELAY_S, MAX_DELAY_S = 0.5, 5.0
 QUEUES = (streams.PROMPTS, streams.TURNS, streams.BATCHES)
 """Work queues: a message that is taken out and put in again later is late. From SCORED none is taken: the record names its sequence."""
 KINDS: dict[str, Callable[[str], str]] = {
@@ -53,7 +53,7 @@ async def delay(target: Target) -> None:
                 with suppress(APIError):  # somebody was faster, and it is gone
                     await bus.blobs_context().delete_msg(stream.name, stored.sequence)
                     taken.append(stored)
-        await target.pass_time(SHORTEST_DELAY_S, LONGEST_DELAY_S)
+        await target.pass_time(SHORTEST_DELAY_S, MAX_DELAY_S)
         target.random.shuffle(taken)
         for stored in taken:
             await _publish(target, bus, stored, stored.body)
@@ -71,7 +71,7 @@ async def garbage(target: Target, tasks: list[str]) -> None:
 async def _some(target: Target, bus: Bus, stream: Stream) -> list[Delivery]:
     """The last message of some subjects, in an order that the seed decides."""
     subjects = sorted(await bus.subjects(stream))
-    chosen = target.random.sample(subjects, min(len(subjects), MOST_OF_A_STREAM))
+    chosen = target.random.sample(subjects, min(len(subjects), MAX_MESSAGES))
     found = [await bus.last(stream, subject) for subject in chosen]
     return [stored for stored in found if stored is not None]
 

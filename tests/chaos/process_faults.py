@@ -9,11 +9,11 @@ import psutil
 
 from tests.chaos.target import Target
 
-SHORTEST_STOP_S, LONGEST_STOP_S = 2.0, 12.0
+SHORTEST_STOP_S, MAX_STOP_S = 2.0, 12.0
 """Around the bus's time-outs: 5 s for an answer of NATS, and as long for messages to go to another replica."""
-LONGEST_WAY_TO_A_POINT_S = 40.0
+MAX_WAY_TO_A_POINT_S = 40.0
 JUMP_S = 3600
-SHORTEST_JUMP_S, LONGEST_JUMP_S = 2.0, 6.0
+SHORTEST_JUMP_S, MAX_JUMP_S = 2.0, 6.0
 
 
 async def kill(target: Target, name: str) -> None:
@@ -29,7 +29,7 @@ async def stop_for_a_while(target: Target, name: str) -> None:
         for process in tree:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
-        await target.pass_time(SHORTEST_STOP_S, LONGEST_STOP_S)
+        await target.pass_time(SHORTEST_STOP_S, MAX_STOP_S)
     finally:
         for process in tree:
             with suppress(psutil.NoSuchProcess):
@@ -44,7 +44,7 @@ async def crash(target: Target, service: str, point: str) -> None:
     armed.write_text(f"{point}:{target.random.randint(1, 3)}")
     await kill(target, service)
     with suppress(TimeoutError):
-        async with asyncio.timeout(LONGEST_WAY_TO_A_POINT_S):
+        async with asyncio.timeout(MAX_WAY_TO_A_POINT_S):
             while target.restarts(service) < before + 2:
                 await asyncio.sleep(0.1)
             target.points_reached.append(f"{service} {point}")
@@ -55,6 +55,6 @@ async def jump(target: Target, name: str, ahead_s: int) -> None:
     assert target.clocks is not None
     try:
         target.clocks.jump(name, ahead_s)
-        await target.pass_time(SHORTEST_JUMP_S, LONGEST_JUMP_S)
+        await target.pass_time(SHORTEST_JUMP_S, MAX_JUMP_S)
     finally:
         target.clocks.jump(name, 0)

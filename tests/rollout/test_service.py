@@ -249,7 +249,7 @@ async def test_members_of_another_moment_are_not_waited_for(
 
 def test_moment_is_a_share_of_the_sampling_and_never_long() -> None:
     assert service.moment_s(0.1) == pytest.approx(0.025)
-    assert service.moment_s(60.0) == service.LONGEST_MOMENT_S
+    assert service.moment_s(60.0) == service.MAX_COALESCING_S
 
 
 async def test_finished_member_makes_room_while_it_waits_for_others(

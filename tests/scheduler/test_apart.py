@@ -8,11 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
-from common.messages import LONGEST_SENTENCE, ControlTask, ResendLetter, SubmitTask
+from common.messages import MAX_SENTENCE_CHARS, ControlTask, ResendLetter, SubmitTask
 from scheduler_svc.decisions.scheduling_policy import Policy
 from scheduler_svc.handlers import settlement
 from scheduler_svc.handlers.jobs import Offer, take_job
-from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
+from scheduler_svc.lifecycle.endings import MIN_FAILURES_TO_FAIL
 from scheduler_svc.store.queries import evaluations, groups, outbox
 from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.states import VoidReason
@@ -43,7 +43,7 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
 
         await eventually(swept)
         [(reason,)] = await world.rows("SELECT reason FROM tasks")
-        assert len(reason) == LONGEST_SENTENCE
+        assert len(reason) == MAX_SENTENCE_CHARS
 
 
 async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing(bus: Bus, database_url: str) -> None:
@@ -116,9 +116,9 @@ async def test_any_number_of_groups_can_be_ended(bus: Bus, database_url: str) ->
 async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, database_url: str) -> None:
     """However many are settled at once."""
     stages = Stages(withheld=lambda group, member: True)
-    size = 2 * LEAST_FAILURES_TO_FAIL
+    size = 2 * MIN_FAILURES_TO_FAIL
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(algorithm={"group_size": 2, "groups_per_step": LEAST_FAILURES_TO_FAIL, "max_staleness": 1}))
+        await world.submit("a", spec(algorithm={"group_size": 2, "groups_per_step": MIN_FAILURES_TO_FAIL, "max_staleness": 1}))
         await eventually(lambda: len(stages.opened) == size)
         deliveries: list[Delivery] = []
         for group in sorted(stages.opened, key=lambda group: group.group):
@@ -127,7 +127,7 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
                 deliveries.append(Delivery(out.subject, out.headers, b"", len(deliveries) + 1, 1))
         async with world.database.transaction() as connection:
             await settlement.trajectories_scored(connection, deliveries, Policy.ASYNCHRONOUS)
-        assert await world.rows("SELECT state, failures_in_a_row, voided FROM tasks") == [("running", 0, LEAST_FAILURES_TO_FAIL)]
+        assert await world.rows("SELECT state, failures_in_a_row, voided FROM tasks") == [("running", 0, MIN_FAILURES_TO_FAIL)]
 
 
 async def test_who_comes_back_from_a_pause_has_no_credit(bus: Bus, database_url: str) -> None:

@@ -9,7 +9,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
-from scheduler_svc.lifecycle.endings import LEAST_FAILURES_TO_FAIL
+from scheduler_svc.lifecycle.endings import MIN_FAILURES_TO_FAIL
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
@@ -140,7 +140,7 @@ async def test_environment_that_always_fails_fails_its_task_alone(bus: Bus, data
         assert "the last: no such file" in str((await world.event("bad", "failed"))["reason"])
         await world.event("good", "finished", tenant="other")
         [row] = await world.rows("SELECT count(*) FROM groups WHERE task = 'bad' AND void_reason = 'failed'")
-        assert LEAST_FAILURES_TO_FAIL <= row[0] <= LEAST_FAILURES_TO_FAIL + 4
+        assert MIN_FAILURES_TO_FAIL <= row[0] <= MIN_FAILURES_TO_FAIL + 4
 
 
 async def test_share_of_failed_groups_is_told_and_ends_the_task_past_its_limit(bus: Bus, database_url: str) -> None:

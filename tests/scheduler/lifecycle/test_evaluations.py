@@ -14,7 +14,7 @@ from scheduler_svc.decisions.evaluation_plan import (
     AGAIN,
     FIRST_GROUP,
     FIRST_ROW,
-    MOST_TIMES_AGAIN,
+    MAX_RETRIES,
     Attempt,
     first_group,
     is_due,
@@ -249,7 +249,7 @@ async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_u
         await world.event("a", "finished")
         assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
         asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
-        assert asked == [FIRST_GROUP + times * AGAIN for times in range(MOST_TIMES_AGAIN + 1)]
+        assert asked == [FIRST_GROUP + times * AGAIN for times in range(MAX_RETRIES + 1)]
         await clean(world)
 
 

@@ -22,7 +22,7 @@ from tests.conftest import copied_database
 from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
-MOST_ROWS = 4 * TASKS
+MAX_ROWS = 4 * TASKS
 """Of a table."""
 PAST_AND_PRESENT = f"""
 UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {2 * PAST + 2}, voided = {PAST};
@@ -123,6 +123,6 @@ async def test_past_is_not_read_by_plans_for_all_parameters(
             read = await rows_read(connection) - before
         if ask in (status, step_batched_and_trained):  # a task's status looks at so many of its groups, however many there are
             read["groups"] -= LATEST_GROUPS
-        assert all(rows <= MOST_ROWS for rows in read.values()), read
+        assert all(rows <= MAX_ROWS for rows in read.values()), read
     finally:
         await database.close()
