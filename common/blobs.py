@@ -25,7 +25,7 @@ from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, No
 from nats.js.object_store import ObjectStore
 
 from common.bus import Bus
-from common.errors import Away, Reject
+from common.errors import Reject, Unavailable
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
@@ -85,12 +85,12 @@ class Blobs:
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
         """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
 
-        Raises: Away when the store is away or full, or this machine's disk does not give the folder.
+        Raises: Unavailable when the store does not answer or is full, or this machine's disk does not give the folder.
         """
         try:
             packed = await asyncio.to_thread(_packed, folder)
         except OSError as error:
-            raise Away(f"could not read {folder}: {error}") from None
+            raise Unavailable(f"could not read {folder}: {error}") from None
         ref = _ref(prefix, packed)
         try:
             store = await self._store()
@@ -102,14 +102,14 @@ class Blobs:
             await store.put(ref.name, packed, meta=meta)
         except (TimeoutError, NatsError, OSError) as error:
             if isinstance(error, APIError) and error.err_code in FULL:
-                raise Away(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
-            raise Away(f"could not store blob {ref.name}: {error}") from None
+                raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
+            raise Unavailable(f"could not store blob {ref.name}: {error}") from None
         return ref
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
 
-        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Away when the store is, or this
+        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Unavailable when the store is, or this
         machine's disk does not take the folder.
         """
         if await asyncio.to_thread(into.is_dir):
@@ -121,11 +121,11 @@ class Blobs:
         except (ObjectNotFoundError, NotFoundError):
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not fetch blob {ref.name}: {error}") from None
+            raise Unavailable(f"could not fetch blob {ref.name}: {error}") from None
         try:
             await asyncio.to_thread(_unpack, ref, packed, into)
         except OSError as error:
-            raise Away(f"could not write blob {ref.name} to {into}: {error}") from None
+            raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
         return into
 
     async def _content(self, ref: BlobRef) -> bytes:
@@ -157,7 +157,7 @@ class Blobs:
         return found.data or b""
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens when it is gone already. Raises: Away when the store is.
+        """Remove a blob; nothing happens when it is gone already. Raises: Unavailable when the store does not answer.
 
         nats-py's own `delete` leaves a mark behind for every name, for ever, and a full store does not take one. The content goes
         first: what an interruption leaves is a name without content, which counts as absent and can be deleted again.
@@ -169,24 +169,24 @@ class Blobs:
                     await self._js.purge_stream(STREAM_NAME, subject=_chunk_subject(info))
                 await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not delete blob {name}: {error}") from None
+            raise Unavailable(f"could not delete blob {name}: {error}") from None
 
     async def forget_deleted(self) -> None:
-        """Remove the marks of blobs that were deleted by nats-py. Raises: Away when the store is."""
+        """Remove the marks of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
         try:
             with suppress(NotFoundError):
                 for info in await (await self._store()).list(ignore_deletes=False):
                     if info.deleted:
                         await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not list the blobs: {error}") from None
+            raise Unavailable(f"could not list the blobs: {error}") from None
 
     async def usage(self) -> StoreUsage:
-        """Raises: Away when the store is."""
+        """Raises: Unavailable when the store does not answer."""
         try:
             found = await self._js.stream_info(STREAM_NAME)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not look at the blob store: {error}") from None
+            raise Unavailable(f"could not look at the blob store: {error}") from None
         limit = found.config.max_bytes or 0
         return StoreUsage(found.state.bytes, limit if limit > 0 else None)
 
@@ -195,7 +195,7 @@ class Blobs:
         return [blob.name for blob in await self.listed()]
 
     async def listed(self) -> list[StoredBlob]:
-        """Every blob in the store, and whether all of it is there. Raises: Away when the store is away or full."""
+        """Every blob in the store, and whether all of it is there. Raises: Unavailable when the store does not answer or is full."""
         try:
             store = await self._store()
             infos = await store.list(ignore_deletes=True)
@@ -203,7 +203,7 @@ class Blobs:
         except NotFoundError:
             return []
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not list the blobs: {error}") from None
+            raise Unavailable(f"could not list the blobs: {error}") from None
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _store(self) -> ObjectStore:

@@ -38,7 +38,7 @@ from nats.js.kv import KeyValue
 
 from common import crashpoints, metrics
 from common.cancellation import notice_cancellation
-from common.errors import Away, Fatal, MarlaasError, Reject, Retry
+from common.errors import Fatal, MarlaasError, Reject, Retry, Unavailable
 from common.heartbeats import Heartbeats, beat
 from common.messages import DeadLetter, Message
 from common.streams import (
@@ -334,7 +334,7 @@ class Bus:
             await self._js.delete_stream(stream.name)
             await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not begin stream {stream.name} anew: {error}") from None
+            raise Unavailable(f"could not begin stream {stream.name} anew: {error}") from None
 
     async def _declare_bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
         try:
@@ -374,18 +374,18 @@ class Bus:
     async def patiently(self, action: Callable[[], Awaitable[T]]) -> T:
         """What `action` returns, tried until JetStream answers: it may be starting, or have more to do than it can answer in time.
 
-        Raises: Fatal when a declaration is refused; Away when this connection is closed.
+        Raises: Fatal when a declaration is refused; Unavailable when this connection is closed.
         """
         attempt = 0
         while True:
             try:
                 return await action()
-            except (TimeoutError, NatsError, OSError, Away) as error:
+            except (TimeoutError, NatsError, OSError, Unavailable) as error:
                 attempt += 1
                 if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
                     raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
                 if self._client.is_closed:
-                    raise Away("the connection to NATS is closed") from None
+                    raise Unavailable("the connection to NATS is closed") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(self._timings.backoff_s(attempt))
 
@@ -398,7 +398,7 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Away when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
+        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
         """
         body = out.message.encode()
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: _trace.get() or _new_trace(), **out.headers}
@@ -423,7 +423,7 @@ class Bus:
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
                 if time.monotonic() - started > self._timings.publish_patience_s:
-                    raise Away(f"NATS did not store {subject}: {error}") from None
+                    raise Unavailable(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(self._timings.backoff_s(attempt))
 
@@ -573,7 +573,7 @@ class Bus:
                         crashpoints.reached("before_publish")
                         await self.publish(out)
                 return
-            except Away as error:
+            except Unavailable as error:
                 waits += 1
                 log.warning("server_away", reason=str(error), waits=waits)
                 notice_cancellation()
@@ -629,7 +629,7 @@ class Bus:
                 await subscription.unsubscribe()
 
     async def read(self, stream: Stream, sequence: int) -> Delivery:
-        """One stored message, body included. Raises: LookupError when it was deleted; Away when NATS is."""
+        """One stored message, body included. Raises: LookupError when it was deleted; Unavailable when NATS does not answer."""
         try:
             try:
                 stored = await self._js.get_msg(stream.name, sequence, direct=True)
@@ -638,21 +638,21 @@ class Bus:
         except NotFoundError:
             raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not read message {sequence} of {stream.name}: {error}") from None
+            raise Unavailable(f"could not read message {sequence} of {stream.name}: {error}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
 
     async def last(self, stream: Stream, subject: str) -> Delivery | None:
-        """The newest stored message on exactly `subject`. Raises: Away when NATS is."""
+        """The newest stored message on exactly `subject`. Raises: Unavailable when NATS does not answer."""
         try:
             stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
         except NotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not read the last message on {subject}: {error}") from None
+            raise Unavailable(f"could not read the last message on {subject}: {error}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
 
     async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
-        """What a stream holds on `subject` at the moment, oldest first; nothing is acknowledged. Raises: Away when NATS is."""
+        """Messages stored on `subject`, oldest first; acknowledges nothing. Raises: Unavailable when NATS does not answer."""
         sequence = 1
         while True:
             try:
@@ -660,33 +660,33 @@ class Bus:
             except NotFoundError:
                 return
             except (TimeoutError, NatsError, OSError) as error:
-                raise Away(f"could not read {subject}: {error}") from None
+                raise Unavailable(f"could not read {subject}: {error}") from None
             assert found.seq is not None
             yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
             sequence = found.seq + 1
 
     async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
-        """How many messages a stream holds, by subject. Raises: Away when NATS is."""
+        """How many messages a stream holds, by subject. Raises: Unavailable when NATS does not answer."""
         try:
             return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not list the subjects of {stream.name}: {error}") from None
+            raise Unavailable(f"could not list the subjects of {stream.name}: {error}") from None
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
         """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
         try:
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not purge {subject}: {error}") from None
+            raise Unavailable(f"could not purge {subject}: {error}") from None
 
     async def acknowledged(self, consumer: Consumer) -> int:
-        """The sequence up to which every message has had its last answer from `consumer`; 0 before the first. Raises: Away when NATS is."""
+        """Last sequence that `consumer` acknowledged, with all before it; 0 at first. Raises: Unavailable when NATS does not answer."""
         try:
             floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
         except NotFoundError:
             return 0
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not look at consumer {consumer.name}: {error}") from None
+            raise Unavailable(f"could not look at consumer {consumer.name}: {error}") from None
         return floor.stream_seq if floor else 0
 
     async def backlog(self, stream: Stream) -> int:
@@ -701,7 +701,7 @@ class Bus:
         await store.put(key, value.model_dump_json().encode())
 
     async def get_value(self, bucket: str, key: str, model: type[M]) -> M | None:
-        """None when there is no such entry. Raises: Away when NATS is."""
+        """None when there is no such entry. Raises: Unavailable when NATS does not answer."""
         found = await self.find_value(bucket, key, model)
         return found.value if found else None
 
@@ -712,20 +712,20 @@ class Bus:
         except KeyNotFoundError:
             return None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not read {key} of {bucket}: {error}") from None
+            raise Unavailable(f"could not read {key} of {bucket}: {error}") from None
         return Revised(model.decode(entry.value or b""), entry.revision or 0)
 
     async def replace_value(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
         """Set an entry that still has `revision`, 0 where there must be none; returns its new one.
 
-        Raises: Retry when somebody else has set it; Away when NATS is, and then it may be set or not.
+        Raises: Retry when somebody else has set it; Unavailable when NATS is, and then it may be set or not.
         """
         try:
             return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
         except KeyWrongLastSequenceError:
             raise Retry(f"{key} of {bucket} was set by another process") from None
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not set {key} of {bucket}: {error}") from None
+            raise Unavailable(f"could not set {key} of {bucket}: {error}") from None
 
     async def all_values(self, bucket: str, model: type[M]) -> list[M]:
         """Every current entry."""
@@ -776,7 +776,7 @@ class Bus:
             await watcher.stop()
 
     async def _bucket(self, bucket: str) -> KeyValue:
-        """Looked up once. Raises: BucketNotFoundError; Away when NATS is."""
+        """Looked up once. Raises: BucketNotFoundError; Unavailable when NATS is."""
         if bucket in self._buckets:
             return self._buckets[bucket]
         try:
@@ -785,7 +785,7 @@ class Bus:
         except BucketNotFoundError:
             raise
         except (TimeoutError, NatsError, OSError) as error:
-            raise Away(f"could not open bucket {bucket}: {error}") from None
+            raise Unavailable(f"could not open bucket {bucket}: {error}") from None
 
 
 _Identity = tuple[int, datetime]

@@ -3,7 +3,7 @@
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
     ├── Retry       the world was not ready          → deliver again after `delay_s`
-    │   └── Away    a server or a disk is not there  → wait here until it is; no attempt is counted
+    │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
@@ -27,7 +27,7 @@ class Retry(MarlaasError):
         self.delay_s = delay_s
 
 
-class Away(Retry):
+class Unavailable(Retry):
     """NATS or PostgreSQL does not answer, or its disk is full, or this machine's is. No message is to blame, and none is lost."""
 
 

@@ -23,7 +23,7 @@ import structlog
 from prometheus_client import Gauge, Histogram
 
 from common.blobs import Blobs
-from common.errors import Away, Reject
+from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
 from rollout_svc.engine import Engine, Tolerance
 
@@ -72,7 +72,7 @@ class Adapters:
     async def using(self, ref: AdapterRef | None) -> AsyncGenerator[str | None]:
         """The engine's name for `ref`, which stays loaded inside the block. None is the base model.
 
-        Raises: Reject when the blob is gone or damaged, or the engine and the trainer disagree about it; Away when the
+        Raises: Reject when the blob is gone or damaged, or the engine and the trainer disagree about it; Unavailable when the
         blob store is, or this replica's disk takes nothing.
         """
         if ref is None:
@@ -166,7 +166,7 @@ class Adapters:
             await self._blobs.fetch_folder(ref.blob, folder)
             await asyncio.to_thread(folder.stat)  # the last step, its renaming, may fail unheard
         except OSError as error:
-            raise Away(
+            raise Unavailable(
                 f"{ref.name} cannot be written to {self._folder}: {error.strerror or error}; make room there, or set MARLAAS_DATA_DIR"
             ) from None
         return folder

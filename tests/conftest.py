@@ -16,7 +16,7 @@ from hypothesis import settings
 from nats.errors import Error as NatsError
 
 from common.bus import Bus
-from common.errors import Away
+from common.errors import Unavailable
 from common.timings import Timings
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
@@ -160,7 +160,7 @@ async def eventually(condition: object, timeout_s: float = 240.0) -> None:
     assert callable(condition)
     async with asyncio.timeout(timeout_s):
         while True:
-            with suppress(Away, NatsError, TimeoutError):
+            with suppress(Unavailable, NatsError, TimeoutError):
                 result = condition()
                 if asyncio.iscoroutine(result):
                     result = await result

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from common.errors import Away, Fatal, Retry
+from common.errors import Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
 """After one of these every call fails, whatever task it is for, until the process is another."""
@@ -57,7 +57,7 @@ def computing(need: str = "") -> Generator[None]:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Generator[Path]:
-    """A folder that is deleted afterwards. Raises: Away, naming the folder, when the disk does not take what is written there,
+    """A folder that is deleted afterwards. Raises: Unavailable, naming the folder, when the disk does not take what is written there,
     or does not give it back."""
     place = "a folder for temporary files"
     try:
@@ -67,7 +67,7 @@ def scratch_folder(purpose: str) -> Generator[Path]:
     except (OSError, SafetensorError) as error:
         if isinstance(error, SafetensorError) and IO_ERROR not in str(error):
             raise
-        raise Away(f"the disk under {place} cannot be used: {_first_line(error)}") from None
+        raise Unavailable(f"the disk under {place} cannot be used: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from env_svc.calls import Job, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.hosted.config import Hosted
-from env_svc.hosted.process import DEFAULT, Away, HostProcess, HostTimings
+from env_svc.hosted.process import DEFAULT, HostProcess, HostTimings, Unavailable
 from env_svc.registry import check_argument
 
 CALLS_AT_ONCE = 1024
@@ -30,7 +30,7 @@ class HostedEnvironment:
         """None until a process has told whether the environment computes."""
 
     async def start(self) -> None:
-        """Raises: Away when no process is ready."""
+        """Raises: Unavailable when no process is ready."""
         results = await asyncio.gather(*(process.start() for process in self._processes), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if len(errors) == len(self._processes):
@@ -52,7 +52,7 @@ class HostedEnvironment:
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
         """Of its reward; nothing until a process was ready once. Raises: WrongOptions when it does not take the argument in `name`."""
         if self._told is None:
-            with suppress(Away, TimeoutError):
+            with suppress(Unavailable, TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self.start()
         told = self._told
@@ -77,7 +77,7 @@ class HostedEnvironment:
         except TimeoutError:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
-        except Away as error:
+        except Unavailable as error:
             return position, failed(f"environment '{job.name}' is away (row {job.calls[position].row}): {error}", is_infrastructure=True)
         try:
             # One that is there before one that must be started first.
@@ -148,7 +148,7 @@ class Hosts:
         for name, one in self._environments.items():
             try:
                 await one.start()
-            except Away as error:
+            except Unavailable as error:
                 log.warning("host_away", environment=name, reason=str(error))
 
     async def stop(self) -> None:

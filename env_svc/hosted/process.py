@@ -41,7 +41,7 @@ class HostTimings:
 DEFAULT = HostTimings()
 
 
-class Away(Exception):
+class Unavailable(Exception):
     """The process could not be started, or ended before it answered."""
 
 
@@ -74,13 +74,13 @@ class HostProcess:
         return self._process is not None and self._process is not self._killed and self._process.returncode is None
 
     async def start(self) -> None:
-        """Returns when the process is ready. Raises: Away."""
+        """Returns when the process is ready. Raises: Unavailable."""
         if not self.is_ready:
             await asyncio.shield(self._begin())
 
     def _begin(self) -> asyncio.Task[None]:
         if self._stopping:
-            raise Away("the service ends")
+            raise Unavailable("the service ends")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start())
             self._starting.add_done_callback(lambda starting: starting.cancelled() or starting.exception())  # also where nobody waits
@@ -103,7 +103,7 @@ class HostProcess:
             return await self._answer(job, position)
         except TimeoutError:
             return failed(f"environment '{job.name}' did not start before the deadline (row {row})", is_infrastructure=True, is_late=True)
-        except Away as error:
+        except Unavailable as error:
             return failed(f"environment '{job.name}' is away (row {row}): {error}", is_infrastructure=True)
         finally:
             self.busy -= 1
@@ -113,7 +113,7 @@ class HostProcess:
         if refused:
             return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
         if not self.is_ready:
-            raise Away("its process ended as soon as it was ready")
+            raise Unavailable("its process ended as soon as it was ready")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -189,24 +189,24 @@ class HostProcess:
         try:
             process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables, process_group=0)
         except OSError as error:
-            raise Away(f"{self._hosted.python} cannot be run: {error.strerror}") from None
+            raise Unavailable(f"{self._hosted.python} cannot be run: {error.strerror}") from None
         try:
             assert process.stdout is not None
             async with asyncio.timeout(self._timings.start_timeout_s):
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
-                raise Away(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
+                raise Unavailable(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
             self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
             self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         except EOFError:
             status = await self._exit_status(process)
-            raise Away(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
+            raise Unavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
         except TimeoutError:
             self._kill(process)
-            raise Away("its process is not ready in time; the log of env_svc says why") from None
+            raise Unavailable("its process is not ready in time; the log of env_svc says why") from None
         except (ValueError, KeyError, TypeError) as error:
             self._kill(process)
-            raise Away(f"its process says what is no answer: {error}") from None
+            raise Unavailable(f"its process says what is no answer: {error}") from None
         except BaseException:
             self._kill(process)
             process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
@@ -244,7 +244,7 @@ class HostProcess:
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             if not answered.done():
-                answered.set_exception(Away(reason))
+                answered.set_exception(Unavailable(reason))
 
     async def _end(self) -> None:
         process, reading = self._process, self._reading

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from common.cancellation import notice_cancellation
-from common.errors import Away
+from common.errors import Unavailable
 from scheduler_svc.migrate import expected_revision
 from scheduler_svc.store.queries import outbox
 
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class Database:
-    """A pool of connections. Lost connections are replaced; a statement that met one raises Away."""
+    """A pool of connections. Lost connections are replaced; a statement that met one raises Unavailable."""
 
     def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
         self._engine = engine
@@ -68,7 +68,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
-        """All or nothing. Raises: Away when PostgreSQL went away under it or chose it as a deadlock's victim.
+        """All or nothing. Raises: Unavailable when PostgreSQL went away under it or chose it as a deadlock's victim.
 
         `patience_s`: for one that may take longer than transactions do.
         """
@@ -79,12 +79,12 @@ class Database:
                 await outbox.write(connection)
                 notice_cancellation()
         except TimeoutError:
-            raise Away(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
+            raise Unavailable(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
         except UNREACHABLE as error:
             raise _away(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:
-                raise Away(f"PostgreSQL connection lost: {error.orig}") from error
+                raise Unavailable(f"PostgreSQL connection lost: {error.orig}") from error
             raise
 
     @asynccontextmanager
@@ -92,7 +92,7 @@ class Database:
         """A connection that holds a session's advisory lock; waits while another replica has it. Each statement commits itself.
 
         The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
-        Raises: Away when PostgreSQL goes away.
+        Raises: Unavailable when PostgreSQL goes away.
         """
         try:
             async with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -117,11 +117,11 @@ class Database:
             yield
 
 
-def _away(error: BaseException) -> Away:
+def _away(error: BaseException) -> Unavailable:
     """With what failed first: that the rest could not be taken back only follows from it."""
     while isinstance(error.__context__, UNREACHABLE):
         error = error.__context__
-    return Away(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
+    return Unavailable(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
 
 
 async def _revision(connection: AsyncConnection) -> str:

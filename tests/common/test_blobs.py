@@ -7,7 +7,7 @@ import pytest
 
 from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
-from common.errors import Away, Reject
+from common.errors import Reject, Unavailable
 from common.streams import Stream
 from common.timings import Timings
 from marlaas.stack import servers
@@ -63,7 +63,7 @@ async def test_disk_that_does_not_take_a_blob_is_named_and_waited_for(bus: Bus, 
     blobs = Blobs(bus)
     ref = await blobs.put_folder("task/v1/adapter", folder)
     (tmp_path / "place").touch()
-    with pytest.raises(Away, match=f"could not write blob .* to {tmp_path}/place/fetched: .*Not a directory"):
+    with pytest.raises(Unavailable, match=f"could not write blob .* to {tmp_path}/place/fetched: .*Not a directory"):
         await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")
     (tmp_path / "place").unlink()
     assert (await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")).is_dir()
@@ -124,7 +124,7 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
             await eventually(half_stored)
             wire.refuses = True
             wire.cut()
-            with pytest.raises(Away):
+            with pytest.raises(Unavailable):
                 await storing
             assert [blob for blob in await Blobs(bus).listed() if blob.is_whole] == []
             wire.mend()

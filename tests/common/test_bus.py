@@ -16,7 +16,7 @@ from nats.js.kv import KeyValue
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots, spaced
-from common.errors import Away, Fatal, Reject, Retry
+from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
 from common.task_states import Tasks
 from common.timings import Timings
@@ -107,7 +107,7 @@ async def test_no_attempt_is_counted_while_a_server_is_away(bus: Bus) -> None:
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
         attempts.append(delivery.attempt)
         if len(attempts) <= JOBS.max_attempts + 1:
-            raise Away("PostgreSQL is away")
+            raise Unavailable("PostgreSQL is away")
         return
         yield
 

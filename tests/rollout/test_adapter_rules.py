@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from common.errors import Away, Reject
+from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import EXACT, ROUGH, Engine, EngineSettings, Tolerance
@@ -157,7 +157,7 @@ async def test_disk_that_takes_nothing_is_nobodys_fault_and_may_get_better(book:
     folder = tmp_path / "adapters"
     folder.write_text("in the way")
     adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(Away, match=rf"task.v1 cannot be written to {folder}: .*; make room there, or set MARLAAS_DATA_DIR"):
+    with pytest.raises(Unavailable, match=rf"task.v1 cannot be written to {folder}: .*; make room there, or set MARLAAS_DATA_DIR"):
         async with adapters.using(version(1)):
             pytest.fail("served an adapter that is not there")
     folder.unlink()
@@ -170,7 +170,7 @@ async def test_folder_that_did_not_appear_is_nobodys_fault(book: Book, adapters:
         return into
 
     monkeypatch.setattr(book, "fetch_folder", fetch_nothing)
-    with pytest.raises(Away, match=r"cannot be written to"):
+    with pytest.raises(Unavailable, match=r"cannot be written to"):
         async with adapters.using(version(1)):
             pytest.fail("served an adapter that is not there")
     assert book.held == set()

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.errors import Away
+from common.errors import Unavailable
 from scheduler_svc.maintenance.stability import JUMP_S, StabilityMonitor
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import groups
@@ -94,7 +94,7 @@ async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(dat
     async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         started = time.monotonic()
-        with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
             async with database.transaction() as connection:
                 await connection.execute(text("SELECT 1"))
         assert time.monotonic() - started < 20

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.errors import Away, Reject
+from common.errors import Reject, Unavailable
 from common.messages import (
     BatchGroup,
     BatchMember,
@@ -354,14 +354,14 @@ async def test_disk_that_takes_no_temporary_files_is_waited_for(
     place = tmp_path / "temporary"
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
-    with pytest.raises(Away, match=f"the disk under {place} cannot be used: .*No such file"):
+    with pytest.raises(Unavailable, match=f"the disk under {place} cannot be used: .*No such file"):
         await call(trainer, batch)
     place.mkdir()
     update = update_in(await call(trainer, batch))
     place.rmdir()
     after = batch_of("a", 1, await store(bus, "a", groups_of("a", 1), 1), update.checkpoint)
     restarted = Trainer(bus, learner, Residents(8), "tiny")
-    with pytest.raises(Away, match="cannot be used"):
+    with pytest.raises(Unavailable, match="cannot be used"):
         await call(restarted, after)
     place.mkdir()
     assert update_in(await call(restarted, after)).version == 2

@@ -12,7 +12,7 @@ from hypothesis import given
 from common import streams
 from common.blobs import ROOM, Blobs, StoreUsage
 from common.bus import Bus, Delivery, Outgoing
-from common.errors import Away
+from common.errors import Unavailable
 from common.messages import ControlTask, Event, GroupContext
 from scheduler_svc.maintenance.store_alarm import is_alarming
 from tests.conftest import eventually
@@ -34,7 +34,7 @@ class Waiting(StagesWithBlobs):
         try:
             async for out in super().train(delivery):
                 yield out
-        except Away as error:
+        except Unavailable as error:
             self.refusals.append(str(error))
             raise
 
@@ -97,7 +97,7 @@ async def test_blob_is_deleted_where_not_one_more_byte_fits(bus: Bus, tmp_path: 
     await bus.declare(blobs_bytes=(await blobs.usage()).used_bytes)
     (tmp_path / "one" / "content").write_bytes(b"y" * 5000)
     with pytest.raises(
-        Away, match=r"the blob store is full: 10240 bytes of a\.v2\.adapter-\w+ find no room; free some with `marlaas prune`"
+        Unavailable, match=r"the blob store is full: 10240 bytes of a\.v2\.adapter-\w+ find no room; free some with `marlaas prune`"
     ):
         await blobs.put_folder("a.v2.adapter", tmp_path / "one")
     await blobs.delete(ref.name)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import Integer, func, insert, literal, select, text
 
-from common.errors import Away
+from common.errors import Unavailable
 from common.messages import Event
 from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.database import Database
@@ -43,7 +43,7 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
     database = await Database.connect(database_url)
     try:
         for _ in range(3):
-            with pytest.raises(Away, match="terminating connection"):
+            with pytest.raises(Unavailable, match="terminating connection"):
                 async with database.transaction() as connection:
                     await END.run(connection)
             async with database.transaction() as connection:
@@ -55,7 +55,7 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
 async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(database_url: str) -> None:
     async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
-        with pytest.raises(Away, match=r"did not answer within 0\.5 s"):
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
             async with database.transaction() as connection:
                 await NAMES.run(connection)
         database._patience_s = 1.5  # over before psycopg has given its cancelling up

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from common.errors import Away, Fatal, Reject, Retry
+from common.errors import Fatal, Reject, Retry, Unavailable
 from common.spec import TaskSpec
 from tests.trainer.algorithm.test_step import BUDGET, DIFFERENT, assert_identical, begin
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_trajectory
@@ -315,7 +315,7 @@ async def test_step_for_which_there_is_no_memory_is_tried_again_later(model_fold
 
 def test_full_disk_is_told_from_other_errors(tmp_path: Path) -> None:
     """safetensors has one class for both."""
-    with pytest.raises(Away, match=r"the disk under .* cannot be used: .*No such file"), scratch_folder("test") as folder:
+    with pytest.raises(Unavailable, match=r"the disk under .* cannot be used: .*No such file"), scratch_folder("test") as folder:
         save_file({"a": torch.zeros(1)}, folder / "none" / "a.safetensors")
     with pytest.raises(SafetensorError), scratch_folder("test"):
         (tmp_path / "a.safetensors").write_bytes(b"no tensors")
