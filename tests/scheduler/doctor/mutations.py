@@ -271,7 +271,7 @@ def loaded(module: ModuleType, source: str) -> ModuleType:
 
 def doctors() -> Iterator[tuple[Mutant, ModuleType]]:
     """Each mutant with a copy of the examination that uses it."""
-    for name, module in ("messages", stream_rules), ("stored", blob_rules):
+    for name, module in ("stream_rules", stream_rules), ("blob_rules", blob_rules):
         for mutant in mutants_of_module(module):
             doctor = loaded(runner, getsource(runner))
             setattr(doctor, name, loaded(module, mutant.source))
