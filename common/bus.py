@@ -14,7 +14,6 @@ Time that several services must agree on is NATS's (`Bus.now_s`): a host's own c
 
 import asyncio
 import json
-import random
 import re
 import secrets
 import time
@@ -37,6 +36,7 @@ from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyW
 from nats.js.kv import KeyValue
 
 from common import crashpoints, metrics
+from common.backoff import jittered
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, MarlaasError, Reject, Retry, Unavailable
 from common.heartbeats import Heartbeats, beat
@@ -218,7 +218,7 @@ class Bus:
                     log.error("nats_refuses_credentials", url=_without_password(url), attempt=attempt, correct="MARLAAS_NATS_URL")
                 else:
                     raise Fatal(f"NATS at {_without_password(url)} refuses the credentials; correct MARLAAS_NATS_URL") from None
-                await asyncio.sleep(timings.backoff_s(attempt))
+                await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await client.close()
                 client = Client()
                 bus = cls(client, beats, timings)
@@ -275,7 +275,7 @@ class Bus:
         if "permissions violation" in str(error).lower() and not self._broken.done():
             self._broken.set_exception(Fatal(f"NATS forbids this: {error}"))
         elif self._absent:
-            self._client.options["reconnect_time_wait"] = min(self._timings.backoff_s(self._absent), self._timings.reconnect_most_s)
+            self._client.options["reconnect_time_wait"] = min(self._timings.backoff.pause_s(self._absent), self._timings.reconnect_most_s)
             log.warning("nats_unreachable", attempt=self._absent, error=str(error) or type(error).__name__)
             self._absent += 1
         else:
@@ -387,7 +387,7 @@ class Bus:
                 if self._client.is_closed:
                     raise Unavailable("the connection to NATS is closed") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._timings.backoff_s(attempt))
+                await asyncio.sleep(self._timings.backoff.pause_s(attempt))
 
     def blobs_context(self) -> JetStreamContext:
         """For `common.blobs`, the other half of this door."""
@@ -425,7 +425,7 @@ class Bus:
                 if time.monotonic() - started > self._timings.publish_patience_s:
                     raise Unavailable(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._timings.backoff_s(attempt))
+                await asyncio.sleep(self._timings.backoff.pause_s(attempt))
 
     # --------------------------------------------------------------------------------------------------------- consume
 
@@ -548,14 +548,14 @@ class Bus:
                         await self._bury(pull, message, delivery, f"gave up after {delivery.attempt} attempts: {error}")
                     else:
                         log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
-                        await pull.again(message, delay_s=error.delay_s * random.uniform(0.8, 1.2))
+                        await pull.again(message, delay_s=jittered(error.delay_s))
                 except Exception as error:
                     outcome = "failed"
                     log.exception("handler_failed", attempt=delivery.attempt)
                     if delivery.attempt >= consumer.max_attempts:
                         await self._bury(pull, message, delivery, f"{type(error).__name__}: {error}")
                     else:
-                        await pull.again(message, delay_s=self._timings.backoff_s(delivery.attempt))
+                        await pull.again(message, delay_s=self._timings.backoff.pause_s(delivery.attempt))
         finally:
             _trace.reset(trace)
             metrics.HANDLED.labels(consumer.stage, outcome).inc()
@@ -577,7 +577,7 @@ class Bus:
                 waits += 1
                 log.warning("server_away", reason=str(error), waits=waits)
                 notice_cancellation()
-                await asyncio.sleep(self._timings.backoff_s(waits))
+                await asyncio.sleep(self._timings.backoff.pause_s(waits))
 
     async def _bury(self, pull: "_Pull", message: Msg, delivery: Delivery, reason: str) -> None:
         """Keep a message that cannot be handled, with the reason, where people and the scheduler see it."""

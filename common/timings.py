@@ -1,7 +1,10 @@
 """How long the bus waits, and for what. Tests pass shorter values than these."""
 
-import random
 from dataclasses import dataclass
+
+from common.backoff import Backoff
+
+RETRY = Backoff(first_s=0.4, max_s=10.0)
 
 
 @dataclass(frozen=True)
@@ -15,9 +18,7 @@ class Timings:
     """Maximum time for one answer of JetStream, also to a message that is published."""
     publish_patience_s: float = 30.0
     """Maximum time for which a message is published once more when no answer comes."""
-    first_backoff_s: float = 0.4
-    """Pause before the second attempt, about; it doubles with each."""
-    most_backoff_s: float = 10.0
+    backoff: Backoff = RETRY
     pull_expires_s: float = 5.0
     """A request for messages that the server lost without a word is missed for this long, and `lost_pull_s` more."""
     lost_pull_s: float = 2.0
@@ -34,10 +35,6 @@ class Timings:
     """An answer that took longer says too little about what time it is."""
     reader_s: float = 10.0
     """How long the server keeps the consumer behind a bucket that was read; nats-py leaves it behind, and the server's bound is minutes."""
-
-    def backoff_s(self, attempt: int) -> float:
-        """Pause after a failed attempt, the first is 1."""
-        return min(self.most_backoff_s, self.first_backoff_s * 2.0 ** (min(attempt, 6) - 1)) * random.uniform(0.7, 1.3)
 
 
 DEFAULT = Timings()

@@ -8,6 +8,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from common.backoff import Backoff
 from scheduler_svc.store.tables import metadata
 
 MIGRATION_LOCK = 7_300
@@ -21,7 +22,7 @@ def run() -> None:
     assert url
     engine = create_engine(url, poolclass=NullPool)
     deadline = time.monotonic() + PATIENCE_S
-    pause_s = 0.5
+    attempt = 0
     while True:
         try:
             with engine.begin() as connection:
@@ -34,8 +35,8 @@ def run() -> None:
             if time.monotonic() > deadline:
                 raise SystemExit(f"migrate: gave up after {PATIENCE_S:.0f} s; correct MARLAAS_SCHEDULER_DATABASE_URL: {reason}") from None
             log.warning("postgres_unreachable", error=reason)
-            time.sleep(pause_s)
-            pause_s = min(10.0, 2 * pause_s)
+            attempt += 1
+            time.sleep(Backoff(first_s=0.5, max_s=10.0).pause_s(attempt))
 
 
 run()

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from nats.errors import Error as NatsError
 
+from common.backoff import Backoff
 from common.bus import Bus
 from common.errors import Unavailable
 from common.timings import Timings
@@ -141,7 +142,7 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
         yield servers.nats_url(port)
 
 
-HASTY = Timings(first_backoff_s=0.02)
+HASTY = Timings(backoff=Backoff(first_s=0.02, max_s=0.64))
 """What the tests' own connections wait."""
 
 

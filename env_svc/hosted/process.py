@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from common.backoff import Backoff
 from env_svc.calls import Job, Outcome, failed
 from env_svc.hosted import wire
 from env_svc.hosted.config import Hosted
@@ -22,6 +23,9 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the service's variables; passwords are in others."""
 
 log = structlog.get_logger()
+
+RESTART = Backoff(first_s=0.5, max_s=30.0)
+"""Pauses before a host process that died is started; an answer resets them."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,7 @@ class HostTimings:
     """For a cancelled call, or a process that was asked to end; a process that does not heed is killed."""
     looked_at_every_s: float = 0.5
     """Interval at which a process is looked for."""
-    first_pause_s: float = 0.5
-    longest_pause_s: float = 30.0
-    """Between attempts to start a process that dies at once."""
+    restart: Backoff = RESTART
 
 
 DEFAULT = HostTimings()
@@ -59,7 +61,7 @@ class HostProcess:
         self._last_id = 0
         self._killed: Process | None = None
         self._stopping = False
-        self._pause_s = 0.0
+        self._starts = 0
         self._not_before = 0.0
         self.cpu_bound: bool | None = None
         """None until it was ready once."""
@@ -182,8 +184,8 @@ class HostProcess:
             self._kill(self._process)
             await asyncio.wait([self._reading])
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-        self._pause_s = min(self._timings.longest_pause_s, 2 * self._pause_s or self._timings.first_pause_s)
-        self._not_before = time.monotonic() + self._pause_s
+        self._starts += 1
+        self._not_before = time.monotonic() + self._timings.restart.pause_s(self._starts)
         variables = {name: os.environ[name] for name in INHERITED if name in os.environ} | self._hosted.variables
         argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
         try:
@@ -225,7 +227,7 @@ class HostProcess:
                 answered = self._waiting.pop(number, None)
                 if answered is not None and not answered.done():
                     answered.set_result(outcome)
-                self._pause_s = 0.0
+                self._starts = 0
         except EOFError:
             pass
         except (ValueError, KeyError, TypeError) as error:

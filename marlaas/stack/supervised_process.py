@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
+from common.backoff import Backoff
 from marlaas.stack import os_processes
 from marlaas.stack.servers import HOST, Command, free_port
 from marlaas.stack.state_files import Component, Condition, log_path
@@ -30,8 +31,7 @@ QUICK_DEATH_S = 15.0
 FAILING_AFTER = 5
 FAILING_AFTER_AT_START = 2
 """Deaths in a row of a process that was never ready yet: more tries rarely help, and somebody waits."""
-FIRST_PAUSE_S = 0.5
-MAX_PAUSE_S = 30.0
+RESTART = Backoff(first_s=0.5, max_s=30.0)
 PROBE_EVERY_S = 0.1
 HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
@@ -179,8 +179,8 @@ class SupervisedProcess:
         proven = component.condition == "ready" and time.monotonic() - self._ready_since > QUICK_DEATH_S
         self._deaths = 1 if proven else self._deaths + 1
         failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
-        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._deaths - 1, 10))
-        log.error("component_died", component=self.job.name, outcome=outcome, deaths=self._deaths, next_start_s=pause_s)
+        pause_s = RESTART.pause_s(self._deaths)
+        log.error("component_died", component=self.job.name, outcome=outcome, deaths=self._deaths, next_start_s=round(pause_s, 2))
         component.restarts += 1
         self._set("failing" if failing else "restarting", detail=outcome)
         return pause_s

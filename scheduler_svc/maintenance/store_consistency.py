@@ -15,6 +15,7 @@ import asyncio
 
 import structlog
 
+from common.backoff import Backoff
 from common.bus import Bus
 from common.errors import MarlaasError
 from common.messages import HistoryMark
@@ -25,7 +26,7 @@ from scheduler_svc.store.queries.outbox import Relayed
 
 KEY = "outbox"
 SECOND_LOOK_S = 1.0
-MAX_PAUSE_S = 30.0
+COMPARISON = Backoff(first_s=1.0, max_s=30.0)
 CORRECT = "restore both from backups of one moment, or go on with what is there: python -m scheduler_svc.accept"
 
 log = structlog.get_logger()
@@ -79,7 +80,7 @@ async def wait_until_one(database: Database, bus: Bus, *, second_look_s: float =
                 return
             log.error("stores_disagree", attempt=attempt + 1, reason=found, correct=CORRECT)
         attempt += 1
-        await asyncio.sleep(min(MAX_PAUSE_S, 0.5 * 2 ** min(attempt, 10)))
+        await asyncio.sleep(COMPARISON.pause_s(attempt))
 
 
 class Marker:

@@ -10,6 +10,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from common.backoff import Backoff
 from common.cancellation import notice_cancellation
 from common.errors import Unavailable
 from scheduler_svc.migrate import expected_revision
@@ -20,7 +21,7 @@ RELAY_LOCK = 7_301
 ADMISSION_LOCK = 7_302
 """Advisory lock of the transaction that admits, so that capacity is counted once."""
 
-MAX_PAUSE_S = 30.0
+CONNECT = Backoff(first_s=0.4, max_s=30.0)
 PATIENCE_S = 20.0
 """For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
 CANCEL_S = 3.0
@@ -61,7 +62,7 @@ class Database:
                     log.error("postgres_refuses", url=shown, attempt=attempt, error=reason, correct="MARLAAS_SCHEDULER_DATABASE_URL")
                 else:
                     log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
-            await asyncio.sleep(min(MAX_PAUSE_S, 0.2 * 2 ** min(attempt, 10)))
+            await asyncio.sleep(CONNECT.pause_s(attempt))
 
     async def close(self) -> None:
         await self._engine.dispose()

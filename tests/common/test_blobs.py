@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from common.backoff import Backoff
 from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
 from common.errors import Reject, Unavailable
@@ -112,7 +113,7 @@ async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus
 
 async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, large_folder: Path) -> None:
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
-        timings = Timings(answer_timeout_s=1.0, reconnect_s=0.1, first_backoff_s=0.1)
+        timings = Timings(answer_timeout_s=1.0, reconnect_s=0.1, backoff=Backoff(0.1, 3.2))
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.bytes_per_s = 1.6e7

@@ -15,6 +15,7 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
+from common.backoff import Backoff
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots, spaced
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
@@ -472,7 +473,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
     await bus.put_value(streams.TASKS_BUCKET, "a", status)
     await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
     async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
-        timings, tasks = Timings(answer_timeout_s=0.5, first_backoff_s=0.05), Tasks()
+        timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), Tasks()
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.silence()

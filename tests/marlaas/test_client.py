@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common import streams
+from common.backoff import Backoff
 from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import Event, ReplicaReport
@@ -163,7 +164,7 @@ async def test_same_without_asyncio(nats_url: str, scheduler: Answering, tmp_pat
 async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_path: Path) -> None:
     port = servers.free_port()
     command = servers.nats_command(tmp_path / "nats", port)
-    timings = Timings(reconnect_s=0.1, answer_timeout_s=1.0, first_backoff_s=0.1, idle_heartbeat_s=0.5)
+    timings = Timings(reconnect_s=0.1, answer_timeout_s=1.0, backoff=Backoff(0.1, 3.2), idle_heartbeat_s=0.5)
     async with AsyncExitStack() as clients:
         with running(command, port, tmp_path / "nats.log"):
             bus = await Bus.connect(servers.nats_url(port), "test", timings=timings)

@@ -14,6 +14,7 @@ import pytest
 import tabulate
 
 from common import spec
+from common.backoff import Backoff
 from common.errors import Fatal
 from env_svc.calls import Call, Failed, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
@@ -25,7 +26,7 @@ from env_svc.hosted.process import HostTimings
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[3]
-HASTY = HostTimings(grace_s=0.5, looked_at_every_s=0.1, first_pause_s=0.1)
+HASTY = HostTimings(grace_s=0.5, looked_at_every_s=0.1, restart=Backoff(0.1, 30.0))
 GUEST = """
 import asyncio, os, sys, time
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening
