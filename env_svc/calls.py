@@ -14,18 +14,8 @@ import msgpack
 from pydantic import JsonValue
 
 from common.messages import UNSUPPORTED, ChatMessage
-from env_svc.contract import (
-    MAX_NUMBER,
-    MAX_STATE_BYTES,
-    Continue,
-    EnvironmentUnavailable,
-    Finish,
-    Opening,
-    Reply,
-    Turn,
-    Unsupported,
-    WrongOptions,
-)
+from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES, Continue, Finish, Opening, Reply, Turn
+from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
 from env_svc.registry import AnyEnvironment
 
 MAX_FAILURE_CHARS = 500

@@ -18,14 +18,13 @@ Tools (`env_svc/tools/`) are called and answered between an environment's steps,
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
-
-if TYPE_CHECKING:
-    from env_svc.tools.tool import Tool
+from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
+from env_svc.tools.tool import Tool
 
 __all__ = [
     "MAX_NUMBER",
@@ -40,6 +39,7 @@ __all__ = [
     "ToolCall",
     "ToolUsage",
     "Turn",
+    "Unsupported",
     "WrongOptions",
 ]
 
@@ -49,24 +49,6 @@ MAX_STATE_BYTES = 256 * 1024
 """It travels with every turn of every member."""
 
 S = TypeVar("S")
-
-
-class EnvironmentUnavailable(Exception):
-    """Raised by an environment when something that it needs is away: a server, a sandbox, a disk.
-
-    The attempt is void and another one is admitted. Never give reward 0 for what the policy did not do.
-    """
-
-
-class Unsupported(Exception):
-    """Raised where the policy did something that this deployment cannot grade, such as a program that its sandbox cannot run.
-
-    The attempt is void with this text, which names the way out; a task of which most groups end so is failed.
-    """
-
-
-class WrongOptions(ValueError):
-    """Raised by an environment's constructor; its text is read by whoever submitted the task."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +133,7 @@ class Environment(ABC, Generic[S]):
     """Options that reach what a task must not choose: an address, a program, a module. An environment that has any runs only
     hosted (`env_svc/hosted/`), where the operator's file gives them; a task that gives one is refused."""
 
-    tools: "Sequence[str | Tool]" = ()
+    tools: Sequence[str | Tool] = ()
     """Tools that every episode has: names, or objects. One that runs on the event loop may set it in its constructor."""
 
     @classmethod

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from env_svc.contract import EnvironmentUnavailable, WrongOptions
+from env_svc.errors import EnvironmentUnavailable, WrongOptions
 from env_svc.settings import EnvSettings
 
 SHIPPED = Path(__file__).parent / "builtin" / "data"

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, JsonValue, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from env_svc.contract import WrongOptions
+from env_svc.errors import WrongOptions
 
 REQUIRED = inspect.Parameter.empty
 

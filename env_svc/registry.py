@@ -21,7 +21,8 @@ import structlog
 from pydantic import JsonValue
 
 from common.errors import Fatal
-from env_svc.contract import Environment, WrongOptions
+from env_svc.contract import Environment
+from env_svc.errors import WrongOptions
 from env_svc.options import checked, near, options_of
 
 ENTRY_POINTS = "marlaas.environments"

@@ -15,7 +15,7 @@ from env_svc.calls import Call, Job, NotBuilt, Open, Outcome, built, failed, per
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.concurrency.single_flight import SingleFlightCache
-from env_svc.contract import WrongOptions
+from env_svc.errors import WrongOptions
 from env_svc.execution.rewards import check_weights, weighted
 from env_svc.execution.workers import Workers
 from env_svc.hosted.pool import NO_HOSTS, Hosts

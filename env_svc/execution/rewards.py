@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from env_svc.calls import Failed, Outcome, Scored, failed, is_bounded
-from env_svc.contract import MAX_NUMBER, WrongOptions
+from env_svc.contract import MAX_NUMBER
+from env_svc.errors import WrongOptions
 from env_svc.options import near
 
 OWN = "reward"

@@ -15,12 +15,13 @@ from common import spec
 from common.messages import ChatMessage
 from env_svc.calls import Asked, Call, Failed, Last, NotBuilt, Opened, Outcome, Step, failed
 from env_svc.concurrency.completion import as_completed_batches, merged
-from env_svc.contract import ToolCall, WrongOptions
+from env_svc.contract import ToolCall
+from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, Ready
 from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
 from env_svc.tools.call_parser import Malformed, find_calls
-from env_svc.tools.tool import CallError, Tool, ToolUnavailable
+from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
 
 

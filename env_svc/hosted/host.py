@@ -13,7 +13,7 @@ from typing import Any
 
 from env_svc.calls import NotBuilt, built, failed, perform
 from env_svc.concurrency.lru_cache import LRUCache
-from env_svc.contract import WrongOptions
+from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.registry import AnyEnvironment, construct, find
 

@@ -12,10 +12,11 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from common.errors import Fatal
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
 
 
 class BubblewrapSandbox(Sandbox):

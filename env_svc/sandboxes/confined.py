@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from common.errors import Fatal
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
 from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
 
 SCRATCH_LOOK_S = 0.05
 """Seconds between two looks at how much a run of the kind `landlock` has written."""

@@ -3,7 +3,7 @@
 Not an option of a task: where code may run is for the operator of a replica to say.
 """
 
-from env_svc.contract import Unsupported, WrongOptions
+from env_svc.errors import Unsupported, WrongOptions
 from env_svc.sandboxes.sandbox import Sandbox
 
 WAY_OUT = "run the environment service with MARLAAS_ENV_SANDBOX=bubblewrap, docker or confined, which run CPython"

@@ -21,10 +21,11 @@ import structlog
 from docker.errors import DockerException, NotFound
 
 from common.errors import Fatal
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import cpu_limit_s
 from env_svc.sandboxes.output import Printed, PrintedTooMuch
 from env_svc.sandboxes.prelude import LARGEST_FILE_BYTES, READY, Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, SandboxUnavailable, Stopped, ended
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, Stopped, ended
 
 USER = "65534:65534"
 COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]

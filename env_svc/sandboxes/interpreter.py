@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.output import Printed, PrintedTooMuch
 from env_svc.sandboxes.prelude import READY
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, SandboxUnavailable, Stopped, ended
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Stopped, ended
 
 FIRST_USER = 2_000_000
 """First of the user ids that runs have where the service is root; system users and containers end far below."""

@@ -13,9 +13,10 @@ from typing import Any
 import pydantic_monty as monty
 
 from common.errors import Fatal
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import monty_lacks
 from env_svc.sandboxes.output import MAX_ERROR_CHARS, Printed, PrintedTooMuch
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable, Stopped
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, Stopped
 
 GRACE_S = 1.0
 """After its time a run is ended from inside; after this, its worker is."""

@@ -10,15 +10,10 @@ from typing import ClassVar, Literal
 
 from common.errors import Fatal
 from env_svc.sandboxes.output import Printed
-from env_svc.tools.tool import ToolUnavailable
 
 MIB = 2**20
 
 Stopped = Literal["time", "memory", "output"]
-
-
-class SandboxUnavailable(ToolUnavailable):
-    """The sandbox itself failed, not the code in it: the attempt is void."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from env_svc.contract import WrongOptions
+from env_svc.errors import WrongOptions
 from env_svc.options import checked, near, options_of
 from env_svc.tools.tool import Tool, ToolSource
 

@@ -22,20 +22,12 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from env_svc.contract import EnvironmentUnavailable, WrongOptions
+from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 
 __all__ = ["Arguments", "CallError", "Tool", "ToolSource", "ToolUnavailable", "WrongOptions"]
 
 Arguments = dict[str, JsonValue]
 """By parameter."""
-
-
-class ToolUnavailable(EnvironmentUnavailable):
-    """Raised by a tool when something that it needs is away: a sandbox, a server. The attempt is void, never reward 0."""
-
-
-class CallError(Exception):
-    """Raised by a tool that cannot do what the policy asked for; its text is the answer, and the call counts as an error."""
 
 
 class Tool(ABC):

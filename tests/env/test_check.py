@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from env_svc.check import main
+from env_svc.check.__main__ import main
+from env_svc.check.scripted_policy import GOLD, play_row
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
 from env_svc.registry import build
-from env_svc.scripted_policy import GOLD, play_row
 
 ROOT = Path(__file__).parents[2]
 

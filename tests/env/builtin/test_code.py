@@ -13,8 +13,9 @@ from env_svc.builtin.code_grading import NotATest, asking_program, function_of, 
 from env_svc.calls import Failed, Step, perform
 from env_svc.contract import Finish, Reply, Unsupported, WrongOptions
 from env_svc.datasets import SHIPPED
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.current import use
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, SandboxUnavailable
+from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
 from tests.env.sandboxing import KINDS, sandbox_of
 
 TESTS = ["assert scaled([1, 2]) == [4711, 9422]", "assert scaled([]) == [] and len(scaled([3])) == 1", "assert scaled([0]) != [1]"]

@@ -15,12 +15,13 @@ from docker.errors import NotFound
 
 from common.errors import Fatal
 from env_svc.contract import WrongOptions
+from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
 from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 from env_svc.sandboxes.current import current, use
 from env_svc.sandboxes.docker import LABEL, DockerSandbox
 from env_svc.sandboxes.interpreter import FIRST_USER
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, SandboxUnavailable
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox
 from env_svc.sandboxes.selection import started
 from env_svc.settings import EnvSettings
 from tests.conftest import eventually

@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 
 import msgpack
 
-from env_svc.contract import MAX_STATE_BYTES, Opening, WrongOptions
+from env_svc.check.scripted_policy import GOLD, Episode, Said, play_row
+from env_svc.contract import MAX_STATE_BYTES, Opening
+from env_svc.errors import WrongOptions
 from env_svc.execution.worker_process import WORKER_VARIABLES
 from env_svc.registry import AnyEnvironment, build, find
-from env_svc.scripted_policy import GOLD, Episode, Said, play_row
 
 PLAY_TIMEOUT_S = 900.0
 SHOWN_CHARS = 400
