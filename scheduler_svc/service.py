@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,6 +15,7 @@ from common.bus import Bus, Delivery, spaced
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import EnvironmentChecked, WeightUpdated
+from common.periodic import run_periodically
 from common.pools import Pools
 from scheduler_svc import metrics
 from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
@@ -63,6 +65,7 @@ class Scheduler:
         self._cleaner = GarbageCollector(database, bus, settings.sweep_s, self._relay.wake)
         self._deletions = Deletions(database, self._cleaner)
         self._admission_wanted = asyncio.Event()
+        self._started = time.monotonic()
         self._replicas = Replicas(bus, self._admission_wanted.set)
         self._stretch = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
         self._calm = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
@@ -73,11 +76,12 @@ class Scheduler:
             runners.create_task(self._replicas.watch())
             runners.create_task(self._relay.run())
             runners.create_task(self._admit_when_wanted())
-            runners.create_task(self._tick())
             runners.create_task(self._cleaner.run())
-            runners.create_task(self._look_for_lost_steps())
-            runners.create_task(self._watch_store())
-            runners.create_task(self._look_for_stalls())
+            postpone = partial(postponed, "tick_postponed")
+            runners.create_task(run_periodically(self.look_at_clocks, self._settings.tick_s, self._tick_failed))
+            runners.create_task(run_periodically(self._look_for_lost_steps, LOST_STEPS_EVERY_S, postpone))
+            runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
+            runners.create_task(run_periodically(self._look_for_stalls, STALLS_EVERY_S, postpone))
             for consumer, handler, most, spacing_s in (
                 (streams.SCHEDULER_JOBS, self.take_jobs, BEGIN_AT_ONCE, 0.0),
                 (streams.SCHEDULER_CHECKED, self.take_checks, BEGIN_AT_ONCE, 0.0),
@@ -168,47 +172,21 @@ class Scheduler:
                 await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)
                 self._admission_wanted.set()
 
-    async def _tick(self) -> None:
-        while True:
-            notice_cancellation()
-            await asyncio.sleep(self._settings.tick_s)
-            try:
-                await self.look_at_clocks()
-            except Exception as error:
-                postponed("tick_postponed", error)
-                self._calm.disturb()
+    def _tick_failed(self, error: Exception) -> None:
+        postponed("tick_postponed", error)
+        self._calm.disturb()
 
     async def _look_for_lost_steps(self) -> None:
-        while True:
-            notice_cancellation()
-            await asyncio.sleep(LOST_STEPS_EVERY_S)
-            try:
-                if await send_lost_steps_again(self._database, self._bus):
-                    self._relay.wake()
-            except Exception as error:
-                postponed("tick_postponed", error)
+        if await send_lost_steps_again(self._database, self._bus):
+            self._relay.wake()
 
     async def _watch_store(self) -> None:
-        blobs = Blobs(self._bus)
-        while True:
-            notice_cancellation()
-            try:
-                if await store_alarm.look(self._database, await blobs.usage(), self._settings.store_alarm):
-                    self._relay.wake()
-            except Exception as error:
-                postponed("tick_postponed", error)
-            await asyncio.sleep(STORE_EVERY_TICKS * self._settings.tick_s)
+        if await store_alarm.look(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
+            self._relay.wake()
 
     async def _look_for_stalls(self) -> None:
-        started = time.monotonic()
-        while True:
-            notice_cancellation()
-            await asyncio.sleep(STALLS_EVERY_S)
-            try:
-                if await warn_about_stalls(self._database, self._replicas.reports, running_s=time.monotonic() - started):
-                    self._relay.wake()
-            except Exception as error:
-                postponed("tick_postponed", error)
+        if await warn_about_stalls(self._database, self._replicas.reports, running_s=time.monotonic() - self._started):
+            self._relay.wake()
 
     async def look_at_clocks(self) -> None:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""

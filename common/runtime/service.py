@@ -22,10 +22,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common import crashpoints
 from common.bus import Bus
-from common.cancellation import notice_cancellation
 from common.errors import Fatal
 from common.heartbeats import STALLED_S
 from common.messages import ReplicaReport
+from common.periodic import run_periodically
 from common.runtime.logs import configure_logs
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
@@ -146,14 +146,12 @@ def _leaves(error: BaseException) -> list[BaseException]:
 async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
     """Keep this replica's entry in the `replicas` bucket fresh; it expires by itself when the process dies."""
     key = f"{report().service}.{report().replica}"
+
+    def failed(error: Exception) -> None:  # the next report comes soon, and the bus reports that NATS is unavailable
+        log.warning("replica_report_failed", error=str(error) or type(error).__name__)
+
     try:
-        while True:
-            try:
-                await bus.put_value(REPLICAS_BUCKET, key, report())
-            except Exception as error:  # the next report comes soon, and the bus says when NATS is away
-                log.warning("replica_report_failed", error=str(error) or type(error).__name__)
-            notice_cancellation()
-            await asyncio.sleep(REPLICA_TTL_S / 4)
+        await run_periodically(lambda: bus.put_value(REPLICAS_BUCKET, key, report()), REPLICA_TTL_S / 4, failed, at_once=True)
     finally:
         await asyncio.shield(bus.delete_value(REPLICAS_BUCKET, key))
 

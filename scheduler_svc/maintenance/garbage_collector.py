@@ -16,6 +16,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -26,6 +27,7 @@ from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
+from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import Kept
 from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.database import Database
@@ -74,11 +76,11 @@ class GarbageCollector:
         self._deleted.set()
 
     async def run(self) -> None:
-        """Clean after steps, and sweep now and then, until cancelled."""
+        """Clean after steps, and sweep periodically, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._follow_steps())
             runners.create_task(self._follow_deletions())
-            runners.create_task(self._sweep_now_and_then())
+            runners.create_task(run_periodically(self.sweep, self._sweep_s, partial(postponed, "cleaning_postponed")))
 
     def note(self, advanced: Sequence[Task]) -> None:
         """Steps have left these tasks as they are here."""
@@ -113,15 +115,6 @@ class GarbageCollector:
             except Exception as error:  # the task's next step or the sweep finds it
                 postponed("cleaning_postponed", error)
             await asyncio.sleep(SPACING_S)
-
-    async def _sweep_now_and_then(self) -> None:
-        while True:
-            notice_cancellation()
-            await asyncio.sleep(self._sweep_s)
-            try:
-                await self.sweep()
-            except Exception as error:
-                postponed("cleaning_postponed", error)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
         """Delete the scored messages and the blobs that steps have made old; a task is there once for each step.

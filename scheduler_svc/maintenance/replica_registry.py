@@ -1,14 +1,13 @@
 """What the replicas say they are and can take, from the key-value bucket `replicas`."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from common.bus import Bus
-from common.cancellation import notice_cancellation
 from common.messages import ReplicaReport
+from common.periodic import run_periodically
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.decisions.min_share import Capacity
 
@@ -41,19 +40,18 @@ class Replicas:
         self._reports: list[ReplicaReport] = []
 
     async def watch(self) -> None:
-        """Read the bucket again and again; it expires entries by itself."""
-        while True:
-            try:
-                reports = await self._bus.all_values(REPLICAS_BUCKET, ReplicaReport)
-            except Exception as error:  # NATS is away: what was known stays, work waits in the queues
-                log.warning("replicas_unknown", error=str(error) or type(error).__name__)
-            else:
-                before, self._reports = self._reports, reports
-                if {report.replica for report in before} != {report.replica for report in reports}:
-                    log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in reports))
-                    self._changed()
-            notice_cancellation()
-            await asyncio.sleep(REPLICA_TTL_S / 5)
+        """Read the bucket periodically, until cancelled; it expires entries by itself."""
+
+        def unknown(error: Exception) -> None:  # NATS is unavailable: the last reports stay, work waits in the queues
+            log.warning("replicas_unknown", error=str(error) or type(error).__name__)
+
+        await run_periodically(self._read, REPLICA_TTL_S / 5, unknown, at_once=True)
+
+    async def _read(self) -> None:
+        before, self._reports = self._reports, await self._bus.all_values(REPLICAS_BUCKET, ReplicaReport)
+        if {report.replica for report in before} != {report.replica for report in self._reports}:
+            log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in self._reports))
+            self._changed()
 
     @property
     def reports(self) -> list[ReplicaReport]:
