@@ -32,8 +32,8 @@ from common.bus import Bus
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.min_share import Capacity
-from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.shares import Capacity
 
 NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
@@ -309,7 +309,7 @@ def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[st
 async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc.dispatch import dispatch
+    from scheduler_svc.dispatch import admission
     from scheduler_svc.store.database import Database
     from scheduler_svc.store.queries import outbox, tasks
 
@@ -329,7 +329,9 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
         for _ in range(TIMED):
             began, began_cpu = time.perf_counter(), time.process_time()
             async with _rolled_back(database) as connection:
-                opened, _ = await dispatch.admit(connection, {POOL: Capacity(work.group_size, 10**9)}, Policy.ASYNCHRONOUS, time.time())
+                opened, _ = await admission.admit(
+                    connection, {POOL: Capacity(work.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time()
+                )
                 await outbox.write(connection)
                 spent.append(time.perf_counter() - began)
                 computed.append(time.process_time() - began_cpu)
@@ -380,7 +382,7 @@ ANALYZE
 async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc.handlers import settlement
+    from scheduler_svc.handlers import weight_updates
     from scheduler_svc.maintenance import garbage_collector
     from scheduler_svc.store.database import Database
     from scheduler_svc.store.queries import outbox, steps, tasks
@@ -399,7 +401,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
                 batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)  # pyright: ignore
+                task = await weight_updates.weight_updated(connection, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
                 await outbox.write(connection)
                 await garbage_collector.superseded_blobs(connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(connection, ["t"])

@@ -20,12 +20,12 @@ from common.runtime.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
 from scheduler_svc.handlers.dead_letters import is_about_a_letter, recorded_task
-from scheduler_svc.lifecycle.endings import void_live_groups
 from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import groups, outbox, steps, tasks
+from scheduler_svc.store.queries import dead_letters, groups, outbox, steps, tasks
 from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
@@ -102,10 +102,10 @@ async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
         last = letter.sequence
         try:
             if not is_about_a_letter(letter):
-                await outbox.record_dead_letter(connection, letter.sequence, recorded_task(letter.subject), letter.read(DeadLetter))
+                await dead_letters.record_dead_letter(connection, letter.sequence, recorded_task(letter.subject), letter.read(DeadLetter))
         except Reject:
             continue
-    await outbox.forget_dead_letters(connection, after=last)
+    await dead_letters.forget_dead_letters(connection, after=last)
 
 
 async def _forget_states(bus: Bus, known: dict[str, bool]) -> list[str]:

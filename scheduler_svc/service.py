@@ -19,10 +19,11 @@ from common.periodic import run_periodically
 from common.pools import Pools
 from scheduler_svc import metrics
 from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.dispatch import dispatch
-from scheduler_svc.handlers import dead_letters, jobs, settlement
+from scheduler_svc.dispatch import admission
+from scheduler_svc.handlers import dead_letters, environment_checks, jobs, scores, weight_updates
 from scheduler_svc.handlers.deletion import Deletions, is_deletion
 from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, postponed
@@ -33,7 +34,7 @@ from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, outbox, tasks
+from scheduler_svc.store.queries import evaluations, groups, replicas, tasks
 from scheduler_svc.store.queries.in_flight import work_in_flight
 from scheduler_svc.store.queries.tasks import Task
 
@@ -117,17 +118,17 @@ class Scheduler:
     async def take_checks(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
             for delivery in deliveries:
-                await settlement.environment_checked(connection, delivery.read(EnvironmentChecked))
+                await environment_checks.environment_checked(connection, delivery.read(EnvironmentChecked))
 
     async def take_scores(self, deliveries: Sequence[Delivery]) -> None:
         async with self._changing() as connection:
-            await settlement.trajectories_scored(connection, deliveries, self._policy)
+            await scores.trajectories_scored(connection, deliveries, self._policy)
 
     async def take_weights(self, deliveries: Sequence[Delivery]) -> None:
         advanced: list[Task] = []
         async with self._changing() as connection:
             for delivery in sorted(deliveries, key=lambda delivery: delivery.subject):  # tasks are locked in one order
-                task = await settlement.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
+                task = await weight_updates.weight_updated(connection, delivery.read(WeightUpdated), self._policy)
                 if task is not None:
                     advanced.append(task)
         if advanced:
@@ -163,7 +164,7 @@ class Scheduler:
                 while wants_more:
                     async with self._database.transaction() as connection:
                         capacities = {pool: each.times(self._stretch.factor(pool)) for pool, each in self._replicas.samplers.items()}
-                        letters, wants_more = await dispatch.admit(connection, capacities, self._policy, self._bus.now_s())
+                        letters, wants_more = await admission.admit(connection, capacities, self._policy, self._bus.now_s())
                     if letters:
                         self._relay.wake()
                 not_before = began + spaced(SPACING_S, time.monotonic() - began)
@@ -192,7 +193,7 @@ class Scheduler:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""
         calm_s, now_s, families = self._calm.look(), self._bus.now_s(), self._replicas.families
         async with self._changing() as connection:
-            await outbox.record_replicas(connection, self._replicas.reports)
+            await replicas.record_replicas(connection, self._replicas.reports)
             overdue = {task for task, _ in await groups.overdue_groups(connection, now_s)}
             late = await evaluations.overdue_groups(connection, now_s)
             waiting = await tasks.tasks_waiting_for_an_environment(connection) if families else set[str]()
@@ -202,9 +203,9 @@ class Scheduler:
             by_id = {task.id: task for task in await tasks.lock_tasks(connection, [task_id])}
             await end_overdue(connection, by_id, [key for key in late if key[0] == task_id], calm_s=calm_s)
 
-        await self._each(overdue, lambda connection, task: settlement.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
+        await self._each(overdue, lambda connection, task: scores.void_overdue(connection, task, self._policy, now_s, calm_s=calm_s))
         await self._each({task for task, _ in late}, end_late)
-        await self._each(waiting, lambda connection, task: dispatch.resolve_environment(connection, task, families))
+        await self._each(waiting, lambda connection, task: environment_resolution.resolve_environment(connection, task, families))
 
     async def _look_at_samplers(self, connection: AsyncConnection, now_s: float) -> None:
         in_flight, spent = await work_in_flight(connection), await groups.time_spent(connection, now_s)

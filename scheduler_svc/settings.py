@@ -5,14 +5,14 @@ from typing import ClassVar
 from pydantic import Field
 
 from common.runtime.settings import Settings
-from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 
 
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
 
     database_url: str = "postgresql+psycopg://marlaas@127.0.0.1:5432/marlaas"
-    policy: Policy = Policy.ASYNCHRONOUS
+    policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
     """`sequential` (one task at a time) and `synchronous` (all tasks in lockstep) are baselines for measurements."""
     tick_s: float = Field(default=1.0, gt=0)
     """How often deadlines are looked at; everything else is driven by events."""

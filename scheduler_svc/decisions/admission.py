@@ -1,30 +1,39 @@
-"""How many groups of which task to release now: pace, fairness and capacity. Pure.
+"""Admission: how many groups of which task to open now, by pace, fairness and capacity. Pure.
 
 Pace (DESIGN §6.3, AReaL's bound): a task may have admitted, void groups not counted,
 
     min(version + max_staleness + 1, steps) × groups_per_step
 
-groups. With batching's rule (`batching.py`) nothing trained is ever staler than the bound, without discarding.
+groups. With batching's rule (`batching.py`) no trained group is ever staler than the bound, and none is discarded for staleness.
 
-Capacity: what the pool's rollout replicas decode at once, in sequences and KV-cache tokens, times a small factor that
-covers work being graded. When the next group in fair order (`fair_share.py`, `min_share.py`) does not fit, nobody smaller overtakes
-it; when nothing is in flight, one group always goes.
+Capacity: the sequences and KV-cache tokens that the pool's rollout replicas decode concurrently, times a factor for work that is being
+graded (`oversubscription.py`). When the next group in fair order (`fair_share.py`) does not fit, no smaller one overtakes it; with
+nothing in flight, one group is always admitted.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scheduler_svc.decisions.fair_share import TaskShare, TenantShare, next_task
-from scheduler_svc.decisions.min_share import Capacity, InFlight, Load, MinShares
+from scheduler_svc.decisions.fair_share import next_task
+from scheduler_svc.decisions.min_share import min_shares
+from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 
 
 @dataclass(frozen=True)
 class Admission:
-    """One group of `task` to open, and what it was charged."""
+    """One group of `task` to open, and the tokens that it is charged."""
 
     task: str
     charged_tokens: float
     evaluates: bool = False
+
+
+@dataclass(frozen=True)
+class AdmissionDecision:
+    """Groups to open, in order, and the pools that turned out to have no room for the next one."""
+
+    groups: list[Admission]
+    full_pools: set[str]
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
@@ -32,47 +41,42 @@ def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: 
     return max(0, min(version + max_staleness + 1, steps) * groups_per_step - (admitted - voided))
 
 
-def pools_with_room(capacities: dict[str, Capacity], in_flight: dict[str, InFlight]) -> set[str]:
-    """Pools that might take another group. One without capacity (no live rollout replica) takes none."""
+def pools_with_room(capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight]) -> set[str]:
+    """Pools that might admit another group. A pool without a live rollout replica has no capacity and admits none."""
+    idle = InFlight()
     return {
         pool
         for pool, capacity in capacities.items()
-        if capacity.sequences > 0 and in_flight.setdefault(pool, InFlight()).total.sequences < max(1, capacity.sequences)
+        if capacity.sequences > 0 and in_flight.get(pool, idle).total.sequences < max(1, capacity.sequences)
     }
 
 
-def places_of(
-    tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight]
-) -> dict[str, MinShares]:
-    """Who is owed places of each of these pools, as seen by those who want some now."""
-    by_pool: dict[str, list[TaskShare]] = {pool: [] for pool in capacities}
-    for task in tasks:
-        if task.pool in by_pool:
-            by_pool[task.pool].append(task)
-    return {pool: MinShares(capacities[pool], in_flight.setdefault(pool, InFlight()), found, tenants) for pool, found in by_pool.items()}
-
-
 def groups_to_admit(
-    tasks: list[TaskShare], tenants: dict[str, TenantShare], capacities: dict[str, Capacity], in_flight: dict[str, InFlight], *, most: int
-) -> list[Admission]:
-    """At most `most` groups to open now, in order. Charges `tasks`, `tenants` and `in_flight` as it goes.
-
-    The capacity of a pool that is full is taken out of `capacities`.
-    """
-    admitted: list[Admission] = []
-    places = places_of(tasks, tenants, capacities, in_flight)
-    while len(admitted) < most:
-        task = next_task((task for task in tasks if task.pool in capacities), tenants, places)
+    tasks: Iterable[TaskShare],
+    tenants: Mapping[str, TenantShare],
+    capacities: Mapping[str, Capacity],
+    in_flight: Mapping[str, InFlight],
+    *,
+    limit: int,
+) -> AdmissionDecision:
+    """Up to `limit` groups of `tasks` to open now, in the pools of `capacities`."""
+    tasks = [replace(task) for task in tasks if task.pool in capacities]
+    tenants = {tenant: replace(share) for tenant, share in tenants.items()}
+    loads = {pool: in_flight[pool].copy() if pool in in_flight else InFlight() for pool in capacities}
+    guaranteed = min_shares(tasks, tenants, capacities, loads)
+    decision = AdmissionDecision([], set())
+    while len(decision.groups) < limit:
+        task = next_task((task for task in tasks if task.pool not in decision.full_pools), tenants, guaranteed)
         if task is None:
             break
-        tenant, load = tenants[task.tenant], in_flight[task.pool]
+        tenant, load = tenants[task.tenant], loads[task.pool]
         group = Load(task.group_size, task.reserved_tokens)
         if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
-            del capacities[task.pool]
+            decision.full_pools.add(task.pool)
             continue
         load.add(task.tenant, tenant.weight, task.task, group)
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenant.charge(task.group_tokens)
-        admitted.append(Admission(task.task, task.group_tokens, task.evaluates))
-    return admitted
+        decision.groups.append(Admission(task.task, task.group_tokens, task.evaluates))
+    return decision

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 
 
-class Policy(StrEnum):
+class SchedulingPolicy(StrEnum):
     ASYNCHRONOUS = "asynchronous"
     SEQUENTIAL = "sequential"
     SYNCHRONOUS = "synchronous"
@@ -35,12 +35,12 @@ class TaskSnapshot:
     """A step of it is with the trainer."""
 
 
-def allowances(policy: Policy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:
+def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:
     """Groups that each task may open now, as far as the policy goes; absent tasks none."""
-    if policy is Policy.SEQUENTIAL:
+    if policy is SchedulingPolicy.SEQUENTIAL:
         first = min(tasks, key=lambda task: (task.accepted_at, task.task), default=None)
         return {first.task: first.allowance} if first else {}
-    if policy is Policy.SYNCHRONOUS:
+    if policy is SchedulingPolicy.SYNCHRONOUS:
         in_training = any(task.is_training for task in tasks)
         return {} if in_training else {task.task: task.lockstep_allowance for task in tasks}
     return {task.task: task.allowance for task in tasks}

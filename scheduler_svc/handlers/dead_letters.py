@@ -17,9 +17,9 @@ from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLette
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.lifecycle.endings import end_task, void_and_refund
 from scheduler_svc.lifecycle.task_events import announce, publish_status
-from scheduler_svc.store.queries import groups, outbox, tasks
+from scheduler_svc.lifecycle.termination import end_task, void_and_refund
+from scheduler_svc.store.queries import dead_letters, groups, outbox, tasks
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
@@ -39,7 +39,7 @@ async def message_failed(connection: AsyncConnection, delivery: Delivery) -> Non
     """Settle what a dead letter was about: its group is void, or its task fails."""
     letter = delivery.read(DeadLetter)
     task_id = recorded_task(delivery.subject)
-    if not await outbox.record_dead_letter(connection, delivery.sequence, task_id, letter):
+    if not await dead_letters.record_dead_letter(connection, delivery.sequence, task_id, letter):
         return
     log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
     task = next(iter(await tasks.lock_tasks(connection, [task_id])), None) if task_id else None
@@ -143,7 +143,7 @@ async def resend(connection: AsyncConnection, wish: ResendRequest) -> None:
         announce(connection, wish.tenant, wish.task or "none", "rejected", {"letter": wish.number, "reasons": [objection]})
         return
     assert wish.letter is not None and wish.body is not None
-    if not await outbox.mark_resent(connection, wish.number, wish.by):
+    if not await dead_letters.mark_resent(connection, wish.number, wish.by):
         return
     headers = {name: value for name, value in wish.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{wish.number}:{wish.by}"

@@ -11,10 +11,12 @@ from common.errors import Reject
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import Pools, objections
 from common.spec import TaskSpec, parse_spec
-from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.dispatch.dispatch import batch, check_environment, family_of, join_fair_queue
-from scheduler_svc.lifecycle.endings import end_task
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.dispatch.steps import send_ready_steps
+from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
+from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.states import TaskState
@@ -38,7 +40,7 @@ class Offer:
         return found
 
 
-async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer, policy: Policy) -> str | None:
+async def take_job(connection: AsyncConnection, delivery: Delivery, offer: Offer, policy: SchedulingPolicy) -> str | None:
     """Handle one message of `jobs.<verb>.<tenant>`; returns the task that is over with it. Raises: Reject when it is not one."""
     verb, tenant = streams.token(delivery.subject, 1), streams.token(delivery.subject, 2) or ""
     if verb == "submit":
@@ -93,7 +95,7 @@ async def _reject(connection: AsyncConnection, job: SubmitTask, reasons: list[st
     announce(connection, job.tenant, job.task, "rejected", {"reasons": [shortened(reason) for reason in reasons]})
 
 
-async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: Policy) -> bool:
+async def _control(connection: AsyncConnection, verb: str, job: ControlTask, policy: SchedulingPolicy) -> bool:
     """False when the tenant has no such task."""
     found = next(iter(await tasks.lock_tasks(connection, [job.task])), None)
     if found is None or found.tenant != job.tenant:
@@ -110,7 +112,7 @@ async def _control(connection: AsyncConnection, verb: str, job: ControlTask, pol
         await join_fair_queue(connection, found)
         announce(connection, job.tenant, job.task, "resumed")
         await publish_status(connection, job.task)
-        await batch(connection, await tasks.lock_tasks(connection, [job.task]), policy)
+        await send_ready_steps(connection, await tasks.lock_tasks(connection, [job.task]), policy)
     return True
 
 

@@ -8,27 +8,25 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common import streams
-from common.messages import GroupContext, OpenGroup
-from common.spec import Sampling
 from scheduler_svc.decisions.evaluation_plan import (
     AGAIN,
-    FIRST_ROW,
     Result,
     first_group,
     is_due,
     may_be_planned_again,
-    prompt_seed,
     result_of,
 )
-from scheduler_svc.lifecycle.endings import charge_evaluation, end_task
+from scheduler_svc.lifecycle.accounting import charge_evaluation
+from scheduler_svc.lifecycle.group_messages import open_evaluation_group
 from scheduler_svc.lifecycle.task_events import announce
-from scheduler_svc.store.queries import evaluations, tasks
-from scheduler_svc.store.queries.evaluations import EndedGroup, Outcome, PlannedGroup
+from scheduler_svc.lifecycle.termination import end_task
+from scheduler_svc.store.queries import evaluations, shares, tasks
+from scheduler_svc.store.queries.evaluations import EndedGroup, Outcome
 from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.progress import progress_of
+from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Charge, Task
+from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
 
 
@@ -49,8 +47,8 @@ async def open_group(connection: AsyncConnection, task: Task, charged_tokens: fl
     opened = await evaluations.open_first_group(connection, task.id, charged_tokens=charged_tokens, deadline_at=deadline_at)
     if opened is None:
         return []
-    await tasks.charge(connection, [Charge(task.id, task.tenant, charged_tokens)])
-    return [_letter(task, opened, deadline_s)]
+    await shares.charge(connection, [Charge(task.id, task.tenant, charged_tokens)])
+    return [open_evaluation_group(task, opened, deadline_s)]
 
 
 async def settle(connection: AsyncConnection, by_id: dict[str, Task], outcomes: Sequence[Outcome]) -> None:
@@ -72,7 +70,7 @@ async def end_overdue(connection: AsyncConnection, by_id: dict[str, Task], overd
     disturbed = {task.id for task in by_id.values() if calm_s < task.spec.limits.episode_timeout_s}
     again = {(task, number) for task, number in overdue if task in disturbed and may_be_planned_again(number)}
     charged = await evaluations.plan_again(connection, again, add=AGAIN)
-    await tasks.charge(connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])
+    await shares.charge(connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])
     await give_up(connection, by_id, set(overdue) - again, "was not finished before limits.episode_timeout_s")
 
 
@@ -114,26 +112,3 @@ def _told(result: Result) -> dict[str, JsonValue]:
     told: dict[str, JsonValue] = asdict(result)
     told["pass_at"] = {str(k): value for k, value in result.pass_at.items()}
     return told
-
-
-def _letter(task: Task, group: PlannedGroup, deadline_s: float) -> OutboxMessage:
-    assert task.family is not None
-    wanted, spec = task.spec.evaluation, task.spec
-    context = GroupContext(
-        tenant=task.tenant,
-        task=task.id,
-        pool=spec.pool,
-        group=group.number,
-        size=wanted.attempts,
-        version=group.version,
-        adapter=group.adapter,
-        family=task.family,
-        environment=spec.evaluation_environment,
-        sampling=Sampling(temperature=wanted.temperature or spec.sampling.temperature, max_tokens=spec.sampling.max_tokens),
-        greedy=wanted.temperature == 0,
-        limits=spec.limits,
-        row=FIRST_ROW + group.prompt,
-        seed=prompt_seed(spec, group.prompt),
-        deadline_s=deadline_s,
-    )
-    return OutboxMessage(streams.open_group(task.family, task.id, group.number), OpenGroup(group=context), f"{task.id}:{group.number}:open")

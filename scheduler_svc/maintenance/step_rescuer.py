@@ -11,7 +11,7 @@ from common import streams
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import WeightUpdated
-from scheduler_svc.dispatch import dispatch
+from scheduler_svc.dispatch.steps import send_to_trainer
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import steps, tasks
 from scheduler_svc.store.queries.steps import SentStep
@@ -32,7 +32,7 @@ async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = 
             for task in await tasks.lock_tasks(connection, {step.task}):
                 if task.is_live and task.version == step.version and await steps.is_sent(connection, step):
                     log.warning("step_sent_again", task=task.id, version=task.version)
-                    dispatch.send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
+                    send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
     return bool(lost)
 
 

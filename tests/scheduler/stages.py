@@ -31,7 +31,7 @@ from common.messages import (
 )
 from common.pools import Pool
 from common.runtime.service import report_replica
-from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
@@ -176,7 +176,7 @@ async def ended(runners: Sequence[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def running_world(
-    bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: Policy = Policy.ASYNCHRONOUS
+    bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
 ) -> AsyncIterator[World]:
     """The scheduler, an env and a trainer at work until the block ends."""
     database = await Database.connect(database_url)

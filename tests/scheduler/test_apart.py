@@ -9,10 +9,10 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import MAX_SENTENCE_CHARS, ControlTask, ResendLetter, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.handlers import settlement
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.handlers import scores
 from scheduler_svc.handlers.jobs import Offer, take_job
-from scheduler_svc.lifecycle.endings import MIN_FAILURES_TO_FAIL
+from scheduler_svc.lifecycle.termination import MIN_FAILURES_TO_FAIL
 from scheduler_svc.store.queries import evaluations, groups, outbox
 from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.states import VoidReason
@@ -82,7 +82,7 @@ async def test_repeated_submission_is_not_judged_by_what_is_offered_now(bus: Bus
         offer = Offer({}, {"other"})
         job = submission("a", spec())
         async with world.database.transaction() as connection:
-            await take_job(connection, Delivery(job.subject, {}, job.message.encode(), 9, 1), offer, Policy.ASYNCHRONOUS)
+            await take_job(connection, Delivery(job.subject, {}, job.message.encode(), 9, 1), offer, SchedulingPolicy.ASYNCHRONOUS)
         assert await world.rows("SELECT count(*) FROM events WHERE event = 'rejected'") == [(0,)]
 
 
@@ -126,7 +126,7 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
                 out = scored(group, member, reward=float(member), failure="flaky" if group.group % 2 and member else None)
                 deliveries.append(Delivery(out.subject, out.headers, b"", len(deliveries) + 1, 1))
         async with world.database.transaction() as connection:
-            await settlement.trajectories_scored(connection, deliveries, Policy.ASYNCHRONOUS)
+            await scores.trajectories_scored(connection, deliveries, SchedulingPolicy.ASYNCHRONOUS)
         assert await world.rows("SELECT state, failures_in_a_row, voided FROM tasks") == [("running", 0, MIN_FAILURES_TO_FAIL)]
 
 

@@ -21,11 +21,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
-from scheduler_svc.decisions.min_share import Capacity
-from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.dispatch import dispatch
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_record
-from scheduler_svc.handlers import dead_letters, deletion, jobs, settlement
+from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, weight_updates
 from scheduler_svc.handlers.jobs import Offer
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
@@ -65,7 +65,7 @@ class Interleavings(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.database = self.runner.run(Database.connect(url))
         self.streams = Streams()
-        self.policy = Policy.ASYNCHRONOUS
+        self.policy = SchedulingPolicy.ASYNCHRONOUS
         self.settled: dict[tuple[str, int, int], tuple[int, float]] = {}
         """Member → sequence and reward of the message that counted."""
 
@@ -98,9 +98,12 @@ class Interleavings(RuleBasedStateMachine):
     # --------------------------------------------------------------------------------------------------------- rules
 
     @initialize(
-        staleness=st.tuples(*[st.integers(0, 2)] * 3), refills=st.integers(0, 1), steps=st.integers(1, 3), policy=st.sampled_from(Policy)
+        staleness=st.tuples(*[st.integers(0, 2)] * 3),
+        refills=st.integers(0, 1),
+        steps=st.integers(1, 3),
+        policy=st.sampled_from(SchedulingPolicy),
     )
-    def begin(self, staleness: tuple[int, ...], refills: int, steps: int, policy: Policy) -> None:
+    def begin(self, staleness: tuple[int, ...], refills: int, steps: int, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.change(lambda connection: connection.execute(text(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")))
         for task, bound in zip(TASKS, staleness, strict=True):
@@ -115,11 +118,11 @@ class Interleavings(RuleBasedStateMachine):
     def answer_check(self, which: int, crash: bool) -> None:
         task = TASKS[which]
         answer = EnvironmentChecked(tenant="other" if task == "c" else "acme", task=task, objection=None)
-        self.change(lambda connection: settlement.environment_checked(connection, answer), crash=crash)
+        self.change(lambda connection: environment_checks.environment_checked(connection, answer), crash=crash)
 
     @rule(crash=st.booleans())
     def admit(self, crash: bool) -> None:
-        self.change(lambda connection: dispatch.admit(connection, CAPACITY, self.policy, time.time()), crash=crash)
+        self.change(lambda connection: admission.admit(connection, CAPACITY, self.policy, time.time()), crash=crash)
 
     @rule(most=st.integers(1, 8), crash=st.booleans())
     def relay(self, most: int, crash: bool) -> None:
@@ -153,14 +156,14 @@ class Interleavings(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, crash: bool) -> None:
         """Any scores, in any order, some of them twice."""
         chosen = data.draw(st.lists(st.sampled_from(self.streams.scores), min_size=1, max_size=8))
-        self.change(lambda connection: settlement.trajectories_scored(connection, chosen, self.policy), crash=crash)
+        self.change(lambda connection: scores.trajectories_scored(connection, chosen, self.policy), crash=crash)
 
     @precondition(lambda self: self.streams.batches)
     @rule(data=st.data(), crash=st.booleans())
     def train(self, data: st.DataObject, crash: bool) -> None:
         """A batch, perhaps an old one, is trained and announced; a trainer gives the same answer to the same batch."""
         batch = data.draw(st.sampled_from(self.streams.batches))
-        self.change(lambda connection: settlement.weight_updated(connection, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
+        self.change(lambda connection: weight_updates.weight_updated(connection, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
 
     @precondition(lambda self: self.streams.opens)
     @rule(data=st.data(), stage=st.sampled_from(["open", "turn", "settle"]), garbage=st.booleans(), crash=st.booleans())
@@ -195,7 +198,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.change(lambda connection, task=task: self._void_overdue(connection, task), crash=lost)
 
     async def _void_overdue(self, connection: AsyncConnection, task: str) -> None:
-        await settlement.void_overdue(connection, task, self.policy, time.time(), calm_s=math.inf)
+        await scores.void_overdue(connection, task, self.policy, time.time(), calm_s=math.inf)
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
     def control(self, verb: str, which: int, crash: bool) -> None:
@@ -267,10 +270,10 @@ class Interleavings(RuleBasedStateMachine):
             opened = {(task, number) for task, number in self.rows("SELECT task, number FROM groups WHERE state = 'open'")}
             for group in [group for group in self.streams.opens if (group.task, group.group) in opened]:
                 self._play(group, [0.0, 1.0])
-            self.change(lambda connection: settlement.trajectories_scored(connection, self.streams.scores[-200:], self.policy))
+            self.change(lambda connection: scores.trajectories_scored(connection, self.streams.scores[-200:], self.policy))
             self.relay(most=1000, crash=False)
             for batch in self.streams.batches:
-                self.change(lambda connection, batch=batch: settlement.weight_updated(connection, updated(batch).message, self.policy))  # type: ignore[arg-type]
+                self.change(lambda connection, batch=batch: weight_updates.weight_updated(connection, updated(batch).message, self.policy))  # type: ignore[arg-type]
         self.doctor_finds_nothing()
         self.what_was_settled_stays_settled()
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []

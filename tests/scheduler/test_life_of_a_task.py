@@ -9,7 +9,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
-from scheduler_svc.lifecycle.endings import MIN_FAILURES_TO_FAIL
+from scheduler_svc.lifecycle.termination import MIN_FAILURES_TO_FAIL
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually

@@ -3,7 +3,7 @@
 from sqlalchemy import func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.min_share import InFlight, Load
+from scheduler_svc.decisions.shares import InFlight, Load
 from scheduler_svc.store.queries.sql.parameters import in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, TrajectoryState

@@ -1,7 +1,4 @@
-"""Sentences about what is to be published: written in the transaction that decides it, relayed afterwards.
-
-What a transaction posts is written together, as the last thing that it does.
-"""
+"""Queries on the outbox: messages are written in the transaction that decides them, and relayed afterwards."""
 
 import json
 from collections.abc import Sequence
@@ -13,11 +10,11 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.bus import refuse_oversize
-from common.messages import DeadLetter, Event, Message, ReplicaReport, as_json
+from common.messages import Event, Message
 from common.streams import KIND_HEADER
 from scheduler_svc.store.queries.sql.parameters import Rows, any_of, given
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.tables import dead_letters, events, outbox, relay, replicas
+from scheduler_svc.store.tables import events, outbox, relay
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,23 @@ def record_and_post(connection: AsyncConnection, event: Event, subject: str) -> 
 
 
 _letter = Rows("letter", subject=Text, message_id=Text, headers=Text, body=LargeBinary)
+
+
 _written = select(_letter.c.subject, _letter.c.message_id, cast(_letter.c.headers, JSONB), _letter.c.body)
+
+
 _event = Rows("event", tenant=Text, task=Text, event=Text, data=Text)
+
+
 _kept = select(_event.c.tenant, _event.c.task, _event.c.event, cast(_event.c.data, JSONB))
+
+
 _recorded = insert(events).from_select(["tenant", "task", "event", "data"], _kept).cte("recorded")
+
+
 _write = insert(outbox).from_select(["subject", "message_id", "headers", "body"], _written)
+
+
 _WRITE, _WRITE_AND_RECORD = Statement(_write), Statement(_write.add_cte(_recorded))
 
 
@@ -116,6 +125,8 @@ async def oldest_parcels(connection: AsyncConnection, most: int) -> list[OutboxR
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
+
+
 _DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten))
 
 
@@ -140,46 +151,7 @@ async def drop_work(connection: AsyncConnection) -> None:
     await connection.execute(delete(outbox).where(outbox.c.subject.regexp_match("^(prompts|trajectories)[.]")))
 
 
-async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
-    """Those of a stream FAILED that was longer than the one there is: their numbers are given again."""
-    await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
-
-
 async def last_given(connection: AsyncConnection) -> int:
     """The last number that a row of the outbox was given, 0 before the first. Survives the rows."""
     statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
     return int((await connection.execute(statement)).scalar_one())
-
-
-async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
-    """Keep the dead letter's facts; False when it was recorded before."""
-    values = {
-        "sequence": sequence,
-        "stage": letter.stage,
-        "task": task,
-        "subject": letter.subject,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-    }
-    statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
-    return (await connection.execute(statement)).first() is not None
-
-
-async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
-    """Note that the job `by` has a dead letter sent again; False when that is done, or no such letter is on record."""
-    statement = (
-        update(dead_letters)
-        .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
-        .values(resent_by=by, resent_at=func.now())
-        .returning(dead_letters.c.id)
-    )
-    return (await connection.execute(statement)).first() is not None
-
-
-async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:
-    """Refresh the rows of the replicas that are alive; forget those gone for a day."""
-    await connection.execute(delete(replicas).where(replicas.c.seen_at < func.now() - text("interval '1 day'")))
-    for report in reports:
-        values = {"service": report.service, "pool": report.pool, "report": as_json(report), "seen_at": func.now()}
-        statement = insert(replicas).values(id=f"{report.service}.{report.replica}", **values)
-        await connection.execute(statement.on_conflict_do_update(index_elements=[replicas.c.id], set_=values))

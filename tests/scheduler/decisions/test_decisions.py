@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from common.spec import TaskSpec
-from scheduler_svc.decisions.admission import allowance, groups_to_admit, pools_with_room
+from scheduler_svc.decisions.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
-from scheduler_svc.decisions.fair_share import TaskShare, TenantShare, next_task, starting_virtual_time
-from scheduler_svc.decisions.min_share import Capacity, InFlight, Load
+from scheduler_svc.decisions.fair_share import next_task, starting_virtual_time
 from scheduler_svc.decisions.retention import Kept
+from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 from tests.scheduler.stages import spec as task
 
 PLENTY = {"tiny": Capacity(sequences=10**9, kv_tokens=10**12)}
@@ -38,7 +38,7 @@ def tenants(**weights: float) -> dict[str, TenantShare]:
 
 
 def admitted(tasks: list[TaskShare], shares: dict[str, TenantShare], capacity: Capacity) -> list[str]:
-    return [admission.task for admission in groups_to_admit(tasks, shares, {"tiny": capacity}, {}, most=10**6)]
+    return [admission.task for admission in groups_to_admit(tasks, shares, {"tiny": capacity}, {}, limit=10**6).groups]
 
 
 # ---------------------------------------------------------------------------------------------------------------- pace
@@ -107,10 +107,11 @@ def test_nobody_is_next_when_no_pace_is_left() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20), st.floats(500, 1000)), min_size=1, max_size=12))
 def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: list[tuple[str, int, float]]) -> None:
-    """Of groups whose tokens differ by so much that the places that everybody is owed do not decide."""
+    """With group tokens so close that minimum shares do not decide."""
     tasks = [share(f"t{i}", tenant, allowance=10**6, group_tokens=tokens) for i, (tenant, _, tokens) in enumerate(described)]
     shares = tenants(**{tenant: 1.0 for tenant, _, _ in described})
-    groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {}, most=10**6)
+    for admission in groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {}, limit=10**6).groups:
+        shares[described[int(admission.task[1:])][0]].charge(admission.charged_tokens)
     times = [each.virtual_time for each in shares.values()]
     assert max(times) - min(times) <= max(tokens for _, _, tokens in described) + 1e-6
 
@@ -124,7 +125,7 @@ def test_admission_stops_at_capacity_and_lets_nobody_small_overtake() -> None:
     shares = tenants(a=1, b=1)
     shares["b"].virtual_time = 1.0
     in_flight = {"tiny": InFlight(Load(10, 100.0))}
-    assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight, most=9) == []
+    assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight, limit=9) == AdmissionDecision([], {"tiny"})
 
 
 def test_one_group_always_goes_when_nothing_is_in_flight() -> None:
@@ -139,11 +140,11 @@ def test_full_pool_does_not_hold_up_another() -> None:
     tasks = [share("a", "x"), share("b", "y", pool="other")]
     capacities = {"tiny": Capacity(8, 10**9), "other": Capacity(8, 10**9)}
     in_flight = {"tiny": InFlight(Load(8, 1.0))}
-    assert [each.task for each in groups_to_admit(tasks, tenants(x=1, y=1), capacities, in_flight, most=9)] == ["b"]
+    assert [each.task for each in groups_to_admit(tasks, tenants(x=1, y=1), capacities, in_flight, limit=9).groups] == ["b"]
 
 
 def test_pool_without_replicas_admits_nothing() -> None:
-    assert groups_to_admit([share("a")], tenants(acme=1), {}, {}, most=9) == []
+    assert groups_to_admit([share("a")], tenants(acme=1), {}, {}, limit=9) == AdmissionDecision([], set())
     assert pools_with_room({"tiny": Capacity(0, 0)}, {}) == set()
 
 
@@ -156,7 +157,7 @@ def test_pools_with_room_are_those_that_might_take_a_group() -> None:
 def test_no_more_is_admitted_at_once_than_was_asked_for() -> None:
     tasks = [share("a"), share("b", virtual_time=150.0)]
     shares = tenants(acme=1)
-    assert [each.task for each in groups_to_admit(tasks, shares, dict(PLENTY), {}, most=3)] == ["a", "a", "b"]
+    assert [each.task for each in groups_to_admit(tasks, shares, dict(PLENTY), {}, limit=3).groups] == ["a", "a", "b"]
 
 
 # ------------------------------------------------------------------------------------------------------------ batching

@@ -1,4 +1,4 @@
-"""Nobody is kept from a pool's places by those whose environments are slow."""
+"""Tasks with slow environments do not keep others from a pool's capacity."""
 
 import heapq
 import time
@@ -11,17 +11,17 @@ from sqlalchemy import text
 from common.bus import Bus
 from common.spec import parse_spec
 from scheduler_svc.decisions.admission import groups_to_admit
-from scheduler_svc.decisions.fair_share import TaskShare, TenantShare
-from scheduler_svc.decisions.min_share import OWED, Capacity, InFlight, Load, MinShares
-from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.dispatch import dispatch
+from scheduler_svc.decisions.min_share import GUARANTEED_FRACTION, MinShares
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.dispatch.admission import ADMISSION_BATCH_SIZE, admit
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
 GROUPS = 24
-"""That the pool has places for."""
+"""Groups that fit into the pool."""
 SIZE = 8
 CAPACITY = Capacity(GROUPS * SIZE, 10**9)
 
@@ -40,7 +40,9 @@ def groups_done(group_s: dict[str, float], shares: list[TaskShare], *, for_s: fl
         in_flight = InFlight()
         for _, _, task in ends:
             in_flight.add(by_task[task].tenant, 1.0, task, Load(SIZE, 800.0))
-        for admission in groups_to_admit(shares, tenants, {"tiny": CAPACITY}, {"tiny": in_flight}, most=10**6):
+        for admission in groups_to_admit(shares, tenants, {"tiny": CAPACITY}, {"tiny": in_flight}, limit=10**6).groups:
+            by_task[admission.task].charge(admission.charged_tokens)
+            tenants[by_task[admission.task].tenant].charge(admission.charged_tokens)
             heapq.heappush(ends, (now_s + group_s[admission.task], next(order), admission.task))
         now_s, _, task = heapq.heappop(ends)
         done[task] += 1
@@ -48,22 +50,22 @@ def groups_done(group_s: dict[str, float], shares: list[TaskShare], *, for_s: fl
 
 
 @pytest.mark.parametrize("tenants", ["two", "one"])
-def test_slow_environment_leaves_a_quarter_of_the_places_to_a_fast_one(tenants: str) -> None:
+def test_slow_environment_leaves_a_quarter_of_the_capacity_to_a_fast_one(tenants: str) -> None:
     """Half of its share, and both have half. With two tenants, and with two tasks of one."""
     shares = [share("slow", "x"), share("fast", "y" if tenants == "two" else "x")]
     done = groups_done({"slow": 60.0, "fast": 1.0}, shares, for_s=1800.0)
-    places = {task: done[task] * {"slow": 60.0, "fast": 1.0}[task] / 1800.0 / GROUPS for task in done}
-    assert places["fast"] == pytest.approx(0.25, abs=0.05)
-    assert places["slow"] == pytest.approx(0.75, abs=0.05)
+    held = {task: done[task] * {"slow": 60.0, "fast": 1.0}[task] / 1800.0 / GROUPS for task in done}
+    assert held["fast"] == pytest.approx(0.25, abs=0.05)
+    assert held["slow"] == pytest.approx(0.75, abs=0.05)
 
 
 def test_a_fast_task_among_many_slow_ones_has_half_of_its_share() -> None:
     shares = [*(share(f"slow{number}", f"x{number}") for number in range(5)), share("fast", "y")]
     done = groups_done({each.task: 1.0 if each.task == "fast" else 60.0 for each in shares}, shares, for_s=1800.0)
-    assert done["fast"] / 1800.0 / GROUPS >= OWED / 6
+    assert done["fast"] / 1800.0 / GROUPS >= GUARANTEED_FRACTION / 6
 
 
-def test_tokens_decide_where_everybody_has_what_is_owed() -> None:
+def test_tokens_decide_above_the_minimum_shares() -> None:
     """Groups of equal size of which one takes twice the time and tokens: the same tokens for both."""
     long, short = share("long", "x"), share("short", "y")
     long.group_tokens = 200.0
@@ -75,12 +77,12 @@ def test_shares_are_weighted_and_what_is_scarcer_counts() -> None:
     in_flight = InFlight()
     in_flight.add("x", 3.0, "a", Load(sequences=30, tokens=10.0))
     in_flight.add("y", 1.0, "b", Load(sequences=1, tokens=20.0))
-    places = MinShares(Capacity(100, 100.0), in_flight, [share("c", "y")], {"y": TenantShare("y", 1.0, 0.0)})
-    assert places.tenant_is_short("x")  # 30 % of the sequences, and owed half of three quarters
-    assert not places.tenant_is_short("y")  # 20 % of the tokens, and owed half of a quarter
-    assert places.tenants_with_enough() == {"y"}
-    assert places.task_is_short("y", "c")
-    assert not places.task_is_short("y", "b")
+    guaranteed = MinShares(Capacity(100, 100.0), in_flight, [share("c", "y")], {"y": TenantShare("y", 1.0, 0.0)})
+    assert guaranteed.tenant_is_below("x")  # 30 % of the sequences, guaranteed half of three quarters
+    assert not guaranteed.tenant_is_below("y")  # 20 % of the tokens, guaranteed half of a quarter
+    assert guaranteed.satisfied_tenants() == {"y"}
+    assert guaranteed.task_is_below("y", "c")
+    assert not guaranteed.task_is_below("y", "b")
 
 
 def test_a_pool_of_unknown_cache_counts_sequences() -> None:
@@ -90,11 +92,11 @@ def test_a_pool_of_unknown_cache_counts_sequences() -> None:
 @pytest.mark.parametrize("pools", [("tiny",), ("tiny", "large")])
 @pytest.mark.parametrize("work", ["training", "evaluations"])
 @pytest.mark.parametrize("owners", ["a tenant each", "one tenant"])
-async def test_who_is_short_of_places_is_found_behind_many_that_are_less_served(
+async def test_task_below_its_min_share_is_found_behind_many_that_are_less_served(
     database_url: str, owners: str, work: str, pools: tuple[str, ...]
 ) -> None:
-    """More hold places, and want more, than a look at the least served shows."""
-    hogs = [f"t{number:02}" for number in range((dispatch.AT_ONCE + 4) * len(pools))]
+    """More tasks hold capacity, and wait for more, than the candidates by least service."""
+    hogs = [f"t{number:02}" for number in range((ADMISSION_BATCH_SIZE + 4) * len(pools))]
     held_in = "groups" if work == "training" else "evaluation_groups"
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
     database = await Database.connect(database_url)
@@ -128,11 +130,11 @@ async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:
     wants_more = True
     while wants_more:
         async with database.transaction() as connection:
-            _, wants_more = await dispatch.admit(connection, dict(capacity), Policy.ASYNCHRONOUS, time.time())
+            _, wants_more = await admit(connection, dict(capacity), SchedulingPolicy.ASYNCHRONOUS, time.time())
 
 
-async def test_tenant_whose_environment_hangs_keeps_nobody_from_sampling(bus: Bus, database_url: str) -> None:
-    """Its groups fill the pool, end at their deadlines, are refunded, and would all be the least served one's again."""
+async def test_tenant_whose_environment_hangs_keeps_no_other_from_sampling(bus: Bus, database_url: str) -> None:
+    """Its groups fill the pool, end at their deadlines and are refunded; by tokens alone it would stay the least served."""
     stages = Stages(withheld=lambda group, member: group.task == "hangs")
     async with running_world(bus, database_url, stages, sequences=8) as world:
         raw = spec(limits={"episode_timeout_s": 5}, steps=50)

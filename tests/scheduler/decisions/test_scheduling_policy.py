@@ -9,7 +9,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask
-from scheduler_svc.decisions.scheduling_policy import Policy, TaskSnapshot, allowances, steps_to_send_together
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, TaskSnapshot, allowances, steps_to_send_together
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 
@@ -26,19 +26,19 @@ def standing(task: str, **changes: object) -> TaskSnapshot:
 
 def test_asynchronous_lets_every_task_keep_its_own_pace() -> None:
     tasks = [standing("a"), standing("b", is_training=True), standing("c", allowance=0)]
-    assert allowances(Policy.ASYNCHRONOUS, tasks) == {"a": 4, "b": 4, "c": 0}
+    assert allowances(SchedulingPolicy.ASYNCHRONOUS, tasks) == {"a": 4, "b": 4, "c": 0}
 
 
 def test_sequential_serves_the_task_accepted_first_even_while_it_waits() -> None:
     tasks = [standing("a", accepted_at=START + timedelta(seconds=1)), standing("b", allowance=0, is_training=True)]
-    assert allowances(Policy.SEQUENTIAL, tasks) == {"b": 0}
-    assert allowances(Policy.SEQUENTIAL, []) == {}
+    assert allowances(SchedulingPolicy.SEQUENTIAL, tasks) == {"b": 0}
+    assert allowances(SchedulingPolicy.SEQUENTIAL, []) == {}
 
 
 def test_synchronous_samples_one_step_each_and_nothing_while_a_step_is_trained() -> None:
     tasks = [standing("a"), standing("b", lockstep_allowance=0, has_step_ready=True)]
-    assert allowances(Policy.SYNCHRONOUS, tasks) == {"a": 2, "b": 0}
-    assert allowances(Policy.SYNCHRONOUS, [*tasks, standing("c", is_training=True)]) == {}
+    assert allowances(SchedulingPolicy.SYNCHRONOUS, tasks) == {"a": 2, "b": 0}
+    assert allowances(SchedulingPolicy.SYNCHRONOUS, [*tasks, standing("c", is_training=True)]) == {}
 
 
 def test_steps_leave_together_once_all_are_there() -> None:
@@ -60,7 +60,7 @@ async def begin_together(world: World, *names: str) -> None:
 
 
 async def test_sequential_tasks_never_overlap(bus: Bus, database_url: str) -> None:
-    async with running_world(bus, database_url, Stages(), sequences=0, policy=Policy.SEQUENTIAL) as world:
+    async with running_world(bus, database_url, Stages(), sequences=0, policy=SchedulingPolicy.SEQUENTIAL) as world:
         await begin_together(world, "a", "b", "c")
         for task in ("a", "b", "c"):
             await world.event(task, "finished")
@@ -68,7 +68,7 @@ async def test_sequential_tasks_never_overlap(bus: Bus, database_url: str) -> No
 
 
 async def test_synchronous_steps_are_batched_together_in_every_round(bus: Bus, database_url: str) -> None:
-    async with running_world(bus, database_url, Stages(), sequences=0, policy=Policy.SYNCHRONOUS) as world:
+    async with running_world(bus, database_url, Stages(), sequences=0, policy=SchedulingPolicy.SYNCHRONOUS) as world:
         await begin_together(world, "a", "b", "c")
         for task in ("a", "b", "c"):
             await world.event(task, "finished")
@@ -79,7 +79,7 @@ async def test_synchronous_steps_are_batched_together_in_every_round(bus: Bus, d
 
 async def test_lockstep_goes_on_without_a_task_that_ends(bus: Bus, database_url: str) -> None:
     stuck = Stages(withheld=lambda group, member: group.task == "stuck")
-    async with running_world(bus, database_url, stuck, policy=Policy.SYNCHRONOUS) as world:
+    async with running_world(bus, database_url, stuck, policy=SchedulingPolicy.SYNCHRONOUS) as world:
         for task in ("a", "stuck"):
             await world.submit(task, spec(name=task))
             await world.event(task, "accepted")
@@ -94,7 +94,7 @@ async def test_next_task_has_its_turn_once_the_one_before_has_failed_or_was_canc
         failure=lambda group, member: "sandbox died" if group.task == "a" else None,
         withheld=lambda group, member: group.task == "a" and ending == "cancelled",
     )
-    async with running_world(bus, database_url, stages, policy=Policy.SEQUENTIAL) as world:
+    async with running_world(bus, database_url, stages, policy=SchedulingPolicy.SEQUENTIAL) as world:
         await world.submit("a", spec())
         await eventually(lambda: len(stages.opened) > 0)
         await world.submit("b", spec(tenant="other"))

@@ -17,7 +17,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import Policy
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import deletion, jobs
 from scheduler_svc.handlers.deletion import Deletions
 from scheduler_svc.handlers.jobs import Offer
@@ -60,7 +60,7 @@ class Scene:
 
     async def submit(self, task: str, version: int) -> None:
         async with self.database.transaction() as connection:
-            await jobs.take_job(connection, self.submission(task, version), OFFER, Policy.ASYNCHRONOUS)
+            await jobs.take_job(connection, self.submission(task, version), OFFER, SchedulingPolicy.ASYNCHRONOUS)
 
     async def accepted(self, names: Sequence[str]) -> int:
         """How many of these are tasks."""
@@ -146,7 +146,7 @@ async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bu
 async def test_deletion_waits_for_a_submission_and_leaves_its_adapter(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with scene(bus, database_url, tmp_path) as world:
         async with world.database.transaction() as holding:
-            await jobs.take_job(holding, world.submission("heir", 1), OFFER, Policy.ASYNCHRONOUS)
+            await jobs.take_job(holding, world.submission("heir", 1), OFFER, SchedulingPolicy.ASYNCHRONOUS)
             late = asyncio.create_task(world.delete(gone))
             await world.blocked(late)
             assert not late.done()

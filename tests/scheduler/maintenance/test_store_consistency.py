@@ -19,7 +19,7 @@ from marlaas.client import Client
 from marlaas.stack import servers
 from scheduler_svc.doctor.database_rules import examine_record
 from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
-from scheduler_svc.lifecycle.endings import void_live_groups
+from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.outbox_relay import Relay
 from scheduler_svc.maintenance.store_consistency import Marker

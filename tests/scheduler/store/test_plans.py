@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
-from scheduler_svc.decisions.scheduling_policy import Policy
-from scheduler_svc.handlers import settlement
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.handlers import weight_updates
 from scheduler_svc.maintenance import garbage_collector
 from scheduler_svc.store.database import ADMISSION_LOCK, Database
-from scheduler_svc.store.queries import evaluations, groups, ledger, steps, tasks
+from scheduler_svc.store.queries import candidates, evaluations, groups, ledger, steps, tasks
 from scheduler_svc.store.queries.in_flight import work_in_flight
 from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
 from tests.conftest import copied_database
@@ -69,7 +69,7 @@ async def step_batched_and_trained(connection: AsyncConnection) -> None:
     )
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
-    task = await settlement.weight_updated(connection, message, Policy.ASYNCHRONOUS)
+    task = await weight_updates.weight_updated(connection, message, SchedulingPolicy.ASYNCHRONOUS)
     assert task is not None
     assert await garbage_collector.superseded_blobs(connection, [task])
 
@@ -93,8 +93,8 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda connection: tasks.has_admissible_work(connection, lock=ADMISSION_LOCK),
-        lambda connection: tasks.evaluations_in_line(connection, {"tiny"}, most=4),
+        lambda connection: candidates.has_admissible_work(connection, lock=ADMISSION_LOCK),
+        lambda connection: candidates.evaluation_candidates(connection, {"tiny"}, limit=4),
         work_in_flight,
         lambda connection: groups.overdue_groups(connection, time.time() - 1000),
         lambda connection: groups.time_spent(connection, time.time()),

@@ -1,23 +1,23 @@
-"""How tasks and groups end: a task's live work is void with it; a void group is refunded, and too many failures, in a
-row or among the latest groups, end the task with the last reason."""
+"""Termination of tasks and groups: ending a task voids its live work; a void group is refunded; a task with too many failures fails."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_accounts
 from scheduler_svc.lifecycle.task_events import announce, publish_status
 from scheduler_svc.metrics import VOID_GROUPS
-from scheduler_svc.store.queries import evaluations, groups, ledger, steps, tasks
-from scheduler_svc.store.queries.groups import EndedGroup
-from scheduler_svc.store.queries.ledger import Entry
+from scheduler_svc.store.queries import evaluations, groups, steps, tasks
 from scheduler_svc.store.queries.progress import Failures, progress_of
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Charge, Task
+from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import LIVE, TaskState, VoidReason
 
 MIN_FAILURES_TO_FAIL = 8
+
+
 MAX_UNSUPPORTED_SHARE = 0.5
 """Share of a task's latest groups that may hold an attempt which the deployment cannot grade: beyond it most sampling is for nothing."""
 
@@ -78,7 +78,7 @@ async def void_and_refund(
         if not failed:
             continue
         progress = await progress_of(connection, task_id)
-        verdict = _verdict(task, in_a_row, progress.failures)
+        verdict = _reason_to_fail(task, in_a_row, progress.failures)
         if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
             await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
@@ -86,7 +86,7 @@ async def void_and_refund(
             await publish_status(connection, task_id, progress)
 
 
-def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
+def _reason_to_fail(task: Task, in_a_row: int, found: Failures) -> str | None:
     """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
     if in_a_row >= failures_to_fail(task):
         return f"{in_a_row} groups in a row failed"
@@ -96,24 +96,3 @@ def _verdict(task: Task, in_a_row: int, found: Failures) -> str | None:
     if found.failed >= MIN_FAILURES_TO_FAIL and found.share > limit:
         return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
     return None
-
-
-async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EndedGroup]) -> None:
-    """The same for groups of evaluations."""
-    entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
-    await ledger.book(connection, entries)
-    await tasks.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
-
-
-async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
-    """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
-    entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
-    entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
-    await ledger.book(connection, [entry for entry in entries if entry.tokens])
-    await tasks.charge(
-        connection,
-        [
-            Charge(group.task, by_id[group.task].tenant, group.prompt_tokens + group.sampled_tokens - group.charged_tokens)
-            for group in ended
-        ],
-    )

@@ -1,4 +1,4 @@
-"""Who admits next, found by indexes, is who the pure decision over all tasks would choose."""
+"""Candidates found by indexes are those that the pure decision over all tasks would choose."""
 
 import random
 
@@ -7,18 +7,18 @@ from sqlalchemy import text
 
 from common.spec import parse_spec
 from scheduler_svc.decisions.admission import Admission, groups_to_admit
-from scheduler_svc.decisions.min_share import Capacity
+from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.tasks import Candidates
+from scheduler_svc.store.queries import candidates, tasks
+from scheduler_svc.store.queries.candidates import Candidates
 from tests.scheduler.stages import spec
 
-MOST = 4
-EVERYBODY = 10**4
+FEW = 4
+ALL = 10**4
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_look_at_few_tasks_admits_what_a_look_at_all_would(database_url: str, seed: int) -> None:
+async def test_few_candidates_lead_to_the_same_admissions_as_all(database_url: str, seed: int) -> None:
     rng = random.Random(seed)
     database = await Database.connect(database_url)
     try:
@@ -36,15 +36,15 @@ async def test_a_look_at_few_tasks_admits_what_a_look_at_all_would(database_url:
             await connection.execute(
                 text("UPDATE tenants SET virtual_time = 100 * (right(id, 1)::int % 4), weight = 1 + (right(id, 1)::int % 2)")
             )
-            few = await tasks.least_served_tasks(connection, {"tiny"}, most=MOST)
-            everybody = await tasks.least_served_tasks(connection, {"tiny"}, most=EVERYBODY)
-        assert len(few.tasks) < len(everybody.tasks)
-        assert {claim.task for claim in everybody.tasks}.isdisjoint({"t1", "t2"})
-        assert all(claim.allowance > 0 for claim in everybody.tasks)
-        assert _admitted(few) == _admitted(everybody)
+            few = await candidates.least_served_tasks(connection, {"tiny"}, limit=FEW)
+            all_waiting = await candidates.least_served_tasks(connection, {"tiny"}, limit=ALL)
+        assert len(few.tasks) < len(all_waiting.tasks)
+        assert {claim.task for claim in all_waiting.tasks}.isdisjoint({"t1", "t2"})
+        assert all(claim.allowance > 0 for claim in all_waiting.tasks)
+        assert _admitted(few) == _admitted(all_waiting)
     finally:
         await database.close()
 
 
-def _admitted(claims: Candidates) -> list[Admission]:
-    return groups_to_admit(claims.tasks, claims.tenants, {"tiny": Capacity(10**9, 10**12)}, {}, most=MOST)
+def _admitted(found: Candidates) -> list[Admission]:
+    return groups_to_admit(found.tasks, found.tenants, {"tiny": Capacity(10**9, 10**12)}, {}, limit=FEW).groups

@@ -1,0 +1,80 @@
+"""Messages that open groups, of training and of evaluations."""
+
+import hashlib
+from datetime import UTC, datetime
+
+from common import streams
+from common.messages import GroupContext, OpenGroup
+from common.spec import Sampling
+from scheduler_svc.decisions.evaluation_plan import FIRST_ROW, prompt_seed
+from scheduler_svc.store.queries.evaluations import PlannedGroup
+from scheduler_svc.store.queries.groups import NewGroup
+from scheduler_svc.store.queries.outbox import OutboxMessage
+from scheduler_svc.store.queries.tasks import Task
+
+
+def new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> NewGroup:
+    """The row of the task's group `number`, to be sampled by the task's version. `now_s`: NATS's clock."""
+    digest = hashlib.sha256(f"{task.spec.seed}:{number}".encode()).digest()
+    return NewGroup(
+        task=task.id,
+        number=number,
+        version=task.version,
+        row=number,
+        seed=int.from_bytes(digest[:7], "big"),
+        size=task.spec.algorithm.group_size,
+        charged_tokens=charged_tokens,
+        deadline_at=datetime.fromtimestamp(now_s + task.spec.limits.episode_timeout_s, UTC),
+    )
+
+
+def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
+    assert task.family is not None
+    return _open_message(
+        GroupContext(
+            tenant=task.tenant,
+            task=task.id,
+            pool=task.spec.pool,
+            group=group.number,
+            size=group.size,
+            version=group.version,
+            adapter=task.adapter or task.start,
+            family=task.family,
+            environment=task.spec.environment,
+            sampling=task.spec.sampling,
+            limits=task.spec.limits,
+            row=group.row,
+            seed=group.seed,
+            deadline_s=group.deadline_at.timestamp(),
+            task_seed=task.spec.seed,
+        )
+    )
+
+
+def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) -> OutboxMessage:
+    assert task.family is not None
+    spec, wanted = task.spec, task.spec.evaluation
+    return _open_message(
+        GroupContext(
+            tenant=task.tenant,
+            task=task.id,
+            pool=spec.pool,
+            group=group.number,
+            size=wanted.attempts,
+            version=group.version,
+            adapter=group.adapter,
+            family=task.family,
+            environment=spec.evaluation_environment,
+            sampling=Sampling(temperature=wanted.temperature or spec.sampling.temperature, max_tokens=spec.sampling.max_tokens),
+            greedy=wanted.temperature == 0,
+            limits=spec.limits,
+            row=FIRST_ROW + group.prompt,
+            seed=prompt_seed(spec, group.prompt),
+            deadline_s=deadline_s,
+        )
+    )
+
+
+def _open_message(context: GroupContext) -> OutboxMessage:
+    subject = streams.open_group(context.family, context.task, context.group)
+    return OutboxMessage(subject, OpenGroup(group=context), f"{context.task}:{context.group}:open")

@@ -1,0 +1,130 @@
+"""Queries on shares: the virtual times of tasks and tenants, and the expected tokens of a group."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Double, Integer, Text, func, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.store.queries.sql.parameters import Rows, any_of
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tables import tasks, tenants
+
+LEARNED_SHARE = 0.25
+"""Of the difference between what a task's groups were expected to take and what the latest ones took."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Tokens to add to what a task and its tenant have consumed."""
+
+    task: str
+    tenant: str
+    tokens: float
+    admitted: int = 0
+    """Groups whose admission this is."""
+
+
+async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]) -> None:
+    """A group of each of these tasks succeeded, though it is not trained."""
+    await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
+
+
+_success = Rows("success", task=Text, tokens=Double)
+
+
+_UPDATE_TOKEN_ESTIMATE = Statement(
+    update(tasks)
+    .where(tasks.c.id == _success.c.task)
+    .values(
+        failures_in_a_row=0,
+        group_tokens=func.coalesce(
+            tasks.c.group_tokens + (_success.c.tokens - tasks.c.group_tokens) * literal(LEARNED_SHARE, Double), _success.c.tokens
+        ),
+    )
+)
+
+
+async def update_token_estimate(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
+    """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
+    await _UPDATE_TOKEN_ESTIMATE.run(connection, _success.of(list(group_tokens.items())))
+
+
+_charged_task = Rows("charged_task", id=Text, tokens=Double, admitted=Integer)
+
+
+_CHARGE_TASKS = Statement(
+    update(tasks)
+    .where(tasks.c.id == _charged_task.c.id)
+    .values(virtual_time=tasks.c.virtual_time + _charged_task.c.tokens, admitted=tasks.c.admitted + _charged_task.c.admitted)
+)
+
+
+_charged = Rows("charged", id=Text, tokens=Double)
+
+
+# In order, before the update takes them in any; and as an update locks them: rows of the ledger that name a tenant, written by
+# others, must not stand in the way.
+_charged_tenants = select(tenants.c.id).where(tenants.c.id == any_of("charged_id")).order_by(tenants.c.id)
+
+
+_locked = _charged_tenants.with_for_update(key_share=True).cte("locked")
+
+
+_CHARGE_TENANTS = Statement(
+    update(tenants)
+    .where(tenants.c.id == _locked.c.id, tenants.c.id == _charged.c.id)
+    .values(virtual_time=tenants.c.virtual_time + _charged.c.tokens / tenants.c.weight)
+)
+
+
+async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
+    """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants; and to the tasks'
+    counts of admitted groups what is admitted with it."""
+    if not charges:
+        return
+    by_task: defaultdict[str, list[Charge]] = defaultdict(list)
+    by_tenant: defaultdict[str, float] = defaultdict(float)
+    for one in charges:
+        by_task[one.task].append(one)
+        by_tenant[one.tenant] += one.tokens
+    rows = [(task, sum((one.tokens for one in found), 0.0), sum(one.admitted for one in found)) for task, found in by_task.items()]
+    await _CHARGE_TASKS.run(connection, _charged_task.of(rows))
+    await _CHARGE_TENANTS.run(connection, _charged.of(list(by_tenant.items())))
+
+
+@dataclass(frozen=True)
+class VirtualTimes:
+    """Of the others among whom a tenant or a task takes its place."""
+
+    active: list[float]
+    """Of those that run."""
+    past: float
+    """The largest of all."""
+
+
+async def virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[VirtualTimes, VirtualTimes]:
+    """Of other tenants, and of the tenant's other tasks that are not over."""
+    running = tasks.c.state == TaskState.RUNNING
+    runs = select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, running).exists()
+    others = select(tenants.c.virtual_time, runs.label("runs")).where(tenants.c.id != tenant)
+    siblings = select(tasks.c.virtual_time, running.label("runs")).where(
+        tasks.c.tenant == tenant, tasks.c.id != task, tasks.c.state.in_((TaskState.RUNNING, TaskState.PAUSED))
+    )
+    tenant_rows, task_rows = (await connection.execute(others)).all(), (await connection.execute(siblings)).all()
+    return _virtual_times(tenant_rows), _virtual_times(task_rows)
+
+
+def _virtual_times(rows: Sequence[Any]) -> VirtualTimes:
+    return VirtualTimes([row.virtual_time for row in rows if row.runs], max((row.virtual_time for row in rows), default=0.0))
+
+
+async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, task_time: float, tenant_time: float) -> None:
+    """Raise both virtual times to where an active one begins; never lower them."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(virtual_time=func.greatest(tasks.c.virtual_time, task_time)))
+    await connection.execute(
+        update(tenants).where(tenants.c.id == tenant).values(virtual_time=func.greatest(tenants.c.virtual_time, tenant_time))
+    )
