@@ -5,14 +5,14 @@ model = "models/tiny"          # a folder beside this file, or a Hugging Face na
 context_tokens = 512
 """
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from common.errors import Fatal
 from common.spec import Name, TaskSpec
+from common.toml_file import TomlFileError, read_tables
 
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
 
@@ -62,18 +62,9 @@ def read_pools(path: Path) -> Pools:
     Raises: Fatal, naming the file and the wrong field, or the file or folder that cannot be read.
     """
     try:
-        pools = _ADAPTER.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise Fatal(f"pools file {path} does not exist; set MARLAAS_POOLS_FILE") from None
-    except OSError as error:
-        raise Fatal(f"cannot read pools file {path}: {error.strerror}; set MARLAAS_POOLS_FILE") from None
-    except UnicodeDecodeError as error:
-        raise Fatal(f"pools file {path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise Fatal(f"pools file {path}: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Fatal(f"pools file {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        pools = read_tables(path, _ADAPTER)
+    except TomlFileError as error:
+        raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
     return {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
 
 

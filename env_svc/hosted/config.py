@@ -8,12 +8,12 @@ options = { server = "ws://10.0.0.7:8000" } # given to every task's environment;
 variables = { OMP_NUM_THREADS = "1" }
 """
 
-import tomllib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal
+from common.toml_file import TomlFileError, read_tables
 from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
 
 
@@ -37,14 +37,9 @@ def read_hosted(file: Path | None, installed: list[str]) -> dict[str, Hosted]:
     if file is None:
         return {}
     try:
-        found = TypeAdapter(dict[str, Hosted]).validate_python(tomllib.loads(file.read_text()))
-    except OSError as error:
-        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: cannot read {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        found = read_tables(file, TypeAdapter(dict[str, Hosted]))
+    except TomlFileError as error:
+        raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file} {error}") from None
     for name in found:
         if name in installed or name == MODULE_FAMILY or not FAMILY_PATTERN.match(name):
             rule = "use letters, digits, - and _, and no name that is installed here too"

@@ -14,14 +14,14 @@ One connection serves all episodes; a server that ended is started again for the
 """
 
 import asyncio
-import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, model_validator
 
+from common.toml_file import TomlFileError, read_tables
 from env_svc.options import near
 from env_svc.settings import EnvSettings
 from env_svc.tools.tool import Arguments, CallError, Tool, ToolSource, ToolUnavailable, WrongOptions
@@ -206,7 +206,6 @@ def _servers() -> dict[str, ToolServer]:
 def servers_of(path: Path) -> dict[str, ToolServer]:
     """Raises: WrongOptions, naming the file."""
     try:
-        return TypeAdapter(dict[str, ToolServer]).validate_python(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise WrongOptions(f"tool servers of this replica, {path.name}: {reason}") from None
+        return read_tables(path, TypeAdapter(dict[str, ToolServer]))
+    except TomlFileError as error:
+        raise WrongOptions(f"tool servers of this replica: {path.name} {error}") from None

@@ -114,7 +114,7 @@ def test_wrong_pools_file_stops_the_process_with_one_line(tmp_path: Path, text: 
 
 
 def test_pools_file_that_cannot_be_read_stops_the_process_with_one_line(tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match=r"cannot read pools file .*: Is a directory; set MARLAAS_POOLS_FILE"):
+    with pytest.raises(Fatal, match=r"pools file .* cannot be read: Is a directory; correct it, or set MARLAAS_POOLS_FILE"):
         read_pools(tmp_path)
     (tmp_path / "pools.toml").write_bytes("[tïny]".encode("latin-1"))
     with pytest.raises(Fatal, match=r"pools\.toml is not UTF-8 \(invalid continuation byte at byte 2\); save it as UTF-8"):

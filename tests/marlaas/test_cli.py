@@ -113,7 +113,7 @@ def test_absent_pools_file_is_named(tmp_path: Path) -> None:
         (["up", "--data", "file"], "file cannot be a stack's directory: Not a directory; name another with --data"),
         (["up", "--data", "file/below"], "file/below cannot be a stack's directory: Not a directory; name another with --data"),
         (["down", "--data", "file"], "file cannot be a stack's directory: Not a directory; name another with --data"),
-        (["pools", "--pools", "."], "cannot read pools file .: Is a directory; set MARLAAS_POOLS_FILE"),
+        (["pools", "--pools", "."], "pools file . cannot be read: Is a directory; correct it, or set MARLAAS_POOLS_FILE"),
         (["pools", "--pools", "file"], "pools file file is not UTF-8 (invalid start byte at byte 0); save it as UTF-8"),
         (["envs", "new", "guess", "--to", "file"], "cannot write the package to file: Not a directory; name another folder with --to"),
         (["ps", "--url", "nats://user:secret@host:abc"], "'nats://host:abc' is no address of NATS; one looks like nats://host:4222"),

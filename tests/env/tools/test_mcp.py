@@ -133,5 +133,5 @@ def test_task_can_only_name_the_operators_servers(servers: Path) -> None:
 )
 def test_wrong_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "servers.toml").write_text(text)
-    with pytest.raises(WrongOptions, match=rf"servers.toml: .*{reason}"):
+    with pytest.raises(WrongOptions, match=rf"servers.toml is .*: .*{reason}"):
         servers_of(tmp_path / "servers.toml")

@@ -1,0 +1,30 @@
+"""TOML files whose tables have one type: pools, hosted environments, tool servers."""
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
+
+
+class TomlFileError(Exception):
+    """A predicate without the file's name ("is not UTF-8 (…)"), because users of a service must not see its paths."""
+
+
+def read_tables(path: Path, tables: TypeAdapter[dict[str, T]]) -> dict[str, T]:
+    """The tables of `path` by name. Raises: TomlFileError, with the wrong field where the content is wrong."""
+    try:
+        return tables.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise TomlFileError("does not exist") from None
+    except OSError as error:
+        raise TomlFileError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TomlFileError(f"is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise TomlFileError(f"is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TomlFileError(f"is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
