@@ -1,0 +1,57 @@
+"""The `marlaas` command: the table of its verbs, and how it ends. Start with `marlaas --help`.
+
+Commands import what they need when they run, so that help and usage errors are answered at once. An error that the user
+can correct is one line on stderr and exit status 1.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from marlaas.cli import environments, stack, tasks
+
+app = typer.Typer(
+    help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(environments.app, name="envs")
+for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, stack.logs, stack.doctor, stack.psql):
+    app.command()(command)
+for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
+    app.command()(command)
+for command in (tasks.resend, tasks.pull, tasks.replay, stack.pools):
+    app.command()(command)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
+app.command()(stack.demo)
+
+
+def main() -> None:
+    """Entry point of the `marlaas` command."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end `up --foreground` and `demo` in order
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Exit status of one command; an error that its user can correct is one line on stderr."""
+    try:
+        app(arguments, prog_name="marlaas")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        from common.errors import MarlaasError
+        from marlaas.stack.servers import ServerError
+        from marlaas.stack.state_files import StackError
+
+        if not isinstance(error, MarlaasError | StackError | ServerError):
+            raise
+        print(f"marlaas: {error}", file=sys.stderr)
+        return 1
+    return 0

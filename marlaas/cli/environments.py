@@ -1,0 +1,68 @@
+"""Commands for environments: `marlaas envs`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, with_client
+
+app = typer.Typer()
+
+
+@app.callback(invoke_without_command=True)
+def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """List the environments that a task may name: those of the control, or without one those installed here."""
+    from marlaas.reporting import tables
+    from marlaas.stack.state_files import is_running_on
+
+    if context.invoked_subcommand is not None:
+        return
+    if not url and not is_running_on(data):
+        echo(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
+        raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
+    replicas = with_client(data, url, lambda client: client.replicas())
+    names = tables.environments(replicas)
+    echo("\n".join(names) if names else "no environment service reports; see `marlaas status`")
+    for sandbox in tables.sandboxes(replicas):
+        echo(f"code that policies write runs in {sandbox}", to=sys.stderr)
+
+
+@app.command("new")
+def new_environment(
+    name: Annotated[str, typer.Argument(help="Of the package, such as my_env.")],
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
+) -> None:
+    """Write a package with an environment that works, its test and a task file."""
+    from marlaas.scaffold import write_package
+
+    folder = to or Path(name)
+    for path in write_package(name, folder):
+        echo(str(path))
+    echo(f"next: cd {folder} && marlaas envs check {name}")
+
+
+@app.command("check")
+def check_environment(
+    name: Annotated[str, typer.Argument(help="An environment that is installed, or whose package is in this folder; or module:Class.")],
+    options: Annotated[str, typer.Option(help="The task's options, as JSON.")] = "{}",
+    rows: Annotated[int, typer.Option(min=1, help="Prompts to play.")] = 8,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    turns: Annotated[int, typer.Option(min=1, help="Most turns of an episode.")] = 16,
+) -> None:
+    """Play an environment by a script, and say whether it is fit to train on."""
+    from marlaas.scaffold import registered
+
+    here = Path.cwd()  # a package that is not installed is found where the command is given, or one folder below
+    for folder in (here, here / name):
+        path = registered(name, folder)
+        if path is not None:
+            name, here = path, folder
+            break
+    argv = [sys.executable, "-m", "env_svc.check", name, "--options", options]
+    argv += ["--rows", str(rows), "--seed", str(seed), "--turns", str(turns)]
+    paths = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.execve(argv[0], argv, os.environ | {"PYTHONPATH": paths})

@@ -1,0 +1,85 @@
+"""Shared by all commands: options, output, the connection, and handing the process over to a service's program."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from marlaas.client import Client
+
+T = TypeVar("T")
+DEFAULT_DATA = Path(".marlaas")
+PIPE_WIDTH = 100_000
+"""Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
+
+
+def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
+    """What was given, where a task can have such an id: before anything else is read or asked."""
+    from marlaas.client import check_id
+
+    for one in [ids] if isinstance(ids, str) else ids or []:
+        check_id(one)
+    return ids
+
+
+Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine control.", envvar="MARLAAS_DATA_DIR")]
+Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
+Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=valid_ids)]
+Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
+Reason = Annotated[str, typer.Option(help="Kept with the task.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every column, and every reason whole, however long the lines become.")]
+
+
+def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
+    """Connect to the stack, and return what `ask` returns."""
+    import logging
+
+    import structlog
+
+    from marlaas.client import Client
+    from marlaas.stack.state_files import running_stack
+
+    async def run() -> T:
+        async with Client.connect(url or running_stack(data).nats_url) as client:
+            return await ask(client)
+
+    # The bus logs for a service's operator; here errors come as one line.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+    return asyncio.run(run())
+
+
+def open_console(wide: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() and not wide else PIPE_WIDTH)
+
+
+def line_width(console: "Console") -> int | None:
+    """Characters that a line may take; None where it may take any number."""
+    return None if console.width == PIPE_WIDTH else console.width
+
+
+def echo(text: str, to: TextIO | None = None) -> None:
+    print(text, flush=True, file=to)
+
+
+def pools_file() -> Path:
+    """pools.toml of the current directory, or that which comes with the project."""
+    from marlaas import shipped
+
+    here, theirs = Path("pools.toml"), shipped.root() / "pools.toml"
+    return here if here.exists() or not theirs.exists() else theirs
+
+
+def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:
+    """Go on as `python -m <module>` with these settings and no others."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    os.execve(sys.executable, [sys.executable, "-m", *module], inherited | env)

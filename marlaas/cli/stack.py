@@ -1,0 +1,169 @@
+"""Commands for the stack on this machine: start, stop, inspect, benchmark."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, pools_file, with_client
+from marlaas.cli.tasks import ps
+
+
+def up(
+    data: Data = DEFAULT_DATA,
+    pools: Annotated[
+        Path | None, typer.Option(help="Pools file; default: pools.toml here, or the project's own.", envvar="MARLAAS_POOLS_FILE")
+    ] = None,
+    nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
+    start_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--start-timeout-s", min=1, help="For all to be ready; a large model loads for long.", envvar="MARLAAS_START_TIMEOUT_S"
+        ),
+    ] = 600.0,
+) -> None:
+    """Start everything on this machine: NATS, PostgreSQL and all services."""
+    from common.pools import read_pools
+    from marlaas import memory
+    from marlaas.reporting import live, tables
+    from marlaas.stack import control, placement
+
+    offered = pools or pools_file()
+    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port)
+    for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
+        echo(line)
+    starting = control.start(plan, end_with_parent=foreground)
+    try:
+        state = live.show_start(open_console(), starting, start_timeout_s)
+        for sandbox in tables.sandboxes(with_client(data, state.nats_url, lambda client: client.replicas())):
+            echo(f"code that policies write runs in {sandbox}")
+        echo(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        if foreground:
+            starting.supervisor.wait()
+    except KeyboardInterrupt:
+        echo("stopping")
+        control.stop(data)
+        raise
+
+
+def down(data: Data = DEFAULT_DATA) -> None:
+    """Stop the stack; tasks go on at the next `up`."""
+    from marlaas.stack import control
+
+    started = time.monotonic()
+    if control.stop(data):
+        echo(f"stopped in {time.monotonic() - started:.1f} s; everything is kept in {data}")
+    else:
+        echo(f"nothing runs on {data}")
+
+
+def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """Show the processes of the stack and every task."""
+    from marlaas.reporting import tables
+    from marlaas.stack.state_files import running_stack
+
+    if not url:
+        stack = running_stack(data)
+        open_console().print(tables.stack_table(stack))
+        echo("")
+        if stack.component("nats").condition != "ready":
+            return
+    ps(data, url, wide)
+
+
+def logs(
+    service: Annotated[str, typer.Argument(help="As `marlaas status` names it; or supervisor.")],
+    data: Data = DEFAULT_DATA,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written next.")] = False,
+) -> None:
+    """Show the log of one process of the control."""
+    from marlaas.stack.state_files import StackError, log_path
+
+    path = log_path(data, service)
+    if not path.exists():
+        known = ", ".join(sorted(one.stem for one in (data / "logs").glob("*.log"))) or "none: nothing ran here yet"
+        raise StackError(f"no log of '{service}' in {data}; there are: {known}")
+    subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
+
+
+def doctor(
+    data: Data = DEFAULT_DATA,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every adapter and checkpoint, and compare its digest.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count also what the scheduler's next sweep would delete.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say whether everything that must always hold does: PostgreSQL, streams and blobs against each other."""
+    from marlaas.stack.state_files import read_plan, running_stack
+
+    running_stack(data)
+    given = {"--deep": deep, "--strict": strict, "--json": as_json}
+    exec_module(["scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)], read_plan(data).prepare_env)
+
+
+def psql(
+    data: Data = DEFAULT_DATA,
+    command: Annotated[str, typer.Option("--command", "-c", help="Run this and return.")] = "",
+    address: Annotated[bool, typer.Option("--address", help="Print the database's address only.")] = False,
+) -> None:
+    """Open PostgreSQL's own shell on the stack's database."""
+    from marlaas.stack import servers
+    from marlaas.stack.state_files import running_stack
+
+    database_url = running_stack(data).database_url.replace("+psycopg", "")
+    if address:
+        echo(database_url)
+        return
+    argv = [servers.postgres_binary("psql"), database_url, *(["-c", command] if command else [])]
+    os.execv(argv[0], argv)
+
+
+def pools(
+    data: Data = DEFAULT_DATA,
+    file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
+) -> None:
+    """List the base models that this deployment offers."""
+    from rich.table import Table
+
+    from common.pools import read_pools
+    from marlaas.stack.state_files import plan_pools_file
+
+    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", box=None, header_style="bold")
+    for name, pool in read_pools(file or plan_pools_file(data) or pools_file()).items():
+        table.add_row(name, pool.model, str(pool.context_tokens), str(pool.max_rank), str(pool.adapters), str(pool.sequences))
+    open_console().print(table)
+
+
+def bench(context: typer.Context) -> None:
+    """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
+    from marlaas import shipped
+    from marlaas.client import ClientError
+
+    folder = shipped.CHECKOUT / "bench"
+    modules = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text()}
+    names = sorted(modules | {path.parent.name for path in folder.glob("*/__main__.py")})
+    name, *options = context.args or [""]
+    if name not in names:
+        raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'they are in a checkout, and this is none'}")
+    os.chdir(shipped.CHECKOUT)
+    os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
+
+
+def demo(
+    data: Data = DEFAULT_DATA / "demo",
+    seed: Annotated[int, typer.Option(help="Of the three tasks.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: as its file says.")] = None,
+    keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
+) -> None:
+    """Start a control, train three tasks of three tenants at once on one base model, and show what they gained."""
+    from marlaas import shipped
+    from marlaas.demo import run_demo
+
+    if not run_demo(open_console(), data, shipped.root() / "examples", pools_file(), seed=seed, steps=steps, keep_running=keep_running):
+        raise typer.Exit(1)

@@ -1,0 +1,250 @@
+"""Commands for tasks: submit, follow, control, fetch."""
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from marlaas.cli.session import (
+    DEFAULT_DATA,
+    Data,
+    Pools,
+    Reason,
+    Task,
+    Url,
+    Wide,
+    echo,
+    exec_module,
+    line_width,
+    open_console,
+    pools_file,
+    valid_ids,
+    with_client,
+)
+
+if TYPE_CHECKING:
+    from common.blobs import StoreUsage
+    from common.messages import TaskStatus
+    from marlaas.client import Client, Stored
+
+
+def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List every task, as many columns as fit; `marlaas show TASK` has all of one, --wide also what each stores."""
+    from marlaas.reporting import storage, tables
+
+    async def ask(client: "Client") -> "tuple[list[TaskStatus], dict[str, Stored], StoreUsage]":
+        return await client.tasks(), await client.stored() if wide else {}, await client.store_usage()
+
+    statuses, stored, usage = with_client(data, url, ask)
+    if statuses:
+        console = open_console(wide)
+        more = storage.stored_fields(stored) if wide else []
+        console.print(tables.status_table(statuses, line_width(console), more=more))
+    else:
+        echo("no tasks yet; submit one with `marlaas submit task.toml`")
+    if (said := storage.store_line(usage, always=wide)) is not None:
+        echo(said)
+
+
+def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show everything that is known of one task."""
+    from marlaas.reporting import tables
+
+    open_console().print(tables.task_table(with_client(data, url, lambda client: client.status(task))))
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="The task, in TOML.")],
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    task: Annotated[
+        str | None, typer.Option("--id", help="The task's id; with one, submitting again is harmless.", callback=valid_ids)
+    ] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
+) -> None:
+    """Submit a task, and say whether it is accepted."""
+    from marlaas.task_file import read_task
+
+    spec = read_task(file)
+    task = with_client(data, url, lambda client: client.submit(spec, task))
+    if not watching:
+        echo(f"accepted: {task}")
+        return
+    watch([task], data, url)
+
+
+def watch(
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Ids; none: every task that has not ended, from now on.", callback=valid_ids)
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks that come later, without end.")] = False,
+    log_to: Annotated[
+        list[str] | None, typer.Option("--log-to", help="Also tensorboard:<folder>, wandb:<project> or trackio:<project>.")
+    ] = None,
+) -> None:
+    """Print what happens to tasks, one line per event, until they have ended."""
+    from common.task_states import ENDED
+    from marlaas.reporting import tables, trackers
+
+    opened = [trackers.open_sink(address) for address in log_to or []]
+
+    async def follow(client: "Client") -> None:
+        for task in tasks or []:
+            await client.status(task)
+        live = [] if tasks or following else [status.task for status in await client.tasks() if status.state not in ENDED]
+        if not (tasks or following or live):
+            echo("no task is running; `marlaas watch --follow` waits for the next one")
+            return
+        async for event in client.watch(*(tasks or live), from_now=not tasks):
+            echo(tables.event_line(event))
+            if (point := trackers.point_of(event)) is not None:
+                for sink in opened:
+                    sink.log(point)
+
+    try:
+        with_client(data, url, follow)
+    finally:
+        for sink in opened:
+            sink.close()
+
+
+def cancel(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """End a task; the versions trained so far stay."""
+    with_client(data, url, lambda client: client.cancel(task, reason))
+    echo(f"cancelling {task}")
+
+
+def pause(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """Give a task no new work until it is resumed."""
+    with_client(data, url, lambda client: client.pause(task, reason))
+    echo(f"pausing {task}")
+
+
+def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
+    """Go on with a paused task."""
+    with_client(data, url, lambda client: client.resume(task, reason))
+    echo(f"resuming {task}")
+
+
+def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed stays on the bill."""
+    from marlaas.reporting import storage
+
+    freed = with_client(data, url, lambda client: client.delete(task))
+    echo(f"deleted {task}: {storage.size(freed)} freed")
+
+
+def prune(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only; default: of all.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0.001, help="Delete also tasks that ended more than so many days ago.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+) -> None:
+    """Free what no task's section `keep` asks for any more, and delete tasks that ended long ago."""
+    from marlaas.reporting import storage
+
+    age_s = None if older_than is None else older_than * 86_400
+    for line in storage.pruned_lines(
+        with_client(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run)), dry_run
+    ):
+        echo(line)
+
+
+def failures(
+    task: Annotated[
+        str | None, typer.Argument(help="Id of a task; none: of all tasks, and jobs that could not be taken.", callback=valid_ids)
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    wide: Wide = False,
+) -> None:
+    """List messages that were given up, with the reason: dead letters."""
+    from marlaas.reporting import tables
+
+    found = with_client(data, url, lambda client: client.failures(task))
+    if found:
+        console = open_console(wide)
+        console.print(tables.failures_table(found, line_width(console)))
+    else:
+        echo("no message was given up")
+
+
+def resend(
+    letter: Annotated[int, typer.Argument(help="As `marlaas failures` numbers them.")], data: Data = DEFAULT_DATA, url: Url = ""
+) -> None:
+    """Send the message of a dead letter again, once its cause is gone; what it says counts once at most."""
+    with_client(data, url, lambda client: client.resend(letter))
+    echo(f"sent again: the message of letter {letter}")
+
+
+def pull(
+    task: Task,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>.v<version>.")] = None,
+    version: Annotated[int | None, typer.Option(help="Default: the latest.")] = None,
+    merged: Annotated[bool, typer.Option("--merged", help="Write the base model with the adapter merged into its weights.")] = False,
+    pools: Pools = None,
+) -> None:
+    """Fetch a task's adapter: a PEFT folder, which vLLM and transformers load as it is."""
+    from marlaas.stack.state_files import plan_pools_file
+
+    with TemporaryDirectory(prefix="marlaas-pull-") as temporary:
+
+        async def fetch(client: "Client") -> "tuple[TaskStatus, Path, str]":
+            status = await client.status(task)
+            folder = to or Path(f"{task}.v{version or status.version}{'.merged' if merged else ''}")
+            adapter = await client.pull(task, Path(temporary) / "adapter" if merged else folder, version)
+            return status, folder, f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes"
+
+        status, folder, said = with_client(data, url, fetch)
+        if merged:
+            offered = pools or (None if url else plan_pools_file(data)) or pools_file()
+            _merge_adapter(status.pool, offered, Path(temporary) / "adapter", folder)
+    echo(f"{said}{', merged' if merged else ''}: {folder}")
+
+
+def _merge_adapter(pool: str, file: Path, adapter: Path, folder: Path) -> None:
+    """By a process of its own: only services load models."""
+    from common.pools import read_pools
+    from marlaas.client import ClientError, make_way
+
+    offered = read_pools(file)
+    if pool not in offered:
+        raise ClientError(f"{file} has no pool '{pool}', so its base model is not known; name another with --pools")
+    make_way(folder)
+    if subprocess.run([sys.executable, "-m", "trainer_svc.merge", offered[pool].model, str(adapter), str(folder)]).returncode:
+        raise typer.Exit(1)
+
+
+def replay(
+    task: Task,
+    step: Annotated[int | None, typer.Argument(help="The version that the step made; none: every step from version 0 on.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    pools: Pools = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a step.")] = False,
+) -> None:
+    """Take recorded steps again and compare the digests; the task's file must have set keep.batches."""
+    pool = with_client(data, url, lambda client: client.status(task)).pool
+    argv = ["trainer_svc.replay", task, *([str(step)] if step is not None else []), *(["--json"] if as_json else [])]
+    _exec_trainer(argv, data, url, pool, pools)
+
+
+def _exec_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
+    """With the settings of the stack's own trainer of that pool, so that it rounds alike; with an address: those given here."""
+    from marlaas.stack.state_files import read_plan
+
+    if url:
+        offered = str((pools or pools_file()).resolve())
+        exec_module(module, {"MARLAAS_NATS_URL": url, "MARLAAS_TRAINER_POOL": pool, "MARLAAS_POOLS_FILE": offered})
+    services = {service.name: service for service in read_plan(data).services}
+    exec_module(module, services[f"trainer-{pool}"].env | ({"MARLAAS_POOLS_FILE": str(pools.resolve())} if pools else {}))
