@@ -1,0 +1,63 @@
+"""Errors of the SDK, and checks before anything is sent. `marlaas.client` re-exports them."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from pydantic import JsonValue
+
+from common.errors import MarlaasError, Reject
+from common.messages import Event
+from common.spec import TASK_ID_PATTERN, TaskSpec, parse_spec
+
+
+class ClientError(MarlaasError):
+    """The request cannot be done; the text says why."""
+
+
+class TaskRejected(ClientError):
+    """The task was refused; `reasons` say what to change."""
+
+    def __init__(self, task: str, reasons: list[str]) -> None:
+        super().__init__("\n".join([f"task {task} was rejected:", *(f"  {reason}" for reason in reasons)]))
+        self.task = task
+        self.reasons = reasons
+
+
+class NoAnswer(ClientError):
+    """NATS or the scheduler does not answer."""
+
+
+class UnknownTask(ClientError):
+    """The scheduler knows no task with this id."""
+
+    @classmethod
+    def among(cls, task: str, known: Iterable[str]) -> "UnknownTask":
+        """Names the most similar of the `known` ids."""
+        close = get_close_matches(task, known, n=1, cutoff=0.5)
+        hint = f"did you mean '{close[0]}'?" if close else "`marlaas ps` lists those there are"
+        return cls(f"no task '{task}'; {hint}")
+
+
+class WrongId(ClientError):
+    """No task can have such an id."""
+
+
+def check_id(task: str) -> None:
+    """Raises: WrongId, saying what an id looks like."""
+    if re.fullmatch(TASK_ID_PATTERN, task) is None:
+        rule = "small letters, digits and hyphens, 63 at most, a letter or digit first and last"
+        raise WrongId(f"'{task}' cannot be the id of a task: {rule}; `marlaas ps` shows those there are")
+
+
+def check_spec(spec: dict[str, JsonValue]) -> TaskSpec:
+    """Raises: TaskRejected, with every wrong field."""
+    try:
+        return parse_spec(spec)
+    except Reject as error:
+        raise TaskRejected(str(spec.get("name", "?")), re.split(r"; (?=[\w.]+: )", str(error))) from None
+
+
+def rejection_reasons(answer: Event) -> list[str]:
+    reasons = answer.data.get("reasons", answer.data.get("reason", "no reason given"))
+    return [str(reason) for reason in reasons] if isinstance(reasons, list) else [str(reasons)]
