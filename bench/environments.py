@@ -25,8 +25,8 @@ from bench.stack import machine
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
-from common.spec import Environment, Limits, Sampling
-from common.task_states import Tasks
+from common.spec import EnvironmentSection, Limits, Sampling
+from common.task_states import TaskStates
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
@@ -82,7 +82,7 @@ def group_of(task: str, number: int, *, size: int, turns: int, latency_s: float)
         version=0,
         adapter=None,
         family="synthetic",
-        environment=Environment(name="synthetic", options={"turns": turns, "latency_s": latency_s}),
+        environment=EnvironmentSection(name="synthetic", options={"turns": turns, "latency_s": latency_s}),
         sampling=Sampling(),
         limits=Limits(max_turns=256),
         row=number,
@@ -99,7 +99,7 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
 async def handler_ms(turns: int) -> float:
     """The median of the handler alone: milliseconds from a message's bytes to those of the next."""
     service = EnvService(
-        ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), Tasks(), time.time
+        ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), TaskStates(), time.time
     )  # no worker is started
     group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
     [opened] = [out async for out in service.open(Delivery("", {}, OpenGroup(group=group).encode(), 1, 1))]

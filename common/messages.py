@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from common.errors import Reject
-from common.spec import TASK_ID_PATTERN, Environment, Limits, Name, Sampling, TaskSpec
+from common.spec import TASK_ID_PATTERN, EnvironmentSection, Limits, Name, Sampling, TaskSpec
 
 MAX_SENTENCE_CHARS = 4000
 """Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
@@ -189,7 +189,7 @@ class GroupContext(Value):
     """None at version 0 of a task that starts afresh: the base model itself."""
     family: str
     """Of the environment: the queue that its turns go through."""
-    environment: Environment
+    environment: EnvironmentSection
     sampling: Sampling
     greedy: bool = False
     """Take the likeliest token each time, whatever `sampling.temperature` says; for evaluations."""
@@ -264,9 +264,9 @@ class CheckEnvironment(Message):
     tenant: str
     task: str
     family: str
-    environment: Environment
+    environment: EnvironmentSection
     seed: int
-    evaluation: Environment | None = None
+    evaluation: EnvironmentSection | None = None
     """As held-out prompts have it, where the task gives it other options for those."""
 
 

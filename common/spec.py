@@ -42,7 +42,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Tool(Section):
+class ToolSection(Section):
     """A tool of a task: a name, or a table with options."""
 
     name: str = Field(pattern=TOOL_PATTERN)
@@ -55,11 +55,11 @@ def _as_tool(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-NamedTool = Annotated[Tool, BeforeValidator(_as_tool, json_schema_input_type=str | Tool)]
+NamedTool = Annotated[ToolSection, BeforeValidator(_as_tool, json_schema_input_type=str | ToolSection)]
 """As a task file may write it: the name alone is enough."""
 
 
-class Environment(Section):
+class EnvironmentSection(Section):
     """Where prompts and rewards come from."""
 
     name: str = Field(pattern=ENVIRONMENT_PATTERN)
@@ -309,7 +309,7 @@ class TaskSpec(Section):
     """Of adapter initialisation, prompts and sampling."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
-    environment: Environment
+    environment: EnvironmentSection
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     algorithm: Algorithm = Algorithm()
@@ -323,7 +323,7 @@ class TaskSpec(Section):
     stop: Stop = Stop()
 
     @property
-    def evaluation_environment(self) -> Environment:
+    def evaluation_environment(self) -> EnvironmentSection:
         """The environment of held-out prompts."""
         return self.environment.model_copy(update={"options": {**self.environment.options, **self.evaluation.options}})
 

@@ -11,13 +11,13 @@ ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
 LIVE = frozenset({"submitted", "running", "paused"})
 
 
-class Tasks:
+class TaskStates:
     """The latest known state of every task. A task that is not known yet is taken to be wanted."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
 
-    def is_dropped(self, task: str) -> bool:
+    def has_ended(self, task: str) -> bool:
         return self._states.get(task) in ENDED
 
     def is_live(self, task: str) -> bool:
@@ -29,11 +29,11 @@ class Tasks:
         found = await bus.patiently(lambda: bus.all_values(TASKS_BUCKET, TaskStatus))
         self._states = {status.task: status.state for status in found}
 
-    async def endings(self, bus: Bus) -> AsyncIterator[str]:
+    async def ended_tasks(self, bus: Bus) -> AsyncIterator[str]:
         """Ids of tasks that are not live, each as soon as that is known."""
         async for task, status in bus.watch_values(TASKS_BUCKET, TaskStatus):
             if status is None:  # deleted, so what it had is wanted as little as before
-                if not self.is_dropped(task):
+                if not self.has_ended(task):
                     self._states.pop(task, None)
                 continue
             self._states[task] = status.state

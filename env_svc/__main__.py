@@ -15,7 +15,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     from common.bus import Slots
     from common.messages import ReplicaReport
     from common.runtime.service import report_replica
-    from common.task_states import Tasks
+    from common.task_states import TaskStates
     from env_svc import metrics, registry
     from env_svc.execution.executor import EnvironmentExecutor
     from env_svc.execution.tool_calls import ToolCallExecutor
@@ -34,7 +34,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
     metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    tasks, toolbox = Tasks(), Toolbox()
+    tasks, toolbox = TaskStates(), Toolbox()
     sandbox = await started(settings)
     use(sandbox)
     service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)

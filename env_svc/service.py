@@ -16,8 +16,8 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
-from common.spec import Environment, Limits
-from common.task_states import Tasks
+from common.spec import EnvironmentSection, Limits
+from common.task_states import TaskStates
 from env_svc import replies
 from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: ToolCallExecutor, tasks: Tasks, now_s: Callable[[], float]) -> None:
+    def __init__(self, player: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Bus.now_s`."""
         self._player = player
         self._tasks = tasks
@@ -90,7 +90,7 @@ class EnvService:
         """
         message = delivery.read(TurnsSampled)
         group = message.group
-        if self._is_expired(group) or self._tasks.is_dropped(group.task):
+        if self._is_expired(group) or self._tasks.has_ended(group.task):
             return
         unsampled = [Ended(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
         for out in self._scores(group, unsampled):
@@ -107,17 +107,17 @@ class EnvService:
 
     async def follow_tasks(self, bus: Bus) -> None:
         """End the calls of tasks that have ended, until cancelled."""
-        async for task in self._tasks.endings(bus):
-            if self._tasks.is_dropped(task):
+        async for task in self._tasks.ended_tasks(bus):
+            if self._tasks.has_ended(task):
                 for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:
                     calls.reschedule(asyncio.get_running_loop().time())
 
     async def _play(
-        self, task: str, environment: Environment, calls: Sequence[Call], longest_s: float, limits: Limits = NO_LIMITS
+        self, task: str, environment: EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: Limits = NO_LIMITS
     ) -> AsyncGenerator[Ready, None]:
         """As `ToolCallExecutor.play`; ends early once the task is dropped."""
         async with aclosing(self._player.play(task, environment, calls, longest_s, limits)) as batches:
-            while not self._tasks.is_dropped(task):
+            while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: what reads this generator must not be cancelled by it.
                 under_way = asyncio.timeout(None)
                 self._calls[task].add(under_way)

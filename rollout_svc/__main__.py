@@ -9,7 +9,7 @@ from common.messages import ReplicaReport
 from common.pools import Pool, read_pools
 from common.runtime.service import Running, report_replica, run_service
 from common.streams import rollout_samples
-from common.task_states import Tasks
+from common.task_states import TaskStates
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, EngineSettings, Tolerance
@@ -34,7 +34,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             keep_s=settings.keep_s,
             tolerance=Tolerance(most=said, mean=said) if said else engine.canary_tolerance,
         )
-        tasks, slots = Tasks(), Slots(pool.sequences)
+        tasks, slots = TaskStates(), Slots(pool.sequences)
         await tasks.read(bus)
         rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
 

@@ -18,7 +18,7 @@ from common.bus import Bus, Delivery, Outgoing, Slots
 from common.chunking import in_parts
 from common.errors import Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
-from common.task_states import Tasks
+from common.task_states import TaskStates
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt
@@ -45,7 +45,7 @@ def moment_s(sampling_s: float) -> float:
 class Rollout:
     """Answers `prompts.sample`, and hears about new versions and ended tasks."""
 
-    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: Tasks, slots: Slots, now_s: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Bus.now_s`."""
         self._engine = engine
         self._chat = chat
@@ -84,7 +84,7 @@ class Rollout:
             held.release_all()
 
     def _is_unwanted(self, group: GroupContext) -> bool:
-        if self._tasks.is_dropped(group.task):
+        if self._tasks.has_ended(group.task):
             log.info("request_dropped", group=group.group, reason="the task has ended")
             return True
         if self._now_s() > group.deadline_s:
@@ -170,8 +170,8 @@ class Rollout:
 
     async def follow_tasks(self, bus: Bus) -> None:
         """Drop what ended tasks left here, until cancelled."""
-        async for task in self._tasks.endings(bus):
-            if self._tasks.is_dropped(task):
+        async for task in self._tasks.ended_tasks(bus):
+            if self._tasks.has_ended(task):
                 running = sorted(self._running.get(task, ()))
                 if running:
                     log.info("requests_aborted", task=task, sequences=len(running))

@@ -31,7 +31,7 @@ from common.messages import (
 )
 from common.runtime.service import collect_rarely, report_replica
 from common.spec import Limits
-from common.task_states import Tasks
+from common.task_states import TaskStates
 from rollout_svc.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
 
@@ -197,7 +197,7 @@ async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in
     engine: Any = WaitingEngine(times, places, trace)
     chat: Any = NoChat()
     adapters: Any = NoAdapters()
-    slots, tasks = Slots(4 * places), Tasks()
+    slots, tasks = Slots(4 * places), TaskStates()
     rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
     trainer = WaitingTrainer(bus, times.train_s, trace)
     report = ReplicaReport(

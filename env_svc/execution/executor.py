@@ -43,7 +43,7 @@ class EnvironmentExecutor:
         self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
         self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
-    async def tools_of(self, environment: spec.Environment, longest_s: float) -> Sequence[str | Tool]:
+    async def tools_of(self, environment: spec.EnvironmentSection, longest_s: float) -> Sequence[str | Tool]:
         """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""
         if self._hosts.find(environment.name) is not None:
             return ()
@@ -57,7 +57,7 @@ class EnvironmentExecutor:
         return max(0.1, min(self._call_timeout_s, longest_s))
 
     async def play(
-        self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
+        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
     ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
         timeout_s = self.patience_s(min(longest_s, limits.max_turn_s or longest_s))
@@ -79,7 +79,7 @@ class EnvironmentExecutor:
         hosted = self._hosts.find(name)
         return family_of(name) if hosted is None else hosted.name
 
-    async def _batches(self, job: Job, environment: spec.Environment) -> AsyncGenerator[Ready, None]:
+    async def _batches(self, job: Job, environment: spec.EnvironmentSection) -> AsyncGenerator[Ready, None]:
         """The job's outcomes, from where the environment runs. Raises: WrongOptions, NotBuilt."""
         weights = [*environment.weights, *environment.rank_weights]
         hosted = self._hosts.find(job.name)

@@ -49,7 +49,7 @@ class _Episodes:
     """What the calls of one message have in common."""
 
     task: str
-    environment: spec.Environment
+    environment: spec.EnvironmentSection
     longest_s: float
     limits: spec.Limits
     kit: ToolSet
@@ -63,7 +63,7 @@ class ToolCallExecutor:
         self._toolbox = toolbox
 
     async def play(
-        self, task: str, environment: spec.Environment, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
+        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
     ) -> AsyncGenerator[Ready, None]:
         """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
         try:
@@ -138,7 +138,7 @@ class ToolCallExecutor:
         listed = [kept.tool.schema for kept in kit.values()] if episodes.environment.list_tools else []
         return replace(opened, tools=[*listed, *opened.tools], state=notes.put(opened.state))
 
-    async def _kit(self, wanted: Sequence[str | spec.Tool | Tool], longest_s: float) -> ToolSet:
+    async def _kit(self, wanted: Sequence[str | spec.ToolSection | Tool], longest_s: float) -> ToolSet:
         """Raises: WrongOptions, ToolUnavailable, also where a source of tools takes longer than a call may."""
         timeout_s = self._player.patience_s(longest_s)
         try:

@@ -63,7 +63,7 @@ class Toolbox:
         self._builders = ThreadPoolExecutor(BUILDERS, "build-tool")
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def kit(self, wanted: Sequence[str | spec.Tool | Tool]) -> ToolSet:
+    async def kit(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
         """The tools that are named, by their own names.
 
         Raises: WrongOptions, ToolUnavailable when a source of tools is away.
@@ -81,7 +81,7 @@ class Toolbox:
         built = await self._built.close()
         await asyncio.gather(*(one.source.close() for one in built), *self._closing)
 
-    async def _named(self, wanted: str | spec.Tool) -> Sequence[Kept]:
+    async def _named(self, wanted: str | spec.ToolSection) -> Sequence[Kept]:
         name, options = (wanted, {}) if isinstance(wanted, str) else (wanted.name, wanted.options)
         return (await self._built.get((name, json.dumps(options, sort_keys=True)), lambda: self._build(name, options))).tools
 

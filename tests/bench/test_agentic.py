@@ -23,7 +23,7 @@ from common.messages import (
     TurnRequest,
     TurnsSampled,
 )
-from common.spec import Environment, Limits, Sampling
+from common.spec import EnvironmentSection, Limits, Sampling
 from marlaas.reporting.progress import Step, step_of
 from tests.conftest import eventually
 
@@ -36,7 +36,7 @@ GROUP = GroupContext(
     version=1,
     adapter=None,
     family="e",
-    environment=Environment(name="e:x"),
+    environment=EnvironmentSection(name="e:x"),
     sampling=Sampling(),
     limits=Limits(),
     row=3,

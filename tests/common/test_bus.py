@@ -19,7 +19,7 @@ from common.backoff import Backoff
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots, spaced
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, ReplicaReport, SubmitTask, TaskStatus
-from common.task_states import Tasks
+from common.task_states import TaskStates
 from common.timings import Timings
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
@@ -473,7 +473,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
     await bus.put_value(streams.TASKS_BUCKET, "a", status)
     await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
     async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
-        timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), Tasks()
+        timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), TaskStates()
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.silence()
@@ -486,7 +486,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
             assert not finished, "none of them gives up"
             wire.speak()
             await asyncio.wait_for(told, timeout=250)
-            assert tasks.is_dropped("a")
+            assert tasks.has_ended("a")
         finally:
             await behind.close()
 

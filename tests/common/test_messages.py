@@ -23,7 +23,7 @@ from common.messages import (
     as_json,
     from_json,
 )
-from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
+from common.spec import EnvironmentSection, Limits, Sampling, TaskSpec, parse_spec
 
 GOLDEN = Path(__file__).parent / "golden_messages.json"
 BLOB = BlobRef(name="a/v1-00", size_bytes=7, sha256="00")
@@ -39,7 +39,7 @@ GROUP = GroupContext(
     version=1,
     adapter=ADAPTER,
     family="e",
-    environment=Environment(name="e:x"),
+    environment=EnvironmentSection(name="e:x"),
     sampling=Sampling(),
     limits=Limits(),
     row=4,
@@ -55,7 +55,7 @@ SAMPLES: list[Message] = [
     messages.ControlTask(task="a", tenant="t", reason="r"),
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
-    messages.CheckEnvironment(tenant="t", task="a", family="e", environment=Environment(name="e:x"), seed=1),
+    messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
     messages.OpenGroup(group=GROUP),
     messages.SampleTurns(group=GROUP, members=[REQUEST]),
     messages.TurnsSampled(group=GROUP, members=[TURN]),

@@ -22,7 +22,7 @@ from common.messages import (
     TrajectoriesScored,
     TurnsSampled,
 )
-from common.spec import Environment, Limits, Sampling
+from common.spec import EnvironmentSection, Limits, Sampling
 from tests.conftest import eventually
 
 
@@ -69,7 +69,7 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         report = await ready(bus)
         assert (report.service, report.families[-1]) == ("env", "module")
         assert "reasoning_gym:gcd" in report.environments
-        environment = Environment(name="reasoning_gym:gcd")
+        environment = EnvironmentSection(name="reasoning_gym:gcd")
         check = CheckEnvironment(tenant="acme", task="t", family="reasoning_gym", environment=environment, seed=1)
         await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
 
@@ -129,7 +129,7 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
 
 
 async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
-    environment = Environment.model_validate({"name": "tests.env.toy_tools:Talk", "tools": ["tests.env.toy_tools:Parrot"]})
+    environment = EnvironmentSection.model_validate({"name": "tests.env.toy_tools:Talk", "tools": ["tests.env.toy_tools:Parrot"]})
     group = GroupContext(
         tenant="acme",
         task="t",

@@ -28,8 +28,8 @@ from common.messages import (
     TurnRequest,
     TurnsSampled,
 )
-from common.spec import Environment, Limits, Sampling
-from common.task_states import Tasks
+from common.spec import EnvironmentSection, Limits, Sampling
+from common.task_states import TaskStates
 from env_svc import replies
 from env_svc.calls import Opened
 from env_svc.execution.executor import EnvironmentExecutor
@@ -55,7 +55,7 @@ def group_of(
         version=0,
         adapter=None,
         family="module",
-        environment=Environment(name=f"tests.env.toys:{name}" if ":" not in name else name, options=options),  # pyright: ignore
+        environment=EnvironmentSection(name=f"tests.env.toys:{name}" if ":" not in name else name, options=options),  # pyright: ignore
         sampling=Sampling(),
         limits=Limits(max_turns=max_turns),
         row=row,
@@ -65,7 +65,7 @@ def group_of(
 
 
 def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
-    return EnvService(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s), Toolbox()), Tasks(), time.time)
+    return EnvService(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s), Toolbox()), TaskStates(), time.time)
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:
@@ -264,7 +264,7 @@ async def test_task_weighs_the_components_of_its_reward(desk: Desk) -> None:
 
 @pytest.mark.parametrize("section", ["weights", "rank_weights"])
 async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None:
-    environment = Environment.model_validate({"name": "reasoning_gym:gcd", section: {"scoer": 1.0}})
+    environment = EnvironmentSection.model_validate({"name": "reasoning_gym:gcd", section: {"scoer": 1.0}})
     check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
     await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
     await eventually(lambda: desk.checks)
@@ -285,7 +285,7 @@ async def test_out_of_turns_is_concluded(desk: Desk) -> None:
 
 def talk(size: int = 1, *tools: str, left_s: float = 60.0, **limits: object) -> GroupContext:
     """A group whose policy talks, with tools, until it is done."""
-    environment = Environment.model_validate({"name": "tests.env.toy_tools:Talk", "tools": tools})
+    environment = EnvironmentSection.model_validate({"name": "tests.env.toy_tools:Talk", "tools": tools})
     allowed = Limits.model_validate({"max_turns": 8, **limits})
     return group_of("Talk", size=size, left_s=left_s).model_copy(update={"environment": environment, "limits": allowed})
 
@@ -494,7 +494,7 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
         first, second, third = await desk.requests(ended, 3)
         (request,) = await desk.requests(other, 1)
         await tell(bus, "ended", state)
-        await eventually(lambda: service._tasks.is_dropped("ended"))
+        await eventually(lambda: service._tasks.has_ended("ended"))
         late = [sampled(first, "3"), sampled(second, "no"), sampled(third, "", failure="its engine died")]
         await desk.give(ended, late)
         await desk.give(other, [sampled(request, "3")])
@@ -530,7 +530,7 @@ async def tell(bus: Bus, task: str, state: str) -> None:
     ],
 )
 async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, options: dict[str, object], objection: str | None) -> None:
-    environment = Environment(name=name, options=options)  # pyright: ignore
+    environment = EnvironmentSection(name=name, options=options)  # pyright: ignore
     check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
     await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
     await eventually(lambda: desk.checks)
@@ -551,9 +551,9 @@ async def test_check_looks_at_the_evaluations_options_too(desk: Desk, options: d
         tenant="acme",
         task="task-a",
         family="module",
-        environment=Environment(name="reasoning_gym:gcd"),
+        environment=EnvironmentSection(name="reasoning_gym:gcd"),
         seed=1,
-        evaluation=Environment(name="reasoning_gym:gcd", options=options),  # pyright: ignore
+        evaluation=EnvironmentSection(name="reasoning_gym:gcd", options=options),  # pyright: ignore
     )
     await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
     await eventually(lambda: desk.checks)

@@ -12,7 +12,7 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Delivery, Outgoing, Slots
 from common.messages import AdapterRef, SampleTurns, TurnsSampled
 from common.streams import Stream
-from common.task_states import Tasks
+from common.task_states import TaskStates
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
@@ -48,7 +48,7 @@ class Wordy(Chat):
 
 async def answers(engine: Told, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
     adapters = Adapters(engine, None, folder / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    rollout = Rollout(engine, chat, adapters, Tasks(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
     return [out async for out in rollout.handle(Delivery("prompts.sample", {}, asked.encode(), 1, 1))]
 
 
@@ -80,7 +80,7 @@ class Announcing:
 async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_path: Path) -> None:
     folder = tmp_path / "adapters"
     folder.write_text("in the way")
-    book, tasks = Book(), Tasks()
+    book, tasks = Book(), TaskStates()
     tasks._states["task"] = "running"
     adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     rollout = Rollout(Told(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]

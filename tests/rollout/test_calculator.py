@@ -9,7 +9,7 @@ from operator import itemgetter
 import pytest_asyncio
 
 from common.messages import ChatMessage, SampledTurn, TokenRecord, TurnRequest
-from common.spec import Environment, Limits
+from common.spec import EnvironmentSection, Limits
 from env_svc.calls import Asked, Call, Last, Open, Opened, Outcome, Scored, Step
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -20,7 +20,7 @@ from rollout_svc.chat import Chat
 from tests.rollout.conftest import Oracle
 from tests.rollout.test_service import Stage, agrees, group_of, stage  # noqa: F401  # pyright: ignore[reportUnusedImport] - the fixture
 
-CALCULATOR = Environment(name="calculator", options={"max_digits": 2})
+CALCULATOR = EnvironmentSection(name="calculator", options={"max_digits": 2})
 LIMITS = Limits(max_prompt_tokens=64, max_turns=3, max_reply_tokens=160)
 MEMBERS = 32
 

@@ -26,8 +26,8 @@ from common.messages import (
     TurnsSampled,
     WeightUpdated,
 )
-from common.spec import Environment, Limits, Sampling
-from common.task_states import Tasks
+from common.spec import EnvironmentSection, Limits, Sampling
+from common.task_states import TaskStates
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
@@ -84,7 +84,7 @@ def endless(chat: Chat) -> Chat:
 
 @asynccontextmanager
 async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncGenerator[Stage]:
-    tasks, slots = Tasks(), Slots(64)
+    tasks, slots = TaskStates(), Slots(64)
     rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
     stage = Stage(bus, rollout, slots)
 
@@ -120,7 +120,7 @@ def group_of(task: str, *, adapter: AdapterRef | None = None, max_tokens: int = 
         "version": adapter.version if adapter else 0,
         "adapter": adapter,
         "family": "reasoning_gym",
-        "environment": Environment(name="reasoning_gym:sum"),
+        "environment": EnvironmentSection(name="reasoning_gym:sum"),
         "sampling": Sampling(temperature=0.9, max_tokens=max_tokens),
         "limits": Limits(max_prompt_tokens=64, max_turns=4, max_reply_tokens=32),
         "row": 0,

@@ -10,14 +10,14 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
-from common.spec import Environment, Limits, Sampling, TaskSpec, parse_spec
+from common.spec import EnvironmentSection, Limits, Sampling, TaskSpec, parse_spec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.model.packing import Packed, Sample, pack, rows_of
 from trainer_svc.model.policy import Policy, prepare_torch
 
 VOCABULARY = 512
-ENVIRONMENT = Environment(name="reasoning_gym:basic_arithmetic")
+ENVIRONMENT = EnvironmentSection(name="reasoning_gym:basic_arithmetic")
 
 
 @pytest.fixture(scope="session")

@@ -214,7 +214,7 @@ def hosted(port: int) -> Hosted:
 
 
 async def play(player: EnvironmentExecutor, call: Call, **options: JsonValue) -> Outcome:
-    async for batch in player.play("t", spec.Environment(name="game", options=options), [call], 60.0):
+    async for batch in player.play("t", spec.EnvironmentSection(name="game", options=options), [call], 60.0):
         return batch[0][1]
     raise AssertionError
 

@@ -58,7 +58,7 @@ async def wordle(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def played(player: EnvironmentExecutor, call: Call) -> Outcome:
-    async for batch in player.play("t", spec.Environment(name="wordle", options={}), [call], 60.0):
+    async for batch in player.play("t", spec.EnvironmentSection(name="wordle", options={}), [call], 60.0):
         return dict(batch)[0]
     raise AssertionError("nothing came back")
 

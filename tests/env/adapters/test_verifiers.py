@@ -130,7 +130,7 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
 async def play(player: ToolCallExecutor, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
     given = {"taskset": "sums", **options} if name == "any" else options
     found: dict[int, Outcome] = {}
-    async for batch in player.play("t", spec.Environment(name=name, options=given), calls, 60.0):
+    async for batch in player.play("t", spec.EnvironmentSection(name=name, options=given), calls, 60.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 

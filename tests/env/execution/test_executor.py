@@ -15,7 +15,7 @@ from tests.conftest import eventually
 
 
 async def opened(player: ToolCallExecutor, name: str, **options: object) -> Outcome:
-    environment = spec.Environment(name=f"tests.env.toys:{name}", options=options)  # pyright: ignore
+    environment = spec.EnvironmentSection(name=f"tests.env.toys:{name}", options=options)  # pyright: ignore
     batches = [batch async for batch in player.play("t", environment, [Open(0, 0)], 60.0)]
     return batches[0][0][1]
 

@@ -106,7 +106,7 @@ async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -
 
 async def play(player: EnvironmentExecutor, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object) -> list[Outcome]:
     found: dict[int, Outcome] = {}
-    environment = spec.Environment(name=name, options=options)  # pyright: ignore
+    environment = spec.EnvironmentSection(name=name, options=options)  # pyright: ignore
     async for batch in player.play(task, environment, calls, 500.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
@@ -146,7 +146,7 @@ async def test_options_are_checked_there_and_those_of_the_deployment_win(workers
         assert "has no option 'greting'; did you mean 'greeting'" in reason(wrong, is_infrastructure=False)
         (weights,) = [
             outcome
-            async for batch in player.play("t", spec.Environment(name="guest", weights={"lenght": 1.0}), [Open(0, 0)], 60.0)
+            async for batch in player.play("t", spec.EnvironmentSection(name="guest", weights={"lenght": 1.0}), [Open(0, 0)], 60.0)
             for _, outcome in batch
         ]
         assert "no reward component 'lenght'; did you mean 'length'" in reason(weights, is_infrastructure=False)

@@ -25,8 +25,8 @@ TALK, COMPUTING, EQUIPPED, DOOR = (f"tests.env.toy_tools:{name}" for name in ("T
 PARROT = "tests.env.toy_tools:Parrot"
 
 
-def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) -> spec.Environment:
-    return spec.Environment.model_validate({"name": name, "tools": tools, **more})
+def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) -> spec.EnvironmentSection:
+    return spec.EnvironmentSection.model_validate({"name": name, "tools": tools, **more})
 
 
 class Table:
@@ -35,18 +35,18 @@ class Table:
     def __init__(self, player: ToolCallExecutor) -> None:
         self._player = player
 
-    async def play(self, environment: spec.Environment, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
+    async def play(self, environment: spec.EnvironmentSection, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
         batches = self._player.play("task-a", environment, calls, 20.0, limits or spec.Limits())
         async with aclosing(batches):
             found = dict(itertools.chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]
 
-    async def opened(self, environment: spec.Environment) -> Opened:
+    async def opened(self, environment: spec.EnvironmentSection) -> Opened:
         (outcome,) = await self.play(environment, Open(0, 0))
         assert isinstance(outcome, Opened), outcome
         return outcome
 
-    async def say(self, environment: spec.Environment, text: str, *, limits: spec.Limits | None = None, **more: Any) -> Outcome:
+    async def say(self, environment: spec.EnvironmentSection, text: str, *, limits: spec.Limits | None = None, **more: Any) -> Outcome:
         """The outcome of an episode's first reply."""
         state = (await self.opened(environment)).state
         (outcome,) = await self.play(environment, Step(0, state, Reply(text, more.pop("truncated", False)), **more), limits=limits)
