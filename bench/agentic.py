@@ -35,7 +35,7 @@ from bench.scaling import DRAWN_TASKS, POLICIES
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError
-from marlaas.reporting.progress import Step, step_of
+from marlaas.reporting.progress import TrainedStep, step_of
 from marlaas.stack import control as stacks
 from marlaas.stack.state_files import Stack, StackError
 
@@ -138,14 +138,14 @@ def runs_on(stack: Stack, policy: str, options: argparse.Namespace) -> Generator
 
 
 @dataclass(frozen=True)
-class Measured:
+class PolicyRun:
     """One set of tasks from submission to end. Times are Unix seconds; tasks go by their names."""
 
     policy: str
     tasks: int
     submitted_s: float
     ended_s: dict[str, float]
-    steps: list[tuple[str, Step]]
+    steps: list[tuple[str, TrainedStep]]
     sampled: list[SampledSpan]
     groups_per_step: int
     cpu_s: dict[str, float]
@@ -153,10 +153,10 @@ class Measured:
     """Of everything that ran on the cores meanwhile, ours or not."""
 
 
-async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Namespace) -> Measured:
+async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Namespace) -> PolicyRun:
     """Raises: BenchError when a task does not finish."""
     specs = [spec(WORKLOAD, options, number) for number in range(tasks)]
-    steps: list[tuple[str, Step]] = []
+    steps: list[tuple[str, TrainedStep]] = []
     ended: dict[str, float] = {}
     patience_s = PATIENCE_S + STEP_PATIENCE_S * tasks * options.steps
     try:
@@ -185,13 +185,13 @@ async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Name
             f"{tasks} tasks: {len(steps)} steps and {len(spans)} turns were seen, expected {tasks * options.steps} and {turns}"
         )
     sampled = [replace(span, task=names[span.task]) for span in spans]
-    return Measured(policy, tasks, submitted_s, ended, steps, sampled, options.groups, cpu, machine_cpu_s)
+    return PolicyRun(policy, tasks, submitted_s, ended, steps, sampled, options.groups, cpu, machine_cpu_s)
 
 
 # -------------------------------------------------------------------------------------------------------------- result
 
 
-def complete(found: Measured, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:
+def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:
     """What one run comes to."""
     took_s = max(found.ended_s.values()) - found.submitted_s
     trace = Trace(found.sampled, [stages.trained_span(task, step) for task, step in found.steps])

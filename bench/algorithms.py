@@ -69,7 +69,7 @@ def main() -> None:
     else:
         prepare_torch(options.threads, torch.device("cpu"))
         result = {"machine": report.machine(), "steps": options.steps, "runs": list[dict[str, Any]]()}
-        policy, sampler = Policy.load(MODEL, torch.device("cpu")), Sampler()
+        policy, sampler = Policy.load(MODEL, torch.device("cpu")), TinySampler()
         for seed in map(int, options.seeds.split(",")):
             result["runs"] += measured(policy, sampler, options.steps, seed)
             report.write(NAME, result)
@@ -79,7 +79,7 @@ def main() -> None:
     print(table(result))
 
 
-def measured(policy: Policy, sampler: "Sampler", steps: int, seed: int) -> list[dict[str, Any]]:
+def measured(policy: Policy, sampler: "TinySampler", steps: int, seed: int) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for staleness in STALENESS:
         for loss in LOSSES:
@@ -106,7 +106,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def one_run(policy: Policy, sampler: "Sampler", spec: TaskSpec, staleness: int, correction: str) -> list[float]:
+def one_run(policy: Policy, sampler: "TinySampler", spec: TaskSpec, staleness: int, correction: str) -> list[float]:
     """The mean reward of each step's samples."""
     environment = build(spec.environment.name, dict(spec.environment.options))
     history = [initial_resident(policy, spec.name, spec)]
@@ -138,7 +138,7 @@ def as_if_current(policy: Policy, resident: Resident, groups: list[Group]) -> li
     return [replace(group, trajectories=tuple(map(rescored, group.trajectories))) for group in groups]
 
 
-class Sampler:
+class TinySampler:
     """The tiny model once more, sampling all attempts of a step at once."""
 
     def __init__(self) -> None:

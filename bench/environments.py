@@ -43,7 +43,7 @@ WAVES = 6
 START_TIMEOUT_S = 120.0
 
 
-class Sampler:
+class AnsweringSampler:
     """Answers every wish for a turn at once, and notes when the wish came."""
 
     def __init__(self, bus: Bus) -> None:
@@ -114,7 +114,7 @@ async def handler_ms(turns: int) -> float:
     return round(statistics.median(took[WARM_UP_TURNS:]), 2)
 
 
-async def overhead_ms(sampler: Sampler, turns: int) -> dict[str, float]:
+async def overhead_ms(sampler: AnsweringSampler, turns: int) -> dict[str, float]:
     """One episode, one turn in flight: milliseconds from message in to message out."""
     sampler.answers = False
     group = group_of("overhead", 0, size=1, turns=256, latency_s=0.0)
@@ -133,7 +133,7 @@ async def overhead_ms(sampler: Sampler, turns: int) -> dict[str, float]:
     return {"median": round(statistics.median(took), 2), "p90": round(took[int(0.9 * len(took))], 2), "turns": turns}
 
 
-async def crowd(sampler: Sampler, replica: psutil.Process, episodes: int, turns: int, task: str) -> dict[str, object]:
+async def crowd(sampler: AnsweringSampler, replica: psutil.Process, episodes: int, turns: int, task: str) -> dict[str, object]:
     """`episodes` at once, each with `turns` turns of two seconds: how long it took, and the replica's memory meanwhile."""
     groups = [group_of(task, number, size=GROUP, turns=turns, latency_s=LATENCY_S) for number in range(episodes // GROUP)]
     started = time.monotonic()
@@ -164,7 +164,7 @@ async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns:
         async with asyncio.timeout(START_TIMEOUT_S):
             while not await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport):  # noqa: ASYNC110  # another process comes up
                 await asyncio.sleep(0.1)
-        sampler = Sampler(bus)
+        sampler = AnsweringSampler(bus)
         consuming = asyncio.create_task(bus.consume(streams.rollout_samples("bench"), sampler.take, Slots(4096)))
         turn_ms, idle_mib = await overhead_ms(sampler, 1000), replica.memory_info().rss >> 20
         result: dict[str, object] = {

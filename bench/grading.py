@@ -100,7 +100,7 @@ class Grader:
 
 
 @dataclass(frozen=True)
-class Measured:
+class GraderTimes:
     """The hostile text on which a grader is slowest at the longest reply."""
 
     grader: str
@@ -157,7 +157,7 @@ def graded(name: str, environment: AnyEnvironment) -> Grader:
     return Grader(name, lambda text: asyncio.run(environment.step(opening.state, Reply(text))))
 
 
-def measured(grader: Grader, sizes: Sequence[int]) -> Measured:
+def measured(grader: Grader, sizes: Sequence[int]) -> GraderTimes:
     slowest: tuple[str, dict[int, float]] = "", {sizes[-1]: -1.0}
     exponent = 0.0
     for name in HOSTILE:
@@ -165,7 +165,7 @@ def measured(grader: Grader, sizes: Sequence[int]) -> Measured:
         if times[sizes[-1]] > NOISE_MS:
             exponent = max(exponent, fitted_exponent(times))
         slowest = max(slowest, (name, times), key=lambda one: one[1][sizes[-1]])
-    return Measured(grader.name, slowest[0], {size: round(ms, 3) for size, ms in slowest[1].items()}, round(exponent, 2))
+    return GraderTimes(grader.name, slowest[0], {size: round(ms, 3) for size, ms in slowest[1].items()}, round(exponent, 2))
 
 
 def hostile(name: str, size: int) -> str:

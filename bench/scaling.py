@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from bench.harness import report, timeline
-from bench.harness.injected import Limits, Times, Work, limits
+from bench.harness.injected import LowerBounds, Times, Work, lower_bounds
 from bench.harness.services import BenchError, Services, postgres, services
 from bench.harness.standins import POOL, Trace, at_work
 from common import streams
@@ -91,12 +91,12 @@ def arguments() -> argparse.Namespace:
 def one_run(folder: Path, server: Any, policy: str, times: Times, work: Work) -> dict[str, Any]:
     """One set of tasks from submission to end. Raises: BenchError when a task does not finish."""
     names = [f"t{number:04}" for number in range(work.tasks)]
-    best = limits(times, work, names)
+    best = lower_bounds(times, work, names)
     with services(folder, server, work.places, {"MARLAAS_SCHEDULER_POLICY": policy}) as running:
         return asyncio.run(_measure(running, policy, times, work, best, names))
 
 
-async def _measure(running: Services, policy: str, times: Times, work: Work, best: Limits, names: list[str]) -> dict[str, Any]:
+async def _measure(running: Services, policy: str, times: Times, work: Work, best: LowerBounds, names: list[str]) -> dict[str, Any]:
     trace = Trace()
     bus = await Bus.connect(running.nats_url, "bench")
     least_s = {"asynchronous": best.asynchronous, "synchronous": best.synchronous, "sequential": best.sequential}[policy]
@@ -157,7 +157,7 @@ def submission(name: str, work: Work) -> Outgoing:
         "tenant": name,
         "pool": POOL,
         "steps": work.steps,
-        "environment": {"name": "bench.harness.waiting:Waiting", "options": {"turns": work.turns}},
+        "environment": {"name": "bench.harness.waiting:WaitingEnvironment", "options": {"turns": work.turns}},
         "sampling": {"max_tokens": 16},
         "limits": {"max_turns": work.turns, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
         "algorithm": {"group_size": work.group_size, "groups_per_step": work.groups_per_step, "max_staleness": 0},

@@ -18,8 +18,8 @@ import structlog
 from common.runtime.logs import configure_logs
 from marlaas.stack import os_processes, servers
 from marlaas.stack.servers import Command
-from marlaas.stack.state_files import Plan, Service, Stack, StackError, locked, write_stack
-from marlaas.stack.supervised_process import Job, SupervisedProcess, answers_ready
+from marlaas.stack.state_files import Service, Stack, StackError, StackPlan, locked, write_stack
+from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
 
 MARK = "STACK_OF_MARLAAS"
 """Carried by every process of a stack, with the data directory as its value. Not a MARLAAS_ name: those are settings."""
@@ -29,7 +29,7 @@ NOT_LOCKED = 3
 log = structlog.get_logger()
 
 
-async def supervise(plan: Plan) -> None:
+async def supervise(plan: StackPlan) -> None:
     """Run the stack until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -40,19 +40,19 @@ async def supervise(plan: Plan) -> None:
 class Supervisor:
     """Tiers of children: a tier starts once the one before it is ready, and stops before it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
         self._started_s = time.time()
-        jobs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
+        specs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
         mark = {MARK: str(plan.data)}
-        self._tiers = [[SupervisedProcess(job, plan.data, mark, self._write) for job in tier] for tier in jobs]
+        self._tiers = [[SupervisedProcess(spec, plan.data, mark, self._write) for spec in tier] for tier in specs]
 
     async def run(self, stopping: asyncio.Event) -> None:
         self._write()
         async with asyncio.TaskGroup() as runners:
             running: list[list[asyncio.Task[None]]] = []
             for tier in self._tiers:
-                running.append([runners.create_task(child.run(), name=child.job.name) for child in tier])
+                running.append([runners.create_task(child.run(), name=child.spec.name) for child in tier])
                 if not await _all_settled(tier, stopping):
                     break
             await stopping.wait()
@@ -92,7 +92,7 @@ async def _all_settled(tier: list[SupervisedProcess], stopping: asyncio.Event) -
     return not stopping.is_set()
 
 
-def _nats(plan: Plan) -> Job:
+def _nats(plan: StackPlan) -> ProcessSpec:
     async def is_ready(_: int) -> bool:
         return await servers.has_jetstream(plan.nats_port) is True
 
@@ -102,33 +102,33 @@ def _nats(plan: Plan) -> Job:
         """False when JetStream is off, or will not write again although there is room again: both last until a restart."""
         return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_room_again()
 
-    return Job("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready, is_well)
+    return ProcessSpec("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready, is_well)
 
 
-def _postgres(plan: Plan) -> Job:
+def _postgres(plan: StackPlan) -> ProcessSpec:
     async def is_ready(_: int) -> bool:
         if not servers.is_listening(plan.postgres_port):
             return False
         await asyncio.to_thread(servers.create_database, plan.postgres_port)
         return True
 
-    return Job("postgres", lambda: servers.postgres_command(plan.data / "postgres", plan.postgres_port), is_ready, grace_s=60)
+    return ProcessSpec("postgres", lambda: servers.postgres_command(plan.data / "postgres", plan.postgres_port), is_ready, grace_s=60)
 
 
-def _prepare(plan: Plan) -> Job:
+def _prepare(plan: StackPlan) -> ProcessSpec:
     async def never(_: int) -> bool:
         return False
 
-    return Job("migrations", lambda: Command("migrations", plan.prepare, plan.prepare_env), never, until_done=True)
+    return ProcessSpec("migrations", lambda: Command("migrations", plan.prepare, plan.prepare_env), never, until_done=True)
 
 
-def _service(service: Service) -> Job:
-    return Job(service.name, lambda: Command(service.name, service.argv, service.env), answers_ready)
+def _service(service: Service) -> ProcessSpec:
+    return ProcessSpec(service.name, lambda: Command(service.name, service.argv, service.env), answers_ready)
 
 
 def main(data: Path) -> None:
     configure_logs("supervisor", "supervisor", "info")
-    plan = Plan.model_validate_json((data / "plan.json").read_bytes())
+    plan = StackPlan.model_validate_json((data / "plan.json").read_bytes())
     try:
         with locked(plan.data):
             asyncio.run(supervise(plan))

@@ -1,7 +1,7 @@
 """Stage times that a benchmark injects: how long each turn is sampled, each tool call takes and each step is trained.
 
 A time depends only on what it is for (task, group, member, turn), so every scheduling policy meets the same work. Turns take
-between half and one and a half times their mean, or as `spread` says. `Limits` says what no schedule can beat with these times.
+between half and one and a half times their mean, or as `spread` says. `LowerBounds` says what no schedule can beat with these times.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def turn_s(times: Times, task: str, group: int, member: int, turn: int) -> tuple
 
 
 @dataclass(frozen=True)
-class Limits:
+class LowerBounds:
     """Seconds that the whole set takes at least, were messages and decisions free."""
 
     sequential: float
@@ -70,7 +70,7 @@ class Limits:
         return max(("trainer", "sampler", "chain"), key=lambda name: getattr(self, name))
 
 
-def limits(times: Times, work: Work, names: list[str]) -> Limits:
+def lower_bounds(times: Times, work: Work, names: list[str]) -> LowerBounds:
     """Of `work` by the tasks `names`."""
     rollouts = {name: [_rollout_s(times, work, name, step) for step in range(work.steps)] for name in names}
     sampling = sum(_sampling_s(times, work, name, step) for name in names for step in range(work.steps)) / work.places
@@ -81,7 +81,7 @@ def limits(times: Times, work: Work, names: list[str]) -> Limits:
         max(max(rollouts[name][step] for name in names), sum(_sampling_s(times, work, name, step) for name in names) / work.places)
         for step in range(work.steps)
     ]
-    return Limits(
+    return LowerBounds(
         sequential=total,
         synchronous=sum(rounds) + steps * times.train_s,
         trainer=min(rollout[0] for rollout in rollouts.values()) + steps * times.train_s,

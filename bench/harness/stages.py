@@ -7,13 +7,13 @@ from typing import Any
 from bench.harness.report import median
 from bench.harness.services import BenchError
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
-from marlaas.reporting.progress import Step
+from marlaas.reporting.progress import TrainedStep
 
 BEFORE = ("read_s", "restore_s", "wait_s")
 """A step is computed once its trajectories are read, its state is there and earlier steps are over."""
 
 
-def trained_span(task: str, step: Step) -> TrainedSpan:
+def trained_span(task: str, step: TrainedStep) -> TrainedSpan:
     """The step while it is computed, from its turn until it is stored. Raises: BenchError when its event does not say."""
     if step.batched_s is None or step.started_s is None or step.trained_s is None:
         raise BenchError(f"task {task}: the event of version {step.version} does not say when it was trained")

@@ -1,6 +1,6 @@
 """An environment that takes as long as each reply says: a tool call, or a grading, that waits for somebody else.
 
-`Waiting` with option `turns`; a reply is a number of milliseconds. The reward is a number that differs between replies.
+`WaitingEnvironment` with option `turns`; a reply is a number of milliseconds. The reward is a number that differs between replies.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import asyncio
 from env_svc.contract import ChatMessage, Continue, Environment, Finish, Opening, Reply, Turn
 
 
-class Waiting(Environment[int]):
+class WaitingEnvironment(Environment[int]):
     """The state is how many turns are over."""
 
     def __init__(self, turns: int = 1) -> None:

@@ -91,7 +91,7 @@ def watch(
     from common.task_states import ENDED
     from marlaas.reporting import tables, trackers
 
-    opened = [trackers.open_sink(address) for address in log_to or []]
+    opened = [trackers.open_tracker(address) for address in log_to or []]
 
     async def follow(client: "Client") -> None:
         for task in tasks or []:
@@ -103,14 +103,14 @@ def watch(
         async for event in client.watch(*(tasks or live), from_now=not tasks):
             echo(tables.event_line(event))
             if (point := trackers.point_of(event)) is not None:
-                for sink in opened:
-                    sink.log(point)
+                for tracker in opened:
+                    tracker.log(point)
 
     try:
         with_client(data, url, follow)
     finally:
-        for sink in opened:
-            sink.close()
+        for tracker in opened:
+            tracker.close()
 
 
 def cancel(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:

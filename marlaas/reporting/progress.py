@@ -18,7 +18,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainedStep:
     """One trained step, as its event told it. None where the event does not say."""
 
     version: int
@@ -46,7 +46,7 @@ class Progress:
     reason: str = ""
     accepted_s: float | None = None
     ended_s: float | None = None
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[TrainedStep] = field(default_factory=list[TrainedStep])
     evaluations: dict[int, float | None] = field(default_factory=dict[int, float | None])
     """Version → mean reward on held-out prompts; None where every attempt failed."""
 
@@ -114,13 +114,13 @@ class Progress:
         return each_s * (self.spec.steps - self.version)
 
 
-def step_of(event: Event) -> Step:
+def step_of(event: Event) -> TrainedStep:
     """The step that an event tells of; missing fields are None or 0."""
     data = event.data
     times = data.get("times")
     times = times if isinstance(times, dict) else {}
     metrics = data.get("metrics")
-    return Step(
+    return TrainedStep(
         version=int(_number(data.get("version")) or 0),
         at_s=event.at_s,
         reward=_number(data.get("reward")),

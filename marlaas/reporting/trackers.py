@@ -25,7 +25,7 @@ PHASES = (
 """(name, from, to): where the time of a step went, from the `times` of its event."""
 
 
-class SinkError(MarlaasError):
+class TrackerError(MarlaasError):
     """Points cannot be logged there; the text says what to do."""
 
 
@@ -65,18 +65,18 @@ def point_of(event: Event) -> Point | None:
     return Point(event.task, event.tenant, version, event.at_s, {f"{event.event}/{name}": value for name, value in values.items()})
 
 
-def open_sink(address: str) -> Tracker:
-    """The sink at `tensorboard:<folder>`, `wandb:<project>` or `trackio:<project>`.
+def open_tracker(address: str) -> Tracker:
+    """The tracker at `tensorboard:<folder>`, `wandb:<project>` or `trackio:<project>`.
 
-    Raises: SinkError when there is no such kind, or its package is not installed.
+    Raises: TrackerError when there is no such kind, or its package is not installed.
     """
     kind, _, place = address.partition(":")
     if kind not in PACKAGES or not place:
-        raise SinkError(f"no sink '{address}'; there are tensorboard:<folder>, wandb:<project> and trackio:<project>")
+        raise TrackerError(f"no tracker '{address}'; there are tensorboard:<folder>, wandb:<project> and trackio:<project>")
     try:
         package = import_module(PACKAGES[kind])
     except ImportError:
-        raise SinkError(f"{kind} needs a package that is not installed: pip install 'marlaas[{kind}]'") from None
+        raise TrackerError(f"{kind} needs a package that is not installed: pip install 'marlaas[{kind}]'") from None
     if kind == "tensorboard":
         return TensorBoard(package, Path(place))
     return WeightsAndBiases(package, place) if kind == "wandb" else Trackio(package, place)

@@ -19,10 +19,10 @@ from marlaas.stack import os_processes, placement, servers
 from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     Component,
-    Plan,
     Service,
     Stack,
     StackError,
+    StackPlan,
     already_running,
     is_locked,
     log_path,
@@ -49,7 +49,7 @@ def make_plan(
     nats_port: int | None = None,
     postgres_port: int | None = None,
     settings: Mapping[str, str] | None = None,
-) -> Plan:
+) -> StackPlan:
     """The whole stack for the pools in `pools_file`; ports not given are those of the last run, or any that are free.
 
     `settings`: environment variables of the services; each reads its own, and they come before what the plan would say.
@@ -65,7 +65,7 @@ def make_plan(
         "MARLAAS_NATS_BLOBS_BYTES": str(servers.max_blobs_bytes(data / "nats")),
         "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
     }
-    return Plan(
+    return StackPlan(
         data=data,
         nats_port=nats_port,
         postgres_port=postgres_port,
@@ -116,7 +116,7 @@ def _core_list(cores: tuple[int, ...]) -> str:
 class Starting:
     """A stack whose supervisor was just spawned."""
 
-    plan: Plan
+    plan: StackPlan
     supervisor: subprocess.Popen[bytes]
 
     def look(self) -> Stack | None:
@@ -125,7 +125,7 @@ class Starting:
         return stack if stack is not None and stack.supervisor.pid == self.supervisor.pid else None
 
 
-def start(plan: Plan, *, end_with_parent: bool = False) -> Starting:
+def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
     Raises: StackError when packages are missing, a stack runs there already, a port is in use, or nothing can be written there.

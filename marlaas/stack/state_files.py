@@ -39,7 +39,7 @@ class Service(BaseModel):
     env: dict[str, str] = {}
 
 
-class Plan(BaseModel):
+class StackPlan(BaseModel):
     """Everything that a supervisor needs to know."""
 
     model_config = ConfigDict(frozen=True)
@@ -111,9 +111,9 @@ def read_stack(data: Path) -> Stack | None:
         raise unusable(data, error) from None
 
 
-def read_plan(data: Path) -> Plan:
+def read_plan(data: Path) -> StackPlan:
     """What the stack that runs, or last ran, on `data` was made of. Raises: FileNotFoundError when there never was one."""
-    return Plan.model_validate_json((data / "plan.json").read_bytes())
+    return StackPlan.model_validate_json((data / "plan.json").read_bytes())
 
 
 def plan_pools_file(data: Path) -> Path | None:

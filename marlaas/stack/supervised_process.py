@@ -46,7 +46,7 @@ Probe = Callable[[int], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
-class Job:
+class ProcessSpec:
     """What to run and how to know that it is ready."""
 
     name: str
@@ -61,11 +61,11 @@ class Job:
 
 
 class SupervisedProcess:
-    """Keeps one job running. `component` is what others may know of it; `changed` is called at each change."""
+    """Keeps one process running. `component` is its published state; `changed` is called at each change."""
 
-    def __init__(self, job: Job, data: Path, mark: dict[str, str], changed: Callable[[], None]) -> None:
-        self.job = job
-        self.component = Component(name=job.name, since_s=time.time())
+    def __init__(self, spec: ProcessSpec, data: Path, mark: dict[str, str], changed: Callable[[], None]) -> None:
+        self.spec = spec
+        self.component = Component(name=spec.name, since_s=time.time())
         self.settled = asyncio.Event()
         """Set once ready or done for the first time."""
         self._data = data
@@ -76,12 +76,12 @@ class SupervisedProcess:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns when the job is done, or stopped."""
+        """Returns when the process is done, or stopped."""
         while not self._stopping.is_set():
             try:
                 outcome = await self._live()
             except Exception as error:  # it could not even be started; that is a death like any other
-                log.exception("start_failed", component=self.job.name)
+                log.exception("start_failed", component=self.spec.name)
                 outcome = f"could not be started: {error}"
             if self._stopping.is_set():
                 break
@@ -102,8 +102,8 @@ class SupervisedProcess:
         """One life of the process; returns how it ended."""
         self._set("starting", took_s=None)
         started = time.monotonic()
-        command = await asyncio.to_thread(self.job.command)
-        path = log_path(self._data, self.job.name)
+        command = await asyncio.to_thread(self.spec.command)
+        path = log_path(self._data, self.spec.name)
         port = free_port()
         process, log_start = await self._spawn(command, path, port)
         self.component.http_port = port
@@ -117,19 +117,19 @@ class SupervisedProcess:
                 probing.result()  # raises what the probe did: then the process is of no use
                 self._ready_since = time.monotonic()
                 self._set("ready", took_s=self._ready_since - started)
-                log.info("component_ready", component=self.job.name, took_s=round(self.component.took_s or 0, 2))
+                log.info("component_ready", component=self.spec.name, took_s=round(self.component.took_s or 0, 2))
                 self.settled.set()
                 probing = asyncio.ensure_future(self._until_ill())
                 await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not dying.done():
                 if not stopping.done():
-                    log.error("component_ill", component=self.job.name)
+                    log.error("component_ill", component=self.spec.name)
                 await self._end(process, command, dying)
         finally:
             for waiting in (dying, stopping, probing):
                 waiting.cancel()
             os_processes.end_group(process.pid)
-        if self.job.until_done and process.returncode == 0:
+        if self.spec.until_done and process.returncode == 0:
             return "done"
         if process.returncode == BAD_SETTINGS:
             self._deaths = FAILING_AFTER
@@ -150,25 +150,25 @@ class SupervisedProcess:
             return process, output.tell()
 
     async def _until_ready(self, port: int) -> None:
-        if self.job.until_done:
+        if self.spec.until_done:
             await asyncio.Event().wait()
-        while not await self.job.is_ready(port):  # noqa: ASYNC110  another process can only be asked
+        while not await self.spec.is_ready(port):  # noqa: ASYNC110  another process can only be asked
             await asyncio.sleep(PROBE_EVERY_S)
 
     async def _until_ill(self) -> None:
-        if self.job.is_well is None:
+        if self.spec.is_well is None:
             await asyncio.Event().wait()
         else:
-            while await self.job.is_well():  # noqa: ASYNC110  another process can only be asked
+            while await self.spec.is_well():  # noqa: ASYNC110  another process can only be asked
                 await asyncio.sleep(HEALTH_EVERY_S)
 
     async def _end(self, process: asyncio.subprocess.Process, command: Command, dying: asyncio.Future[int]) -> None:
         self._set("stopping")
         with suppress(ProcessLookupError):
             process.send_signal(command.stop_signal)
-        await asyncio.wait({dying}, timeout=self.job.grace_s)
+        await asyncio.wait({dying}, timeout=self.spec.grace_s)
         if not dying.done():
-            log.warning("killed", component=self.job.name, after_s=self.job.grace_s)
+            log.warning("killed", component=self.spec.name, after_s=self.spec.grace_s)
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
             await dying
@@ -180,7 +180,7 @@ class SupervisedProcess:
         self._deaths = 1 if proven else self._deaths + 1
         failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
         pause_s = RESTART.pause_s(self._deaths)
-        log.error("component_died", component=self.job.name, outcome=outcome, deaths=self._deaths, next_start_s=round(pause_s, 2))
+        log.error("component_died", component=self.spec.name, outcome=outcome, deaths=self._deaths, next_start_s=round(pause_s, 2))
         component.restarts += 1
         self._set("failing" if failing else "restarting", detail=outcome)
         return pause_s

@@ -25,7 +25,7 @@ WINDOW_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class GRPOPlan:
     """What one GRPO run depends on, beside its question set and seed."""
 
     steps: int
@@ -82,7 +82,7 @@ class Player:
         return Rollouts(ids_B_T, mask_B_T, said_B_T, replies, torch.tensor(scores))
 
 
-def grpo(player: Player, questions: QuestionSet, plan: Plan, seed: int) -> list[float]:
+def grpo(player: Player, questions: QuestionSet, plan: GRPOPlan, seed: int) -> list[float]:
     """The mean reward of each step; every step asks fresh questions. Trains `player.model` in place."""
     torch.manual_seed(seed)
     items = questions.items(seed=1000 * (seed + 1), size=plan.steps * plan.groups)
@@ -137,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    plan = Plan(options.steps, options.groups, options.group_size, options.max_tokens, options.rank, options.lr)
+    plan = GRPOPlan(options.steps, options.groups, options.group_size, options.max_tokens, options.rank, options.lr)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     narrower = {key: json.loads(value) for key, _, value in (option.partition("=") for option in options.options)}
     for name in options.sets:

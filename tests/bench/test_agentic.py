@@ -24,7 +24,7 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import EnvironmentSection, Limits, Sampling
-from marlaas.reporting.progress import Step, step_of
+from marlaas.reporting.progress import TrainedStep, step_of
 from tests.conftest import eventually
 
 GROUP = GroupContext(
@@ -99,7 +99,7 @@ async def test_what_passes_is_overheard_and_stays_in_its_queue(bus: Bus, nats_ur
     assert await bus.backlog(streams.PROMPTS) == 1
 
 
-def step(**times: float) -> Step:
+def step(**times: float) -> TrainedStep:
     metrics = {"read_s": 0.1, "restore_s": 0.2, "wait_s": 0.3, "publish_s": 0.5}
     data: dict[str, Any] = {"version": 2, "times": {"batched_s": 9.0, "started_s": 10.0, "trained_s": 12.0} | times, "metrics": metrics}
     return step_of(Event(tenant="t", task="a", event="step", at_s=13.0, data=data))

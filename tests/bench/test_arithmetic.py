@@ -7,7 +7,7 @@ import pytest
 
 from bench import pages
 from bench.harness import report, timeline
-from bench.harness.injected import Times, Work, limits, turn_s
+from bench.harness.injected import Times, Work, lower_bounds, turn_s
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 
 TIMES = Times(sample_s=0.1, environment_s=0.2, train_s=0.05)
@@ -21,7 +21,7 @@ def test_injected_times_depend_on_nothing_but_their_turn() -> None:
 
 
 def test_limits_of_one_task_are_its_chain() -> None:
-    found = limits(TIMES, Work(tasks=1, steps=3, groups_per_step=1, group_size=1, turns=1, places=4), ["a"])
+    found = lower_bounds(TIMES, Work(tasks=1, steps=3, groups_per_step=1, group_size=1, turns=1, places=4), ["a"])
     chain = sum(sum(turn_s(TIMES, "a", step, 0, 0)) + 0.05 for step in range(3))
     assert found.sequential == found.synchronous == found.chain == found.asynchronous == pytest.approx(chain)
     assert found.busiest == "chain"
@@ -44,7 +44,7 @@ def test_stolen_time_is_a_share_of_what_was_wanted() -> None:
 
 def test_many_tasks_are_limited_by_steps_taken_one_at_a_time() -> None:
     names = [f"t{number}" for number in range(64)]
-    found = limits(TIMES, Work(tasks=64, steps=2, groups_per_step=1, group_size=2, turns=1, places=1000), names)
+    found = lower_bounds(TIMES, Work(tasks=64, steps=2, groups_per_step=1, group_size=2, turns=1, places=1000), names)
     assert found.busiest == "trainer"
     first = min(max(sum(turn_s(TIMES, name, 0, member, 0)) for member in range(2)) for name in names)
     assert found.asynchronous == pytest.approx(first + 64 * 2 * 0.05)

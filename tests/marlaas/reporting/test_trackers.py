@@ -13,7 +13,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event as Record
 
 from common.messages import Event
-from marlaas.reporting.trackers import SinkError, open_sink, point_of
+from marlaas.reporting.trackers import TrackerError, open_tracker, point_of
 
 STEP = Event(
     tenant="acme",
@@ -60,12 +60,12 @@ def test_other_events_and_evaluations_without_reward_have_no_such_number() -> No
 
 
 def test_tensorboard_files_hold_the_points(tmp_path: Path) -> None:
-    sink = open_sink(f"tensorboard:{tmp_path}")
+    tracker = open_tracker(f"tensorboard:{tmp_path}")
     for event in (STEP, EVALUATION):
         point = point_of(event)
         assert point is not None
-        sink.log(point)
-    sink.close()
+        tracker.log(point)
+    tracker.close()
     (file,) = (tmp_path / "a-1").iterdir()
     found = {(value.tag, record.step, record.wall_time): value.simple_value for record in records(file) for value in record.summary.value}
     assert found[("step/entropy", 3, 1000.0)] == 1.25
@@ -85,12 +85,12 @@ def records(file: Path) -> list[Record]:
 
 LOG_BOTH = """
 import sys
-from tests.marlaas.reporting.test_trackers import EVALUATION, STEP, open_sink, point_of
+from tests.marlaas.reporting.test_trackers import EVALUATION, STEP, open_tracker, point_of
 
-sink = open_sink(sys.argv[1])
+tracker = open_tracker(sys.argv[1])
 for event in (STEP, EVALUATION):
-    sink.log(point_of(event))
-sink.close()
+    tracker.log(point_of(event))
+tracker.close()
 """
 """In a process of its own, as trackers start servers and read their environment once."""
 
@@ -146,8 +146,8 @@ def test_trackio_table_holds_the_points_by_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [("mlflow:x", "there are tensorboard:<folder>"), ("tensorboard", "there are tensorboard:<folder>"), ("wandb:", "no sink 'wandb:'")],
+    [("mlflow:x", "there are tensorboard:<folder>"), ("tensorboard", "there are tensorboard:<folder>"), ("wandb:", "no tracker 'wandb:'")],
 )
 def test_sink_that_is_none_is_said(address: str, reason: str) -> None:
-    with pytest.raises(SinkError, match=reason):
-        open_sink(address)
+    with pytest.raises(TrackerError, match=reason):
+        open_tracker(address)

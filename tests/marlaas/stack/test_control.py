@@ -14,7 +14,7 @@ import pytest
 
 from marlaas.stack import control, os_processes, servers
 from marlaas.stack.servers import HOST
-from marlaas.stack.state_files import Component, Plan, Service, Stack, StackError, is_locked, read_stack, running_stack, write_stack
+from marlaas.stack.state_files import Component, Service, Stack, StackError, StackPlan, is_locked, read_stack, running_stack, write_stack
 from marlaas.stack.supervised_process import HEALTH_EVERY_S, last_words
 from tests.chaos.disk import empty, fill, small_disk
 from tests.marlaas.waiting import until
@@ -23,10 +23,10 @@ DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
 ROOT = Path(__file__).parents[3]
 
 
-def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> Plan:
+def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> StackPlan:
     nats_port = servers.free_port()
     env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "PYTHONPATH": str(ROOT)}
-    return Plan(
+    return StackPlan(
         data=data,
         nats_port=nats_port,
         postgres_port=servers.free_port(),
@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
     control.stop(tmp_path)
 
 
-def started(plan: Plan) -> Stack:
+def started(plan: StackPlan) -> Stack:
     return control.wait_until_ready(control.start(plan), ignore)
 
 
