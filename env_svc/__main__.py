@@ -3,7 +3,7 @@
 from common.runtime.service import Running, run_service
 from env_svc.settings import EnvSettings
 
-CHECKS = 8
+MAX_CONCURRENT_CHECKS = 8
 """Environments checked at once, per family."""
 
 
@@ -21,21 +21,21 @@ async def serve(running: Running[EnvSettings]) -> None:
     from env_svc.execution.tool_calls import ToolCallExecutor
     from env_svc.execution.workers import Workers
     from env_svc.hosted.config import read_hosted
-    from env_svc.hosted.pool import Hosts
+    from env_svc.hosted.pool import HostPool
     from env_svc.sandboxes.current import use
-    from env_svc.sandboxes.selection import started
+    from env_svc.sandboxes.selection import start_sandbox
     from env_svc.service import EnvService
     from env_svc.tools.toolbox import Toolbox
 
     settings, bus = running.settings, running.bus
-    hosts = Hosts(read_hosted(settings.hosts_file, registry.families()))
+    hosts = HostPool(read_hosted(settings.hosts_file, registry.families()))
     families = registry.served(settings.family_names, hosts.families)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
     metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
     tasks, toolbox = TaskStates(), Toolbox()
-    sandbox = await started(settings)
+    sandbox = await start_sandbox(settings)
     use(sandbox)
     service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
 
@@ -51,7 +51,7 @@ async def serve(running: Running[EnvSettings]) -> None:
         async with asyncio.TaskGroup() as runners:
             runners.create_task(service.follow_tasks(bus))
             for family in families:
-                runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(CHECKS)))
+                runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(MAX_CONCURRENT_CHECKS)))
                 runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))
                 runners.create_task(bus.consume(streams.env_turns(family), service.turn, Slots(settings.turns)))
             runners.create_task(report_replica(bus, report))

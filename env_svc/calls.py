@@ -22,7 +22,7 @@ MAX_FAILURE_CHARS = 500
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenCall:
     """Wanted: the prompt at `row`."""
 
     row: int
@@ -30,7 +30,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Last:
+class FinalTurn:
     """No turn is left after this one."""
 
     limit: Literal["turns", "tokens", "seconds"]
@@ -40,14 +40,14 @@ class Last:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCall:
     """Wanted: what follows from a reply."""
 
     row: int
     """For messages about failures."""
     state: bytes
     reply: Reply
-    last: Last | None = None
+    last: FinalTurn | None = None
     is_over: bool = False
     """Nothing may follow from the reply: the episode is at its end as it is. Needs `last`."""
 
@@ -63,7 +63,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Continued:
     """The episode goes on."""
 
     messages: list[ChatMessage]
@@ -87,11 +87,11 @@ class Failed:
     """Its time was over."""
 
 
-Call = Open | Step
+Call = OpenCall | StepCall
 
 
 @dataclass(frozen=True)
-class Job:
+class EnvironmentJob:
     """Calls of one task for one environment."""
 
     task: str
@@ -105,14 +105,14 @@ class Job:
     do not keep a worker from those that somebody does."""
 
 
-Outcome = Opened | Asked | Scored | Failed
+Outcome = Opened | Continued | Scored | Failed
 
 
 class _BrokenContract(Exception):
     """The environment returned what the contract does not allow."""
 
 
-class NotBuilt(Exception):
+class BuildFailed(Exception):
     """There is no environment to call. `failure`: what becomes of its calls."""
 
     def __init__(self, failure: Failed) -> None:
@@ -120,22 +120,22 @@ class NotBuilt(Exception):
         self.failure = failure
 
 
-def built(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
-    """What `build` gives. Raises: NotBuilt, and nothing else."""
+def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
+    """What `build` gives. Raises: BuildFailed, and nothing else."""
     try:
         return build()
     except WrongOptions as error:
-        raise NotBuilt(failed(str(error))) from error
+        raise BuildFailed(failed(str(error))) from error
     except EnvironmentUnavailable as error:
-        raise NotBuilt(failed(f"environment '{name}' is unavailable: {error}", is_infrastructure=True)) from error
+        raise BuildFailed(failed(f"environment '{name}' is unavailable: {error}", is_infrastructure=True)) from error
     except (Exception, SystemExit) as error:  # the boundary to other people's code, as in `perform`
-        raise NotBuilt(failed(f"environment '{name}' cannot be built: {type(error).__name__}: {error}")) from error
+        raise BuildFailed(failed(f"environment '{name}' cannot be built: {type(error).__name__}: {error}")) from error
 
 
 async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome:
     """The outcome of one call. Raises nothing but a cancellation that came from outside."""
     try:
-        if isinstance(call, Open):
+        if isinstance(call, OpenCall):
             return _opened(await environment.open(call.row, call.seed))
         return await _step(environment, call)
     except EnvironmentUnavailable as error:
@@ -158,17 +158,17 @@ def failed(reason: str, *, is_infrastructure: bool = False, is_late: bool = Fals
     return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure, is_late)
 
 
-async def _step(environment: AnyEnvironment, call: Step) -> Outcome:
+async def _step(environment: AnyEnvironment, call: StepCall) -> Outcome:
     state: object = msgpack.unpackb(call.state, strict_map_key=False)
     turn: Turn[object] = Continue((), state) if call.is_over else await environment.step(state, call.reply)
     if isinstance(turn, Continue) and call.last is not None:
         return await _at_limit(environment, turn.state, call, call.last)
     if isinstance(turn, Continue):
-        return Asked(_messages("Continue", turn.messages), _packed(turn.state))
+        return Continued(_messages("Continue", turn.messages), _packed(turn.state))
     return _scored("step", turn, call.reply)
 
 
-async def _at_limit(environment: AnyEnvironment, state: object, call: Step, last: Last) -> Outcome:
+async def _at_limit(environment: AnyEnvironment, state: object, call: StepCall, last: FinalTurn) -> Outcome:
     if last.rule == "void":
         return failed(f"the episode used up its {last.limit}, and limits.at_limit is 'void'")
     finish = await environment.conclude(state) if last.rule == "score" else Finish(0.0)

@@ -34,7 +34,7 @@ def options_of(constructor: Callable[..., object]) -> list[Option] | None:
     return [Option(parameter.name, hints.get(parameter.name, REQUIRED), parameter.default) for parameter in keywords]
 
 
-def checked(where: str, known: Sequence[Option], given: Mapping[str, JsonValue]) -> dict[str, Any]:
+def validated_options(where: str, known: Sequence[Option], given: Mapping[str, JsonValue]) -> dict[str, Any]:
     """`given`, as the types that the environment declares. `Any` because only the environment knows them.
 
     Raises: WrongOptions, naming `where`, the option and what was expected.
@@ -42,14 +42,14 @@ def checked(where: str, known: Sequence[Option], given: Mapping[str, JsonValue])
     by_name = {option.name: option for option in known}
     for name in given:
         if name not in by_name:
-            raise WrongOptions(f"{where} has no option '{name}'{near(name, list(by_name))}")
+            raise WrongOptions(f"{where} has no option '{name}'{suggestion(name, list(by_name))}")
     for option in known:
         if option.default is REQUIRED and option.name not in given:
             raise WrongOptions(f"{where} needs the option '{option.name}'")
     return {name: _converted(where, by_name[name], value) for name, value in given.items()}
 
 
-def near(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
+def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
     """The end of a message about an unknown name: the likely one, or what there is; of that, `listed` where it is given."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close:

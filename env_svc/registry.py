@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from common.errors import Fatal
 from env_svc.contract import Environment
 from env_svc.errors import WrongOptions
-from env_svc.options import checked, near, options_of
+from env_svc.options import options_of, suggestion, validated_options
 
 ENTRY_POINTS = "marlaas.environments"
 MODULE_FAMILY = "module"
@@ -53,7 +53,7 @@ def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
     known = [*hosted, *families()]
     for name in names:
         if name not in known:
-            raise Fatal(f"MARLAAS_ENV_FAMILIES: no environment family '{name}' is installed here{near(name, known)}")
+            raise Fatal(f"MARLAAS_ENV_FAMILIES: no environment family '{name}' is installed here{suggestion(name, known)}")
     return list(names) or known
 
 
@@ -107,7 +107,7 @@ def check_argument(name: str, arguments: Sequence[str]) -> None:
     head, colon, tail = name.partition(":")
     if arguments and tail not in arguments:
         names = [f"{head}:{argument}" for argument in arguments]
-        raise UnknownEnvironment(f"no environment '{name}'{near(name, names)}")
+        raise UnknownEnvironment(f"no environment '{name}'{suggestion(name, names)}")
     if colon and not arguments:
         raise UnknownEnvironment(f"environment '{head}' takes no argument: use '{head}' instead of '{name}'")
 
@@ -124,7 +124,7 @@ def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonVal
     """An object of the class that `name` led to. Raises: WrongOptions."""
     arguments = (name.partition(":")[2],) if found.arguments() else ()
     known = options_of(found)
-    values = dict(options) if known is None else checked(f"environment '{name}'", known[len(arguments) :], options)
+    values = dict(options) if known is None else validated_options(f"environment '{name}'", known[len(arguments) :], options)
     try:
         return found(*arguments, **values)
     except WrongOptions:
@@ -147,7 +147,7 @@ def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
-        hint = near(name, _names_known()) if missing == module.split(".")[0] else ""
+        hint = suggestion(name, _names_known()) if missing == module.split(".")[0] else ""
         raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
     except Exception as error:
         raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
@@ -156,7 +156,7 @@ def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]
         loaded = getattr(loaded, part, None)
     if loaded is None:
         there = [one for one, value in vars(imported).items() if isinstance(value, type) and issubclass(value, Environment)]
-        hint = near(attribute, [one for one in there if one != Environment.__name__]) if there else ""
+        hint = suggestion(attribute, [one for one in there if one != Environment.__name__]) if there else ""
         raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'{hint}")
     return _environment_class(name, loaded)
 
@@ -173,7 +173,7 @@ def _environment_class(name: str, loaded: object) -> type[AnyEnvironment]:
 
 
 def _unknown(name: str) -> type[AnyEnvironment]:
-    hint = near(name, _names_known(), listed=list(_installed()))
+    hint = suggestion(name, _names_known(), listed=list(_installed()))
     raise UnknownEnvironment(f"no environment '{name}'{hint}; a class that is not registered is named my_package.module:Class")
 
 

@@ -11,11 +11,11 @@ from common import streams
 from common.bus import Outgoing
 from common.chunking import in_parts
 from common.messages import GroupContext, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest
-from env_svc.calls import Asked, Failed, Opened, Scored
+from env_svc.calls import Continued, Failed, Opened, Scored
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTurn:
     """A turn that was the last of its trajectory, or that was never sampled."""
 
     turn: SampledTurn
@@ -31,7 +31,7 @@ def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
     yield from _sample(group, requests)
 
 
-def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Asked]]) -> Iterator[Outgoing]:
+def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]]) -> Iterator[Outgoing]:
     """Wishes for one more turn."""
     requests = [
         TurnRequest(member=turn.member, turn=turn.turn + 1, transcript=turn.transcript, messages=outcome.messages, state=outcome.state)
@@ -40,7 +40,7 @@ def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Asked]]) 
     yield from _sample(group, requests)
 
 
-def scores(group: GroupContext, ended: Sequence[Ended]) -> Iterator[Outgoing]:
+def scores(group: GroupContext, ended: Sequence[EndedTurn]) -> Iterator[Outgoing]:
     """Trajectories that are over, with their reward or the reason why they have none."""
     yield from _scored(group, [_trajectory(one) for one in ended])
 
@@ -54,7 +54,7 @@ def unopened(group: GroupContext, failure: Failed) -> Iterator[Outgoing]:
     yield from _scored(group, members)
 
 
-def _trajectory(ended: Ended) -> ScoredTrajectory:
+def _trajectory(ended: EndedTurn) -> ScoredTrajectory:
     turn, outcome = ended.turn, ended.outcome
     failure = outcome.reason if isinstance(outcome, Failed) else None
     return ScoredTrajectory(

@@ -19,26 +19,26 @@ from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, 
 from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
 from env_svc import replies
-from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
-from env_svc.execution.executor import Ready
+from env_svc.execution.executor import OutcomeBatch
 from env_svc.execution.tool_calls import NO_LIMITS, ToolCallExecutor
-from env_svc.metrics import ENDED
-from env_svc.replies import Ended
+from env_svc.metrics import TRAJECTORIES_ENDED
+from env_svc.replies import EndedTurn
 
 CHECK_TIMEOUT_S = 120.0
-CHECK_AGAIN_S = 10.0
+CHECK_RETRY_S = 10.0
 """Longer than a failure to build is remembered (`concurrency/single_flight.py`)."""
 
 log = structlog.get_logger()
 
 
 class EnvService:
-    """Handlers over a player. Safe to run twice for one message: environments are pure, ids derived."""
+    """Handlers over an executor. Safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, player: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
+    def __init__(self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Bus.now_s`."""
-        self._player = player
+        self._executor = executor
         self._tasks = tasks
         self._now_s = now_s
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
@@ -55,13 +55,13 @@ class EnvService:
         for place, environment in (("", message.environment), ("evaluation.options: ", message.evaluation)):
             if environment is None or objection is not None:
                 continue
-            async with aclosing(self._play(message.task, environment, [Open(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+            async with aclosing(self._play(message.task, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
                 outcomes = [outcome async for batch in batches for _, outcome in batch]
             if not outcomes:
                 return
             failure = outcomes[0] if isinstance(outcomes[0], Failed) else None
             if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
-                raise Retry(failure.reason, delay_s=CHECK_AGAIN_S)
+                raise Retry(failure.reason, delay_s=CHECK_RETRY_S)
             objection = None if failure is None else place + failure.reason
         answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection)
         yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")
@@ -79,7 +79,7 @@ class EnvService:
                 yield out
         elif isinstance(opened, Failed):
             log.warning("group_failed", group=group.group, reason=opened.reason)
-            ENDED.labels(group.family, "failed").inc(group.size)
+            TRAJECTORIES_ENDED.labels(group.family, "failed").inc(group.size)
             for out in replies.unopened(group, opened):
                 yield out
 
@@ -92,7 +92,7 @@ class EnvService:
         group = message.group
         if self._is_expired(group) or self._tasks.has_ended(group.task):
             return
-        unsampled = [Ended(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
+        unsampled = [EndedTurn(turn, Failed(turn.failure)) for turn in message.members if turn.failure is not None]
         for out in self._scores(group, unsampled):
             yield out
         turns = [turn for turn in message.members if turn.failure is None]
@@ -113,10 +113,10 @@ class EnvService:
                     calls.reschedule(asyncio.get_running_loop().time())
 
     async def _play(
-        self, task: str, environment: EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: Limits = NO_LIMITS
-    ) -> AsyncGenerator[Ready, None]:
-        """As `ToolCallExecutor.play`; ends early once the task is dropped."""
-        async with aclosing(self._player.play(task, environment, calls, longest_s, limits)) as batches:
+        self, task: str, environment: EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: Limits = NO_LIMITS
+    ) -> AsyncGenerator[OutcomeBatch, None]:
+        """As `ToolCallExecutor.run`; ends early once the task is dropped."""
+        async with aclosing(self._executor.run(task, environment, calls, remaining_s, limits)) as batches:
             while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: what reads this generator must not be cancelled by it.
                 under_way = asyncio.timeout(None)
@@ -138,17 +138,17 @@ class EnvService:
         log.info("calls_dropped", reason="the task has ended", calls=len(calls))
 
     def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]]) -> list[Outgoing]:
-        ended = [Ended(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
-        asked = [(turn, outcome) for turn, outcome in played if isinstance(outcome, Asked)]
+        ended = [EndedTurn(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
+        asked = [(turn, outcome) for turn, outcome in played if isinstance(outcome, Continued)]
         return [*self._scores(group, ended), *replies.next_turns(group, asked)]
 
-    def _scores(self, group: GroupContext, ended: Sequence[Ended]) -> list[Outgoing]:
+    def _scores(self, group: GroupContext, ended: Sequence[EndedTurn]) -> list[Outgoing]:
         for one in ended:
             if isinstance(one.outcome, Failed):
                 log.warning(
                     "trajectory_failed", trajectory=group.trajectory(one.turn.member), turn=one.turn.turn, reason=one.outcome.reason
                 )
-            ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
+            TRAJECTORIES_ENDED.labels(group.family, "failed" if isinstance(one.outcome, Failed) else "scored").inc()
         return list(replies.scores(group, ended))
 
     def _left_s(self, group: GroupContext) -> float:
@@ -161,24 +161,24 @@ class EnvService:
         return True
 
 
-def _opening(group: GroupContext) -> Open:
-    return Open(group.row, group.seed if group.task_seed is None else group.task_seed)
+def _opening(group: GroupContext) -> OpenCall:
+    return OpenCall(group.row, group.seed if group.task_seed is None else group.task_seed)
 
 
-def _step(group: GroupContext, turn: SampledTurn, left_s: float) -> Step:
+def _step(group: GroupContext, turn: SampledTurn, left_s: float) -> StepCall:
     reply = Reply(turn.reply, truncated=turn.finish == "length")
-    return Step(group.row, turn.state, reply, last=_last(group, turn, left_s))
+    return StepCall(group.row, turn.state, reply, last=_last(group, turn, left_s))
 
 
-def _last(group: GroupContext, turn: SampledTurn, left_s: float) -> Last | None:
+def _last(group: GroupContext, turn: SampledTurn, left_s: float) -> FinalTurn | None:
     """Why this was the last turn, if it was."""
     limits = group.limits
     if turn.turn + 1 >= limits.max_turns:
-        return Last("turns", limits.at_limit)
+        return FinalTurn("turns", limits.at_limit)
     most = limits.max_episode_tokens
     if most is not None and len(turn.transcript) + limits.max_reply_tokens + group.sampling.max_tokens > most:
-        return Last("tokens", limits.at_limit)
+        return FinalTurn("tokens", limits.at_limit)
     played_s = limits.episode_timeout_s - left_s
     if limits.max_episode_s is not None and played_s > limits.max_episode_s:
-        return Last("seconds", limits.at_limit)
+        return FinalTurn("seconds", limits.at_limit)
     return None

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import JsonValue
 
-from env_svc.adapters.openenv_sessions import Observed, RefusedAction, Session, SessionLost, Sessions
+from env_svc.adapters.openenv_sessions import Observation, RefusedAction, Session, SessionLost, Sessions
 from env_svc.contract import ChatMessage, Continue, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.tools.call_parser import without_thoughts
 
@@ -27,7 +27,7 @@ Action = dict[str, JsonValue]
 FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
-class State(TypedDict):
+class OpenEnvState(TypedDict):
     """An episode, as it travels."""
 
     seed: int
@@ -40,7 +40,7 @@ class State(TypedDict):
     """Replies that were no action."""
 
 
-class OpenEnv(Environment[State]):
+class OpenEnv(Environment[OpenEnvState]):
     """An episode on a server; the policy's replies are its actions, the observations are what it is told."""
 
     operator_options = ("server", "sessions")
@@ -70,7 +70,7 @@ class OpenEnv(Environment[State]):
         self._adds_up, self._has_tools = reward == "sum", tools
         self._instruction = instruction
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[OpenEnvState]:
         start = random.Random(f"{seed}:{index}").getrandbits(31)
         async with self._sessions.place():
             session = await self._sessions.fresh()
@@ -78,12 +78,12 @@ class OpenEnv(Environment[State]):
                 observed, tools = await self._begun(session, start)
                 if observed.done:
                     raise RuntimeError(f"the episode with seed {start} is over before it began")
-                state = State(seed=start, actions=[], seen=[self._digest(observed)], rewards=[], malformed=0)
+                state = OpenEnvState(seed=start, actions=[], seen=[self._digest(observed)], rewards=[], malformed=0)
                 self._sessions.wait(_history(state), session)
         text = self._shown(observed)
         return Opening([_user(f"{text}\n\n{self._instruction}" if self._instruction else text)], state, tools)
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: OpenEnvState, reply: Reply) -> Turn[OpenEnvState]:
         if self._has_tools and not reply.calls:
             return await self.conclude(state)
         try:
@@ -99,7 +99,7 @@ class OpenEnv(Environment[State]):
                     pass
             return await self._played(await self._replayed(state), state, actions)
 
-    async def conclude(self, state: State) -> Finish:
+    async def conclude(self, state: OpenEnvState) -> Finish:
         session = self._sessions.take(_history(state))
         if session is not None:
             await self._sessions.end(session)
@@ -109,12 +109,12 @@ class OpenEnv(Environment[State]):
         """End the sessions that wait; every episode can still be gone on with."""
         await self._sessions.close()
 
-    async def _begun(self, session: Session, seed: int) -> tuple[Observed, list[dict[str, JsonValue]]]:
+    async def _begun(self, session: Session, seed: int) -> tuple[Observation, list[dict[str, JsonValue]]]:
         """The start of an episode: what is seen, and the schemas of its tools."""
         observed = await session.reset({"seed": seed, **self._reset})
         return observed, _schemas(await session.step({"type": "list_tools"})) if self._has_tools else []
 
-    async def _played(self, session: Session, state: State, actions: list[Action]) -> Turn[State]:
+    async def _played(self, session: Session, state: OpenEnvState, actions: list[Action]) -> Turn[OpenEnvState]:
         """What follows from `actions`. The session then waits for the next, or is ended."""
         role: Literal["tool", "user"] = "tool" if self._has_tools else "user"
         messages: list[ChatMessage] = []
@@ -127,14 +127,14 @@ class OpenEnv(Environment[State]):
                     state = _after_nonsense(state)
                     continue
                 seen, rewards = [*state["seen"], self._digest(observed)], [*state["rewards"], observed.reward]
-                state = State({**state, "actions": [*state["actions"], action], "seen": seen, "rewards": rewards})
+                state = OpenEnvState({**state, "actions": [*state["actions"], action], "seen": seen, "rewards": rewards})
                 if observed.done:
                     return self._finish(state)
                 messages.append(ChatMessage(role=role, content=self._shown(observed)))
             self._sessions.wait(_history(state), session)
         return Continue(messages, state)
 
-    async def _replayed(self, state: State) -> Session:
+    async def _replayed(self, state: OpenEnvState) -> Session:
         """A session that stands where the episode does. Raises: EnvironmentUnavailable when it is not the same episode."""
         session = await self._sessions.fresh()
         async with self._sessions.ending(session, only_if_it_fails=True):
@@ -148,7 +148,7 @@ class OpenEnv(Environment[State]):
                     )
         return session
 
-    async def _repeated(self, session: Session, number: int, action: Action) -> Observed:
+    async def _repeated(self, session: Session, number: int, action: Action) -> Observation:
         try:
             return await session.step(action)
         except RefusedAction as error:
@@ -163,7 +163,7 @@ class OpenEnv(Environment[State]):
             return [{self._action: text}]
         return [action_in(text)]
 
-    def _shown(self, observed: Observed) -> str:
+    def _shown(self, observed: Observation) -> str:
         """What the policy is told of an observation. Raises: RuntimeError when the server does not say it."""
         fields: Any = observed.observation
         if self._has_tools and "tool_name" in fields:
@@ -176,11 +176,11 @@ class OpenEnv(Environment[State]):
             fields = {name: value for name, value in fields.items() if name != "metadata"} or fields.get("metadata", {})
         return fields if isinstance(fields, str) else json.dumps(fields, ensure_ascii=False)
 
-    def _digest(self, observed: Observed) -> str:
+    def _digest(self, observed: Observation) -> str:
         told = json.dumps([self._shown(observed), observed.reward, observed.done])
         return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
-    def _finish(self, state: State) -> Finish:
+    def _finish(self, state: OpenEnvState) -> Finish:
         rewards = state["rewards"]
         reward = sum(rewards) if self._adds_up else (rewards or [0.0])[-1]
         return Finish(reward, {"actions": float(len(rewards)), "malformed": float(state["malformed"])})
@@ -194,21 +194,21 @@ def _address(server: str) -> str:
     return f"{schemes[scheme]}://{rest.removesuffix('/ws')}/ws"
 
 
-def _history(state: State) -> str:
+def _history(state: OpenEnvState) -> str:
     """Of two episodes with one history each session may serve the other."""
     told = json.dumps([state["seed"], state["actions"], state["seen"]], sort_keys=True)
     return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
-def _after_nonsense(state: State) -> State:
-    return State({**state, "malformed": state["malformed"] + 1})
+def _after_nonsense(state: OpenEnvState) -> OpenEnvState:
+    return OpenEnvState({**state, "malformed": state["malformed"] + 1})
 
 
 def _played_again(number: int) -> str:
     return f"played again, {f'action {number}' if number else 'the reset'} of the episode"
 
 
-def _schemas(observed: Observed) -> list[dict[str, JsonValue]]:
+def _schemas(observed: Observation) -> list[dict[str, JsonValue]]:
     """Tools as chat templates take them. `Any`: as the server wrote them."""
     listed: Any = observed.observation.get("tools") or []
     return [

@@ -36,7 +36,7 @@ class SessionLost(EnvironmentUnavailable):
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """What a server answers to a reset or an action."""
 
     observation: dict[str, JsonValue]
@@ -66,10 +66,10 @@ class Session:
             raise
         return cls(http, socket)
 
-    async def reset(self, data: dict[str, JsonValue]) -> Observed:
+    async def reset(self, data: dict[str, JsonValue]) -> Observation:
         return await self._ask("reset", data)
 
-    async def step(self, action: dict[str, JsonValue]) -> Observed:
+    async def step(self, action: dict[str, JsonValue]) -> Observation:
         """Raises: RefusedAction; RuntimeError when the environment on the server failed."""
         return await self._ask("step", action)
 
@@ -89,7 +89,7 @@ class Session:
         """Ends the connection at once: the server may be busy for long with what nobody wants any more."""
         await self._http.close()
 
-    async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observed:
+    async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observation:
         try:
             await self._socket.send_json({"type": kind, "data": data})
             message = await self._socket.receive()
@@ -164,13 +164,13 @@ class Sessions:
         await session.close()
 
 
-def _observed(kind: str, text: str) -> Observed:
+def _observed(kind: str, text: str) -> Observation:
     try:
         answer: Any = json.loads(text)
         data = answer["data"]
         if answer["type"] == "error":
             _complain(kind, data)
-        return Observed(dict(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done")))
+        return Observation(dict(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done")))
     except (ValueError, KeyError, TypeError) as error:
         raise RuntimeError(f"what answered {kind} is no OpenEnv server: {text[:200]}") from error
 

@@ -29,8 +29,8 @@ from pydantic import JsonValue, ValidationError
 from verifiers.v1.session import hook_boundary  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
-from env_svc.adapters.verifiers_episode import Episode, Manner, Seat
-from env_svc.adapters.verifiers_tools import Served, check_toolset
+from env_svc.adapters.verifiers_episode import HeldEpisode, PolicyAgent, PromptStyle
+from env_svc.adapters.verifiers_tools import ServedToolset, check_toolset
 from env_svc.contract import (
     ChatMessage,
     Continue,
@@ -44,13 +44,13 @@ from env_svc.contract import (
     WrongOptions,
 )
 from env_svc.datasets import order
-from env_svc.options import near
+from env_svc.options import suggestion
 
-ROWS_OF_ENDLESS = 10_000
+MAX_ROWS_OF_ENDLESS = 10_000
 """Read of a taskset without end, unless the task says how many."""
 
 
-class State(TypedDict):
+class VerifiersState(TypedDict):
     """An episode, as it travels."""
 
     row: int
@@ -63,10 +63,10 @@ class State(TypedDict):
     """Digests of what the policy was told: at the opening, then after each reply."""
 
 
-class Taskset(Environment[State]):
+class Taskset(Environment[VerifiersState]):
     """The reward is the sum of the taskset's weighted rewards; its components are they and the metrics."""
 
-    most_held: ClassVar[int] = 1024
+    max_held: ClassVar[int] = 1024
     """Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
 
     operator_options = ("taskset", "config", "environment", "adjustable")
@@ -88,35 +88,35 @@ class Taskset(Environment[State]):
         configuration that a task may set, of those in `adjustable`."""
         for name in settings or {}:
             if name not in (adjustable or []):
-                raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{near(name, adjustable or [])}")
+                raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{suggestion(name, adjustable or [])}")
         if rows is not None and rows < 1:
             raise WrongOptions(f"rows is {rows}, expected 1 or more")
         self._env = _loaded(taskset, {**(config or {}), **(settings or {})}, environment or {})
-        self._shared = [Served(toolset) for toolset in self._env.taskset.toolsets(self._env.taskset.config)]
-        self._rows, self._manner = rows, Manner(system, instruction, reasoning)
+        self._shared = [ServedToolset(toolset) for toolset in self._env.taskset.toolsets(self._env.taskset.config)]
+        self._rows, self._manner = rows, PromptStyle(system, instruction, reasoning)
         self._starting: asyncio.Future[list[Any]] | None = None
-        self._held: OrderedDict[str, Episode] = OrderedDict()
+        self._held: OrderedDict[str, HeldEpisode] = OrderedDict()
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[VerifiersState]:
         tasks = await self._started()
         epoch, position = divmod(index, len(tasks))
         row = order(len(tasks), seed, epoch)[position]
         episode, told = await self._begun(tasks[row])
-        state = State(row=row, task=tasks[row].hash, said=_packed([]), told=[_digest(told)])
+        state = VerifiersState(row=row, task=tasks[row].hash, said=_packed([]), told=[_digest(told)])
         await self._hold(state, episode)
         return Opening(told, state, episode.tools)
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: VerifiersState, reply: Reply) -> Turn[VerifiersState]:
         episode = self._held.pop(_history(state), None) or await self._replayed(state)
         told = await _answered(episode, reply)
         if told is None:
             return _finish(episode.trace)
         said = _packed([*_unpacked(state["said"]), reply])
-        state = State({**state, "said": said, "told": [*state["told"], _digest(told)]})
+        state = VerifiersState({**state, "said": said, "told": [*state["told"], _digest(told)]})
         await self._hold(state, episode)
         return Continue(told, state)
 
-    async def conclude(self, state: State) -> Finish:
+    async def conclude(self, state: VerifiersState) -> Finish:
         """As where verifiers' own limits end a rollout: graded as far as it came."""
         episode = self._held.pop(_history(state), None) or await self._replayed(state)
         if await _answered(episode, None) is not None:
@@ -134,18 +134,18 @@ class Taskset(Environment[State]):
             for served in self._shared:
                 await served.end()
 
-    async def _hold(self, state: State, episode: Episode) -> None:
+    async def _hold(self, state: VerifiersState, episode: HeldEpisode) -> None:
         replaced = self._held.pop(_history(state), None)
         self._held[_history(state)] = episode
-        if replaced is None and len(self._held) > self.most_held:
+        if replaced is None and len(self._held) > self.max_held:
             _, replaced = self._held.popitem(last=False)
         if replaced is not None:
             await replaced.end()
 
-    async def _begun(self, task: Any) -> tuple[Episode, list[ChatMessage]]:
-        async def program(episode: Episode) -> None:
-            def seat(name: str, config: Any) -> Seat:
-                return Seat(episode, name, config, self._shared, self._manner)
+    async def _begun(self, task: Any) -> tuple[HeldEpisode, list[ChatMessage]]:
+        async def program(episode: HeldEpisode) -> None:
+            def seat(name: str, config: Any) -> PolicyAgent:
+                return PolicyAgent(episode, name, config, self._shared, self._manner)
 
             agents = vf.Agents(self._env.config, seat)
             await self._env.setup(agents)
@@ -155,11 +155,11 @@ class Taskset(Environment[State]):
             about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
             await self._env.finalize(task, vf.Episode(task=about, traces=[episode.trace]))
 
-        episode = Episode(program)
+        episode = HeldEpisode(program)
         with _what_is_away():
             return episode, await episode.begun()
 
-    async def _replayed(self, state: State) -> Episode:
+    async def _replayed(self, state: VerifiersState) -> HeldEpisode:
         """An episode that stands where this one does. Raises: EnvironmentUnavailable when it is not the same."""
         tasks, row = await self._started(), state["row"]
         if row >= len(tasks) or tasks[row].hash != state["task"]:
@@ -191,7 +191,7 @@ class Taskset(Environment[State]):
     def _read(self) -> list[Any]:
         taskset = self._env.taskset
         try:
-            tasks = list(itertools.islice(taskset, self._rows or (None if taskset.bounded else ROWS_OF_ENDLESS)))
+            tasks = list(itertools.islice(taskset, self._rows or (None if taskset.bounded else MAX_ROWS_OF_ENDLESS)))
         except OSError as error:
             raise EnvironmentUnavailable(f"the taskset cannot be read: {type(error).__name__}: {error}") from error
         if not tasks:
@@ -257,7 +257,7 @@ def _needs_runtime(hook: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 
-async def _answered(episode: Episode, reply: Reply | None) -> list[ChatMessage] | None:
+async def _answered(episode: HeldEpisode, reply: Reply | None) -> list[ChatMessage] | None:
     with _what_is_away():
         return await episode.answered(reply)
 
@@ -297,7 +297,7 @@ def _digest(told: list[ChatMessage]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _history(state: State) -> str:
+def _history(state: VerifiersState) -> str:
     """Of two episodes with one history each may go on as the other."""
     came_about = json.dumps([state["row"], state["task"], state["told"]]).encode() + state["said"]
     return hashlib.blake2b(came_about, digest_size=16).hexdigest()

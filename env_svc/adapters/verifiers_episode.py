@@ -1,7 +1,7 @@
 """One episode of verifiers, held where it waits for the policy.
 
 verifiers has no turns that could be played one by one: `Env.run` is a program that holds a conversation with its agent,
-and computes the user's part in between. Here it runs as it is, with a `Seat` in the agent's place. Wherever verifiers
+and computes the user's part in between. Here it runs as it is, with a `PolicyAgent` in the agent's place. Wherever verifiers
 would ask a model, the program stops until somebody brings the reply, now or in another process that has made it come to the
 same place by giving it the same replies again.
 """
@@ -19,15 +19,15 @@ from verifiers.v1.session import call_hook  # pyright: ignore[reportMissingImpor
 from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import invoke  # pyright: ignore[reportMissingImports]
 
-from env_svc.adapters.verifiers_tools import Served, Tools
+from env_svc.adapters.verifiers_tools import EpisodeTools, ServedToolset
 from env_svc.contract import ChatMessage, Reply
 from env_svc.tools.call_parser import without_calls
 
 
-class Episode:
+class HeldEpisode:
     """A program that asks, and whoever has the replies."""
 
-    def __init__(self, program: Callable[["Episode"], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, program: Callable[["HeldEpisode"], Coroutine[Any, Any, None]]) -> None:
         self._asked: asyncio.Future[list[ChatMessage]] = asyncio.get_running_loop().create_future()
         self._replied: asyncio.Future[Reply | None] | None = None
         self._runner = asyncio.create_task(program(self))
@@ -75,7 +75,7 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Manner:
+class PromptStyle:
     """How a task has the policy spoken to, and understood."""
 
     system: str = ""
@@ -86,10 +86,10 @@ class Manner:
     """What stands in `<think>` is not part of what the policy said, but its `reasoning_content`."""
 
 
-class Seat:
+class PolicyAgent:
     """What `agents.<name>` is to an environment of verifiers. It plays one conversation."""
 
-    def __init__(self, episode: Episode, name: str, config: Any, shared: Sequence[Served], manner: Manner) -> None:
+    def __init__(self, episode: HeldEpisode, name: str, config: Any, shared: Sequence[ServedToolset], manner: PromptStyle) -> None:
         """`Any`: a `vf.AgentConfig`."""
         self._episode, self._shared, self._manner = episode, shared, manner
         self._info = vf.AgentInfo(config=config, name=name)
@@ -121,7 +121,7 @@ class Seat:
         if on_trace is not None:
             on_trace(trace)
         await invoke(task.setup, {"trace": trace, "runtime": None})
-        tools = await Tools.of(task, self._shared, trace.state)
+        tools = await EpisodeTools.of(task, self._shared, trace.state)
         self._episode.tools = tools.schemas
         trace.tools = [vf.Tool.model_validate(schema["function"]) for schema in tools.schemas]
         try:
@@ -136,7 +136,7 @@ class Seat:
 class Conversation:
     """As `vf.Interaction`, as far as an environment's program uses it."""
 
-    def __init__(self, episode: Episode, task: Any, trace: Any, tools: Tools, manner: Manner) -> None:
+    def __init__(self, episode: HeldEpisode, task: Any, trace: Any, tools: EpisodeTools, manner: PromptStyle) -> None:
         self._episode, self._tools, self._manner = episode, tools, manner
         self._untold = _opening(task.data, manner.system)
         """Messages of verifiers, for the policy."""

@@ -23,10 +23,10 @@ from env_svc.tools.call_parser import Schema
 
 MAX_ANSWER_CHARS = 20_000
 """What verifiers' own programs show a model of an answer."""
-AWAY = (ConnectionError, TimeoutError, vf.RolloutError)
+UNAVAILABLE_ERRORS = (ConnectionError, TimeoutError, vf.RolloutError)
 
 
-class Served:
+class ServedToolset:
     """One toolset, ready to be called."""
 
     def __init__(self, toolset: Any) -> None:
@@ -56,7 +56,7 @@ class Served:
         try:
             result: Any = await self._server.call_tool(name.removeprefix(self._prefix), arguments)
         except ToolError as error:
-            if isinstance(error.__cause__, AWAY):
+            if isinstance(error.__cause__, UNAVAILABLE_ERRORS):
                 raise EnvironmentUnavailable(f"tool '{name}': {error}") from error
             return str(error)
         finally:
@@ -67,21 +67,21 @@ class Served:
         await self._toolset._exit_stack.aclose()
 
 
-class Tools:
+class EpisodeTools:
     """Everything that the policy can call in one episode."""
 
-    def __init__(self, by_name: Mapping[str, tuple[Served, dict[str, JsonValue]]], own: Sequence[Served], state: Any) -> None:
+    def __init__(self, by_name: Mapping[str, tuple[ServedToolset, dict[str, JsonValue]]], own: Sequence[ServedToolset], state: Any) -> None:
         self._by_name = by_name
         self._own = own
         self._state = state
 
     @classmethod
-    async def of(cls, task: Any, shared: Sequence[Served], state: Any) -> "Tools":
+    async def of(cls, task: Any, shared: Sequence[ServedToolset], state: Any) -> "EpisodeTools":
         """Those of the taskset and the task's own, which are made for this episode. `state`: the episode's."""
-        own = [Served(toolset) for toolset in task.toolsets(task.config)]
+        own = [ServedToolset(toolset) for toolset in task.toolsets(task.config)]
         for served in own:
             await served.start(task.data)
-        by_name: dict[str, tuple[Served, dict[str, JsonValue]]] = {}
+        by_name: dict[str, tuple[ServedToolset, dict[str, JsonValue]]] = {}
         for served in (*shared, *own):
             for name, schema in (await served.tools()).items():
                 if name in by_name:

@@ -19,11 +19,11 @@ MAX_DIGITS = 9
 NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
-class State(TypedDict):
+class CalculatorState(TypedDict):
     answer: int
 
 
-class Calculator(Environment[State]):
+class Calculator(Environment[CalculatorState]):
     """`What is 347 * 82?` Reward 1 for a reply whose last number is the right one."""
 
     tools = ("calculator",)
@@ -39,20 +39,20 @@ class Calculator(Environment[State]):
         self._digits = range(min_digits, max_digits + 1)
         self._signs = signs
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[CalculatorState]:
         rng = random.Random(f"{seed}:{index}")
         left, right = (self._number(rng) for _ in range(2))
         sign = rng.choice(self._signs)
         question = ChatMessage(role="user", content=f"What is {left} {sign} {right}?")
-        return Opening([question], State(answer=OPERATIONS[sign](left, right)))
+        return Opening([question], CalculatorState(answer=OPERATIONS[sign](left, right)))
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: CalculatorState, reply: Reply) -> Turn[CalculatorState]:
         usage = reply.usage
         # Of the calls that it tried; an answer without any is 0, so that the curve shows whether calling is learned.
         well_formed = usage.calls / (usage.calls + usage.errors) if usage and usage.calls else 0.0
         return Finish(float(_last_number(reply.text) == state["answer"]), {"well_formed": well_formed})
 
-    async def gold(self, state: State) -> str | None:
+    async def gold(self, state: CalculatorState) -> str | None:
         return str(state["answer"])
 
     def _number(self, rng: random.Random) -> int:

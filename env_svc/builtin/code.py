@@ -22,7 +22,7 @@ OUTPUT_BYTES = 256 * 1024
 INSTRUCTION = "Answer with a Python function that passes this test: {test}"
 
 
-class State(TypedDict):
+class CodeState(TypedDict):
     """The problem itself, so that a replica with another file grades the same."""
 
     tests: list[str]
@@ -30,7 +30,7 @@ class State(TypedDict):
     solution: str
 
 
-class Code(Environment[State]):
+class Code(Environment[CodeState]):
     """One problem, one reply; reward 1 where all tests hold. Tests beyond the first `shown` are not in the prompt."""
 
     components = ("passed", "parsed")
@@ -59,14 +59,14 @@ class Code(Environment[State]):
             except (KeyError, TypeError, NotATest) as error:
                 raise WrongOptions(f"environment 'code': row {number}: {error!s:.200}") from None
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[CodeState]:
         row = row_at(self._rows, index, seed)
         asked = [INSTRUCTION.format(test="\n".join(row["test_list"][: self._shown]))] if self._shown else []
         question = ChatMessage(role="user", content="\n\n".join([row["text"], *asked]))
-        state = State(tests=list(row["test_list"]), setup=str(row.get("test_setup_code") or ""), solution=str(row.get("code") or ""))
+        state = CodeState(tests=list(row["test_list"]), setup=str(row.get("test_setup_code") or ""), solution=str(row.get("code") or ""))
         return Opening([question], state)
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: CodeState, reply: Reply) -> Turn[CodeState]:
         tests, setup = _tests(state["tests"]), state["setup"]
         mark = secrets.token_hex(8)
         source = written(reply.text)
@@ -81,7 +81,7 @@ class Code(Environment[State]):
             refuse_unsupported(self._sandbox, source, asked.error, *raised(asked.output, mark))
         return Finish(float(passed == 1), {"passed": passed, "parsed": float("SyntaxError" not in asked.error)})
 
-    async def gold(self, state: State) -> str | None:
+    async def gold(self, state: CodeState) -> str | None:
         return f"```python\n{state['solution']}\n```" if state["solution"] else None
 
 

@@ -37,7 +37,7 @@ def unit_test(source: str, function: str) -> UnitTest:
         raise NotATest(f"{source!r:.80} does not parse: {error}") from None
     if len(statements) != 1 or not isinstance(statements[0], ast.Assert):
         raise NotATest(f"{source!r:.80} is not one assert statement")
-    finder = _Calls(function)
+    finder = _CallCollector(function)
     finder.visit(statements[0].test)
     if not finder.found:
         raise NotATest(f"{source!r:.80} does not call {function}")
@@ -94,7 +94,7 @@ def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, 
         known = {call: values.get(first + place) for place, call in enumerate(test.calls)}
         first += len(test.calls)
         if None not in known.values():
-            tree = _Replaced({call: str(value) for call, value in known.items()}).visit(ast.parse(test.source))
+            tree = _LiteralSubstitution({call: str(value) for call, value in known.items()}).visit(ast.parse(test.source))
             judged = ast.unparse(ast.fix_missing_locations(tree))
             lines.append(f"try:\n    {judged}\n    print({number})\nexcept Exception:\n    pass")
     return "\n".join(lines)
@@ -114,7 +114,7 @@ def _is_literal(text: str) -> bool:
     return True
 
 
-class _Calls(ast.NodeVisitor):
+class _CallCollector(ast.NodeVisitor):
     """The outermost calls of one function, in their order."""
 
     def __init__(self, function: str) -> None:
@@ -128,7 +128,7 @@ class _Calls(ast.NodeVisitor):
             self.generic_visit(node)
 
 
-class _Replaced(ast.NodeTransformer):
+class _LiteralSubstitution(ast.NodeTransformer):
     """Calls, by their source, replaced by literals."""
 
     def __init__(self, values: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from env_svc.builtin.stated_answers import Stated, is_computable, is_expression,
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
 
-GRADING_S = 2.0
+GRADING_TIMEOUT_S = 2.0
 """Of computing, for one reply; one that takes longer is wrong. math-verify has an alarm of its own, but that rings by the clock on the
 wall: on a busy machine a right answer would be wrong, and nobody told."""
 MAX_REPLY_CHARS = 20_000
@@ -73,7 +73,7 @@ class MathProblems(Environment[str]):
 
     async def step(self, state: str, reply: Reply) -> Turn[str]:
         answered, correct = False, False
-        with suppress(TimeoutException), _computing_at_most(GRADING_S):
+        with suppress(TimeoutException), _computing_at_most(GRADING_TIMEOUT_S):
             statements = stated_answers(reply.text[-MAX_REPLY_CHARS:])
             found = _answer(statements)
             answered = bool(found)

@@ -21,12 +21,12 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 INSTRUCTION = 'Search until you know. Then reply with "Answer:" and the answer alone.'
 
 
-class State(TypedDict):
+class MultiHopState(TypedDict):
     answer: str
     path: list[str]
 
 
-class MultiHop(Environment[State]):
+class MultiHop(Environment[MultiHopState]):
     """One question, many searches; reward 1 for the answer."""
 
     components = ("exact", "overlap", "searched")
@@ -49,18 +49,18 @@ class MultiHop(Environment[State]):
         self._instruction = instruction
         self.tools = (Search(corpus, results),)
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[MultiHopState]:
         row = row_at(self._rows, index, seed)
         question = f"{row['question']}\n\n{self._instruction}" if self._instruction else str(row["question"])
-        return Opening([ChatMessage(role="user", content=question)], State(answer=row["answer"], path=list(row["path"])))
+        return Opening([ChatMessage(role="user", content=question)], MultiHopState(answer=row["answer"], path=list(row["path"])))
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: MultiHopState, reply: Reply) -> Turn[MultiHopState]:
         given, right = normalized(reply.text.rpartition("Answer:")[2]), normalized(state["answer"])
         exact = float(given == right)
         searched = float(reply.usage is not None and reply.usage.calls > 0)
         return Finish(exact, {"exact": exact, "overlap": overlap(given, right), "searched": searched})
 
-    async def gold(self, state: State) -> str | None:
+    async def gold(self, state: MultiHopState) -> str | None:
         return f"Answer: {state['answer']}"
 
 

@@ -19,7 +19,7 @@ from reasoning_gym.factory import DATASETS, create_dataset
 from env_svc.builtin.reply_filter import UNREADABLE, readable
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.options import Option, checked
+from env_svc.options import Option, validated_options
 
 ROWS = 2_000
 """Items of one data set object. A few data sets make all their items at once: 0.7 s for the slowest."""
@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 """`question`, `answer` and `metadata`. `Any` because what is in the metadata is between an item and its scorer."""
 
 
-class State(TypedDict):
+class ReasoningGymState(TypedDict):
     """Enough to make the item again."""
 
     row: int
@@ -46,7 +46,7 @@ class State(TypedDict):
     """The item itself, where it cannot be made again."""
 
 
-class ReasoningGym(Environment[State]):
+class ReasoningGym(Environment[ReasoningGymState]):
     """One data set with one configuration."""
 
     cpu_bound = True
@@ -59,7 +59,7 @@ class ReasoningGym(Environment[State]):
         for name in ("seed", "size"):
             if name in options:
                 raise WrongOptions(f"{where}: '{name}' is not an option; rows and their seed come from the task")
-        values = checked(where, known, options)
+        values = validated_options(where, known, options)
         self._system: str = values.pop("system", "")
         self._instruction: str = values.pop("instruction", "")
         self._values = values
@@ -70,15 +70,15 @@ class ReasoningGym(Environment[State]):
     def arguments(cls) -> Sequence[str]:
         return sorted(DATASETS)
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[ReasoningGymState]:
         entry = self._entry(index, seed)
         question = f"{entry['question']}\n\n{self._instruction}" if self._instruction else str(entry["question"])
         messages = [ChatMessage(role="system", content=self._system)] if self._system else []
         messages.append(ChatMessage(role="user", content=question))
         kept = _without_question(entry) if _source(self._dataset, entry) in UNREPEATABLE else None
-        return Opening(messages, State(row=index, seed=seed, digest=_digest(entry), entry=kept))
+        return Opening(messages, ReasoningGymState(row=index, seed=seed, digest=_digest(entry), entry=kept))
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: ReasoningGymState, reply: Reply) -> Turn[ReasoningGymState]:
         entry = state["entry"] or self._entry(state["row"], state["seed"])
         if state["entry"] is None and _digest(entry) != state["digest"]:
             raise EnvironmentUnavailable("another replica asked another question for this row: versions of reasoning-gym differ")
@@ -87,7 +87,7 @@ class ReasoningGym(Environment[State]):
         longest = max(MAX_ANSWER_CHARS, 2 * len(str(entry["answer"])))
         return self._graded(dataset, entry, answer if len(answer) <= longest else UNREADABLE)
 
-    async def gold(self, state: State) -> str | None:
+    async def gold(self, state: ReasoningGymState) -> str | None:
         answer = (state["entry"] or self._entry(state["row"], state["seed"]))["answer"]
         return answer if isinstance(answer, str) else None
 

@@ -25,10 +25,10 @@ FUNCTIONS = frozenset(
 )
 CONSTANTS = frozenset({"C", "E", "I", "pi"})
 MAX_VARIABLE_CHARS = 2
-LARGEST_EXPONENT = 100
-DEEPEST_POWER = 2
+MAX_EXPONENT = 100
+MAX_POWER_DEPTH = 2
 """Powers of powers: enough for mathematics, too few to fill the memory with digits."""
-LONGEST = 10_000
+MAX_FORMULA_CHARS = 10_000
 """Characters; Python's parser is recursive."""
 
 
@@ -53,7 +53,7 @@ def _is_inert(reply: str) -> bool:
 
 
 def _is_formula(reply: str) -> bool:
-    if len(reply) > LONGEST:
+    if len(reply) > MAX_FORMULA_CHARS:
         return False
     try:
         return _is_term(ast.parse(reply.strip(), mode="eval").body, powers=0)
@@ -70,7 +70,7 @@ def _is_term(node: ast.expr, powers: int) -> bool:
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _is_term(operand, powers)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):
-            return powers < DEEPEST_POWER and _is_term(left, powers + 1) and _is_exponent(right, powers + 1)
+            return powers < MAX_POWER_DEPTH and _is_term(left, powers + 1) and _is_exponent(right, powers + 1)
         case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left, right=right):
             return _is_term(left, powers) and _is_term(right, powers)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
@@ -85,7 +85,7 @@ def _is_exponent(node: ast.expr, powers: int) -> bool:
     """A term with a variable, which stays symbolic, or one small number or fraction; never another power."""
     inner = list(ast.walk(node))
     constants = [part.value for part in inner if isinstance(part, ast.Constant)]
-    if any(not isinstance(value, int | float) or abs(value) > LARGEST_EXPONENT for value in constants):
+    if any(not isinstance(value, int | float) or abs(value) > MAX_EXPONENT for value in constants):
         return False
     arithmetic = [part.op for part in inner if isinstance(part, ast.BinOp)]
     if any(isinstance(operator, ast.Pow) for operator in arithmetic):

@@ -23,13 +23,13 @@ DEFAULT_SPREAD: dict[Distribution, float] = {"fixed": 0.0, "uniform": 0.5, "logn
 VOWELS = frozenset("aeiou")
 
 
-class State(TypedDict):
+class SyntheticState(TypedDict):
     row: int
     seed: int
     turn: int
 
 
-class Synthetic(Environment[State]):
+class Synthetic(Environment[SyntheticState]):
     """`turns` turns, then a reward by `reward`'s rule."""
 
     components = ("turns", "characters")
@@ -54,22 +54,22 @@ class Synthetic(Environment[State]):
         self._latency: Distribution = latency
         self._rule: Rule = reward
 
-    async def open(self, index: int, seed: int) -> Opening[State]:
+    async def open(self, index: int, seed: int) -> Opening[SyntheticState]:
         await asyncio.sleep(self._open_s)
-        return Opening([ChatMessage(role="user", content=f"Row {index}. Say something.")], State(row=index, seed=seed, turn=0))
+        return Opening([ChatMessage(role="user", content=f"Row {index}. Say something.")], SyntheticState(row=index, seed=seed, turn=0))
 
-    async def step(self, state: State, reply: Reply) -> Turn[State]:
+    async def step(self, state: SyntheticState, reply: Reply) -> Turn[SyntheticState]:
         delay_s = self.delay_s(state, reply.text)
         if delay_s:
             await asyncio.sleep(delay_s)
         turn = state["turn"] + 1
         if turn < self._turns:
             return Continue(
-                [ChatMessage(role="user", content=f"Turn {turn}. Go on.")], State(row=state["row"], seed=state["seed"], turn=turn)
+                [ChatMessage(role="user", content=f"Turn {turn}. Go on.")], SyntheticState(row=state["row"], seed=state["seed"], turn=turn)
             )
         return Finish(self._reward(state, reply.text), {"turns": float(turn), "characters": float(len(reply.text))})
 
-    def delay_s(self, state: State, text: str) -> float:
+    def delay_s(self, state: SyntheticState, text: str) -> float:
         """How long the turn takes, in seconds; never more than `longest_s`."""
         chance = random.Random(f"{state['seed']}:{state['row']}:{state['turn']}:{text}")
         mean, spread = self._latency_s, self._spread
@@ -84,7 +84,7 @@ class Synthetic(Environment[State]):
                 drawn = mean * (spread - 1) / spread * chance.paretovariate(spread)
         return min(self._longest_s, drawn)
 
-    def _reward(self, state: State, text: str) -> float:
+    def _reward(self, state: SyntheticState, text: str) -> float:
         """one: always 1. coin: 0 or 1, by the reply. short: less for each character. vowels: their share of the letters."""
         match self._rule:
             case "one":

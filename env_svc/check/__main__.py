@@ -17,21 +17,21 @@ from typing import Any, NoReturn
 
 import msgpack
 
-from env_svc.check.scripted_policy import GOLD, Episode, Said, play_row
+from env_svc.check.scripted_policy import GOLD, ChatLine, ScriptedEpisode, play_row
 from env_svc.contract import MAX_STATE_BYTES, Opening
 from env_svc.errors import WrongOptions
 from env_svc.execution.worker_process import WORKER_VARIABLES
 from env_svc.registry import AnyEnvironment, build, find
 
 PLAY_TIMEOUT_S = 900.0
-SHOWN_CHARS = 400
+MAX_SHOWN_CHARS = 400
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One sentence about the environment, and whether it is as it should be."""
 
-    is_well: bool
+    has_passed: bool
     text: str
 
 
@@ -52,39 +52,41 @@ def main() -> None:
     first, second = _in_processes(options, hash_seeds=("0", "0") if find(options.name).cpu_bound else ("1", "2"))
     findings = [
         *judge(first, second),
-        asyncio.run(_round_trip(environment, options.seed)),
-        Finding(True, "runs in worker processes" if environment.cpu_bound else "runs on the event loop: it must await whatever takes long"),
+        asyncio.run(_check_round_trip(environment, options.seed)),
+        CheckResult(
+            True, "runs in worker processes" if environment.cpu_bound else "runs on the event loop: it must await whatever takes long"
+        ),
     ]
-    sys.stdout.write(_trajectory(first) + "\n".join(f"{'ok   ' if one.is_well else 'WRONG'} {one.text}" for one in findings) + "\n")
-    sys.exit(0 if all(one.is_well for one in findings) else 1)
+    sys.stdout.write(_trajectory(first) + "\n".join(f"{'ok   ' if one.has_passed else 'WRONG'} {one.text}" for one in findings) + "\n")
+    sys.exit(0 if all(one.has_passed for one in findings) else 1)
 
 
-def judge(first: Sequence[Episode], second: Sequence[Episode]) -> list[Finding]:
+def judge(first: Sequence[ScriptedEpisode], second: Sequence[ScriptedEpisode]) -> list[CheckResult]:
     """What two processes that played the same rows say about an environment."""
-    return [_finished(first), _repeatable(first, second), _state_size(first), _gold(first)]
+    return [_check_finishes(first), _check_repeatable(first, second), _check_state_size(first), _check_gold(first)]
 
 
-def _finished(episodes: Sequence[Episode]) -> Finding:
+def _check_finishes(episodes: Sequence[ScriptedEpisode]) -> CheckResult:
     broken = [episode for episode in episodes if episode.failure is not None]
     if broken:
-        return Finding(False, f"row {broken[0].row}, policy '{broken[0].policy}': {broken[0].failure}")
+        return CheckResult(False, f"row {broken[0].row}, policy '{broken[0].policy}': {broken[0].failure}")
     rows, turns = {episode.row for episode in episodes}, sorted({len(episode.states) for episode in episodes})
     span = f"{turns[0]}" if len(turns) == 1 else f"{turns[0]} to {turns[-1]}"
-    return Finding(True, f"{len(rows)} rows were opened, played and graded, whatever the policy said; turns: {span}")
+    return CheckResult(True, f"{len(rows)} rows were opened, played and graded, whatever the policy said; turns: {span}")
 
 
-def _repeatable(first: Sequence[Episode], second: Sequence[Episode]) -> Finding:
+def _check_repeatable(first: Sequence[ScriptedEpisode], second: Sequence[ScriptedEpisode]) -> CheckResult:
     there = {(episode.row, episode.policy): episode for episode in second}
     for episode in first:
         other = there.get((episode.row, episode.policy))
         if other is None or other.as_plain() != episode.as_plain():
             where = f"row {episode.row}, policy '{episode.policy}'"
             what = _difference(episode, other) if other else "was not played"
-            return Finding(False, f"the same seed gives something else in another process: {where}: {what}")
-    return Finding(True, "the same index, seed and replies give the same episode in another process, in any order")
+            return CheckResult(False, f"the same seed gives something else in another process: {where}: {what}")
+    return CheckResult(True, "the same index, seed and replies give the same episode in another process, in any order")
 
 
-def _difference(one: Episode, other: Episode) -> str:
+def _difference(one: ScriptedEpisode, other: ScriptedEpisode) -> str:
     for name, value in one.as_plain().items():
         there = other.as_plain()[name]
         if value != there:
@@ -92,39 +94,39 @@ def _difference(one: Episode, other: Episode) -> str:
     return "nothing"
 
 
-def _state_size(episodes: Sequence[Episode]) -> Finding:
+def _check_state_size(episodes: Sequence[ScriptedEpisode]) -> CheckResult:
     most = max((episode.state_bytes for episode in episodes), default=0)
-    return Finding(most <= MAX_STATE_BYTES, f"its state takes {most} bytes at most, of {MAX_STATE_BYTES} that are allowed")
+    return CheckResult(most <= MAX_STATE_BYTES, f"its state takes {most} bytes at most, of {MAX_STATE_BYTES} that are allowed")
 
 
-def _gold(episodes: Sequence[Episode]) -> Finding:
+def _check_gold(episodes: Sequence[ScriptedEpisode]) -> CheckResult:
     gold = {episode.row: episode for episode in episodes if episode.policy == GOLD and episode.reward is not None}
     if not gold:
-        return Finding(True, "it knows no gold answers (write `gold` to have their grading checked)")
+        return CheckResult(True, "it knows no gold answers (write `gold` to have their grading checked)")
     for episode in episodes:
         best = gold.get(episode.row)
         if best is None or episode.policy == GOLD or episode.reward is None:
             continue
         if episode.reward >= (best.reward or 0.0):
             text = f"row {episode.row}: the gold answer earns {best.reward:g}, policy '{episode.policy}' {episode.reward:g}"
-            return Finding(False, text)
+            return CheckResult(False, text)
     rewards = sorted(episode.reward or 0.0 for episode in gold.values())
-    return Finding(True, f"gold answers earn {rewards[0]:g} to {rewards[-1]:g}, and more than nonsense does")
+    return CheckResult(True, f"gold answers earn {rewards[0]:g} to {rewards[-1]:g}, and more than nonsense does")
 
 
-async def _round_trip(environment: AnyEnvironment, seed: int) -> Finding:
+async def _check_round_trip(environment: AnyEnvironment, seed: int) -> CheckResult:
     try:
         opening: Opening[Any] = await environment.open(0, seed)
         back = msgpack.unpackb(msgpack.packb(opening.state), strict_map_key=False)
         await environment.close()
     except Exception as error:
-        return Finding(False, f"its state does not go through MessagePack: {type(error).__name__}: {error}")
+        return CheckResult(False, f"its state does not go through MessagePack: {type(error).__name__}: {error}")
     if back == opening.state:
-        return Finding(True, "its state goes through MessagePack unchanged")
-    return Finding(True, f"its state comes back from MessagePack as {str(back)[:100]} (tuples as lists), and is played like that")
+        return CheckResult(True, "its state goes through MessagePack unchanged")
+    return CheckResult(True, f"its state comes back from MessagePack as {str(back)[:100]} (tuples as lists), and is played like that")
 
 
-def _trajectory(episodes: Sequence[Episode]) -> str:
+def _trajectory(episodes: Sequence[ScriptedEpisode]) -> str:
     shown = next((episode for episode in episodes if episode.policy == GOLD), episodes[0])
     lines = [f"row {shown.row}, policy '{shown.policy}'" + (f", {shown.tools} tools (not played here)" if shown.tools else "")]
     lines += [f"  {said.role}: {_short(said)}" for said in shown.said]
@@ -133,8 +135,8 @@ def _trajectory(episodes: Sequence[Episode]) -> str:
     return "\n".join([*lines, f"  reward: {result}" + (f" ({parts})" if parts else "")]) + "\n\n"
 
 
-def _short(said: Said) -> str:
-    text = said.text if len(said.text) <= SHOWN_CHARS else f"{said.text[:SHOWN_CHARS]}… ({len(said.text)} characters)"
+def _short(said: ChatLine) -> str:
+    text = said.text if len(said.text) <= MAX_SHOWN_CHARS else f"{said.text[:MAX_SHOWN_CHARS]}… ({len(said.text)} characters)"
     return text.replace("\n", "\n    ")
 
 
@@ -146,17 +148,17 @@ async def _played(environment: AnyEnvironment, name: str, rows: Sequence[int], s
     return [episode.as_plain() for episodes in found for episode in episodes]
 
 
-def _in_processes(options: argparse.Namespace, hash_seeds: tuple[str, str]) -> tuple[list[Episode], list[Episode]]:
+def _in_processes(options: argparse.Namespace, hash_seeds: tuple[str, str]) -> tuple[list[ScriptedEpisode], list[ScriptedEpisode]]:
     shared = [sys.executable, "-m", "env_svc.check", options.name, "--options", json.dumps(options.options), "--rows", str(options.rows)]
     shared += ["--seed", str(options.seed), "--turns", str(options.turns), "--play"]
-    found: list[list[Episode]] = []
+    found: list[list[ScriptedEpisode]] = []
     for hash_seed, more in zip(hash_seeds, ([], ["--backwards"]), strict=True):
         variables = os.environ | WORKER_VARIABLES | {"PYTHONHASHSEED": hash_seed}
         ended = subprocess.run([*shared, *more], env=variables, stdout=subprocess.PIPE, timeout=PLAY_TIMEOUT_S)
         if ended.returncode:
             _end(f"environment '{options.name}' ended the process that played it (exit status {ended.returncode})", 1)
         played = json.loads(ended.stdout)
-        episodes = [Episode(**(one | {"said": [Said(**said) for said in one["said"]]})) for one in played]
+        episodes = [ScriptedEpisode(**(one | {"said": [ChatLine(**said) for said in one["said"]]})) for one in played]
         found.append(sorted(episodes, key=lambda episode: episode.row))
     return found[0], found[1]
 

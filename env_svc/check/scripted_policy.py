@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgpack
 
-from env_svc.calls import Asked, Failed, Last, Open, Opened, Scored, Step, perform
+from env_svc.calls import Continued, Failed, FinalTurn, OpenCall, Opened, Scored, StepCall, perform
 from env_svc.contract import Reply
 from env_svc.registry import AnyEnvironment
 
@@ -19,7 +19,7 @@ GOLD = "gold"
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatLine:
     """One message of a conversation."""
 
     role: str
@@ -27,12 +27,12 @@ class Said:
 
 
 @dataclass
-class Episode:
+class ScriptedEpisode:
     """One attempt at one row."""
 
     row: int
     policy: str
-    said: list[Said] = field(default_factory=list[Said])
+    said: list[ChatLine] = field(default_factory=list[ChatLine])
     states: list[str] = field(default_factory=list[str])
     """Packed, in hexadecimal."""
     tools: int = 0
@@ -48,29 +48,29 @@ class Episode:
         return asdict(self)
 
 
-async def play_row(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int) -> list[Episode]:
+async def play_row(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int) -> list[ScriptedEpisode]:
     """The row played once by each policy; the gold one first, where the environment knows gold answers."""
     found = [await _play(environment, name, row, seed, max_turns, policy) for policy in (GOLD, *NONSENSE)]
     return [episode for episode in found if episode is not None]
 
 
-async def _play(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int, policy: str) -> Episode | None:
+async def _play(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int, policy: str) -> ScriptedEpisode | None:
     """None where there is no gold answer to play."""
-    episode = Episode(row, policy)
-    outcome = await _timely(environment, name, Open(row, seed))
+    episode = ScriptedEpisode(row, policy)
+    outcome = await _timely(environment, name, OpenCall(row, seed))
     turn = 0
-    while isinstance(outcome, Opened | Asked):
-        episode.said += [Said(message.role, message.content) for message in outcome.messages]
+    while isinstance(outcome, Opened | Continued):
+        episode.said += [ChatLine(message.role, message.content) for message in outcome.messages]
         episode.states.append(outcome.state.hex())
         if isinstance(outcome, Opened):
             episode.tools = len(outcome.tools) + len(outcome.tool_names)
         text = await _reply(environment, policy, outcome.state)
         if text is None:
             return None
-        episode.said.append(Said("assistant", text))
+        episode.said.append(ChatLine("assistant", text))
         turn += 1
-        last = Last("turns", "score") if turn >= max_turns else None
-        outcome = await _timely(environment, name, Step(row, outcome.state, Reply(text, truncated=policy == "cut off"), last=last))
+        last = FinalTurn("turns", "score") if turn >= max_turns else None
+        outcome = await _timely(environment, name, StepCall(row, outcome.state, Reply(text, truncated=policy == "cut off"), last=last))
     if isinstance(outcome, Scored):
         episode.reward, episode.components = outcome.reward, outcome.components
     else:
@@ -84,7 +84,7 @@ async def _reply(environment: AnyEnvironment, policy: str, state: bytes) -> str 
     return NONSENSE[policy]
 
 
-async def _timely(environment: AnyEnvironment, name: str, call: Open | Step) -> Opened | Asked | Scored | Failed:
+async def _timely(environment: AnyEnvironment, name: str, call: OpenCall | StepCall) -> Opened | Continued | Scored | Failed:
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             return await perform(environment, name, call)

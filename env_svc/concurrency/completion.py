@@ -24,7 +24,7 @@ async def as_completed_batches(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncG
         await asyncio.gather(*runners, return_exceptions=True)
 
 
-async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """What the sources yield, as it comes. They are closed when the caller stops listening: close it with `aclosing`."""
     waiting = {asyncio.ensure_future(anext(source)): source for source in sources}
     try:

@@ -14,7 +14,7 @@ class FairQueue(Generic[T]):
     """Waiting items by task, and how many each task has running."""
 
     def __init__(self, workers: int) -> None:
-        self.most_per_task = max(1, workers - 1)
+        self.max_per_task = max(1, workers - 1)
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
         """Tasks in the order in which they were served last."""
         self._running: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class FairQueue(Generic[T]):
 
     def take(self) -> tuple[str, T] | None:
         """The next item, counted as running until `done`; None when nothing may run now."""
-        allowed = [task for task, items in self._waiting.items() if items and self._running[task] < self.most_per_task]
+        allowed = [task for task, items in self._waiting.items() if items and self._running[task] < self.max_per_task]
         if not allowed:
             return None
         task = min(allowed, key=lambda task: self._running[task])

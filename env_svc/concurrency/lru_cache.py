@@ -11,8 +11,8 @@ V = TypeVar("V")
 class LRUCache(Generic[K, V]):
     """At most `most` values, made when they are asked for."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
@@ -21,7 +21,7 @@ class LRUCache(Generic[K, V]):
             self._values[key] = make()
         self._values.move_to_end(key)
         value = self._values[key]
-        if len(self._values) > self._most:
+        if len(self._values) > self._max_size:
             self._values.popitem(last=False)
         return value
 

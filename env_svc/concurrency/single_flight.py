@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-FAILURE_S = 5.0
+FAILURE_TTL_S = 5.0
 """How long a failure is the answer to everybody, so that a hundred messages which wait for a server that is away do not try
 one after the other."""
 
@@ -20,10 +20,10 @@ class SingleFlightCache(Generic[K, V]):
     Who stops waiting for a value does not end its making: whoever asks next waits for the rest of it, or finds it made.
     """
 
-    def __init__(self, most: int, let_go: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_size: int, on_evict: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         """`let_go` is told of each value that made room for another. `now_s`: any clock that only goes forward."""
-        self._most = most
-        self._let_go = let_go
+        self._max_size = max_size
+        self._on_evict = on_evict
         self._now_s = now_s
         self._makers: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
         self._failed_at: dict[K, float] = {}
@@ -31,7 +31,7 @@ class SingleFlightCache(Generic[K, V]):
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
         """The value of `key`; the one used longest ago makes room for a new one. Raises: what `make` raised."""
         failed_at = self._failed_at.get(key)
-        if failed_at is not None and self._now_s() - failed_at > FAILURE_S:
+        if failed_at is not None and self._now_s() - failed_at > FAILURE_TTL_S:
             self._forget(key)
         maker = self._makers.get(key)
         if maker is None:
@@ -57,14 +57,14 @@ class SingleFlightCache(Generic[K, V]):
         elif maker.exception() is not None:
             self._failed_at[key] = self._now_s()
         made = [one for one, maker in self._makers.items() if maker.done()]
-        for one in made[: max(0, len(made) - self._most)]:
+        for one in made[: max(0, len(made) - self._max_size)]:
             self._forget(one)
 
     def _forget(self, key: K) -> None:
         maker = self._makers.pop(key)
         has_failed = self._failed_at.pop(key, None) is not None or maker.cancelled()
-        if self._let_go is not None and not has_failed:
-            self._let_go(maker.result())
+        if self._on_evict is not None and not has_failed:
+            self._on_evict(maker.result())
 
 
 async def _made(make: Callable[[], Awaitable[V]]) -> V:

@@ -11,23 +11,23 @@ from functools import partial
 from pydantic import JsonValue
 
 from common import spec
-from env_svc.calls import Call, Job, NotBuilt, Open, Outcome, built, failed, perform
+from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
-from env_svc.execution.rewards import check_weights, weighted
+from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers
-from env_svc.hosted.pool import NO_HOSTS, Hosts
+from env_svc.hosted.pool import NO_HOSTS, HostPool
 from env_svc.metrics import CALL_S, RUNNING
 from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
 
-Ready = list[tuple[int, Outcome]]
+OutcomeBatch = list[tuple[int, Outcome]]
 """(position among the calls, outcome), of calls that were ready at the same moment."""
 MAX_CLASSES = 1024
 MAX_BUILT = 256
-BUILDERS = 16
+MAX_CONCURRENT_BUILDS = 16
 """Environments built at once. Threads of their own: a constructor that hangs keeps none from what else leaves the event loop."""
 NO_LIMITS = spec.Limits()
 
@@ -35,52 +35,52 @@ NO_LIMITS = spec.Limits()
 class EnvironmentExecutor:
     """What the handlers ask to open episodes and play turns."""
 
-    def __init__(self, workers: Workers, call_timeout_s: float, hosts: Hosts = NO_HOSTS) -> None:
+    def __init__(self, workers: Workers, call_timeout_s: float, hosts: HostPool = NO_HOSTS) -> None:
         self._workers = workers
         self._hosts = hosts
         self._call_timeout_s = call_timeout_s
         self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
-        self._builders = ThreadPoolExecutor(BUILDERS, "build-environment")
+        self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-environment")
         self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
-    async def tools_of(self, environment: spec.EnvironmentSection, longest_s: float) -> Sequence[str | Tool]:
-        """The tools that the environment itself wants for every episode. Raises: WrongOptions, NotBuilt."""
+    async def tools_of(self, environment: spec.EnvironmentSection, remaining_s: float) -> Sequence[str | Tool]:
+        """The tools that the environment itself wants for every episode. Raises: WrongOptions, BuildFailed."""
         if self._hosts.find(environment.name) is not None:
             return ()
         found = await self._find(environment.name)
         if found.cpu_bound:
             return found.tools
-        return (await self._environment(environment.name, environment.options, self.patience_s(longest_s))).tools
+        return (await self._environment(environment.name, environment.options, self.bounded_timeout_s(remaining_s))).tools
 
-    def patience_s(self, longest_s: float) -> float:
+    def bounded_timeout_s(self, remaining_s: float) -> float:
         """Within this time a call has what it needs, or fails."""
-        return max(0.1, min(self._call_timeout_s, longest_s))
+        return max(0.1, min(self._call_timeout_s, remaining_s))
 
-    async def play(
-        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
-    ) -> AsyncGenerator[Ready, None]:
-        """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
-        timeout_s = self.patience_s(min(longest_s, limits.max_turn_s or longest_s))
-        job = Job(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + longest_s)
+    async def run(
+        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
+    ) -> AsyncGenerator[OutcomeBatch, None]:
+        """The outcome of every call, each as soon as it is known and within `remaining_s`, about."""
+        timeout_s = self.bounded_timeout_s(min(remaining_s, limits.max_turn_s or remaining_s))
+        job = EnvironmentJob(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + remaining_s)
         try:
             batches = await self._batches(job, environment)
-        except (WrongOptions, NotBuilt) as error:
-            outcome = error.failure if isinstance(error, NotBuilt) else failed(str(error))
+        except (WrongOptions, BuildFailed) as error:
+            outcome = error.failure if isinstance(error, BuildFailed) else failed(str(error))
             yield [(position, outcome) for position in range(len(calls))]
             return
-        kind, family = "open" if isinstance(calls[0], Open) else "step", self._family(environment.name)
+        kind, family = "open" if isinstance(calls[0], OpenCall) else "step", self._family(environment.name)
         with RUNNING.labels(kind, family).track_inprogress():
             async with aclosing(batches):
                 with CALL_S.labels(kind, family).time():
                     async for batch in batches:
-                        yield [(position, weighted(outcome, environment.weights, environment.name)) for position, outcome in batch]
+                        yield [(position, apply_weights(outcome, environment.weights, environment.name)) for position, outcome in batch]
 
     def _family(self, name: str) -> str:
         hosted = self._hosts.find(name)
         return family_of(name) if hosted is None else hosted.name
 
-    async def _batches(self, job: Job, environment: spec.EnvironmentSection) -> AsyncGenerator[Ready, None]:
-        """The job's outcomes, from where the environment runs. Raises: WrongOptions, NotBuilt."""
+    async def _batches(self, job: EnvironmentJob, environment: spec.EnvironmentSection) -> AsyncGenerator[OutcomeBatch, None]:
+        """The job's outcomes, from where the environment runs. Raises: WrongOptions, BuildFailed."""
         weights = [*environment.weights, *environment.rank_weights]
         hosted = self._hosts.find(job.name)
         if hosted is not None:
@@ -94,10 +94,10 @@ class EnvironmentExecutor:
         return as_completed_batches(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
 
     async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
-        """In a thread the first time, because a constructor may fetch and read much. Raises: NotBuilt."""
+        """In a thread the first time, because a constructor may fetch and read much. Raises: BuildFailed."""
 
         async def make() -> AnyEnvironment:
-            making = partial(built, name, partial(build, name, options))
+            making = partial(build_safely, name, partial(build, name, options))
             return await asyncio.get_running_loop().run_in_executor(self._builders, making)
 
         try:
@@ -105,7 +105,7 @@ class EnvironmentExecutor:
                 return await self._built.get((name, json.dumps(options, sort_keys=True)), make)
         except TimeoutError:
             reason = f"environment '{name}' was not built within {timeout_s:g} s; its building goes on"
-            raise NotBuilt(failed(reason, is_infrastructure=True)) from None
+            raise BuildFailed(failed(reason, is_infrastructure=True)) from None
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
         """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: WrongOptions."""

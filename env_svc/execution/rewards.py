@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from env_svc.calls import Failed, Outcome, Scored, failed, is_bounded
 from env_svc.contract import MAX_NUMBER
 from env_svc.errors import WrongOptions
-from env_svc.options import near
+from env_svc.options import suggestion
 
-OWN = "reward"
-ALWAYS = (OWN, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
+BASE_REWARD = "reward"
+EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
 """What every episode may have, those with tools the last two."""
 
 
-def weighted(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
+def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
     """`outcome` with the reward that the task wants, the environment's own among its components.
 
     Anything but a score, and a task without weights, as it is. A failure, which names the environment, when the sum or a part
@@ -26,7 +26,7 @@ def weighted(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outco
     """
     if not weights or not isinstance(outcome, Scored):
         return outcome
-    parts = {OWN: outcome.reward} | outcome.components
+    parts = {BASE_REWARD: outcome.reward} | outcome.components
     terms = {f"{weight:g} × '{part}'": weight * parts.get(part, 0.0) for part, weight in weights.items()}
     wrong = next((term for term, value in terms.items() if not is_bounded(value)), None)
     if wrong is not None:
@@ -37,9 +37,10 @@ def weighted(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outco
 
 def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
     """Raises: WrongOptions when the environment `name` declares its components and a weight is of none of them."""
-    wrong = [weight for weight in weights if known and weight not in (*known, *ALWAYS)]
+    names = [*known, *EPISODE_COMPONENTS]
+    wrong = [weight for weight in weights if known and weight not in names]
     if wrong:
-        raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{near(wrong[0], [*known, *ALWAYS])}")
+        raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{suggestion(wrong[0], names)}")
 
 
 def _too_large(name: str, what: str, value: float) -> Failed:

@@ -1,8 +1,8 @@
-"""Plays any environment with tools.
+"""Executor of tool calls, around the executor of environments.
 
 A reply that calls tools is answered with `tool` messages and never reaches the environment; a reply without a call goes to
-its step. What an episode needs to go on elsewhere travels with its state. Tools run on the event loop, whatever process
-the environment runs in.
+its step. The episode's tool state travels with its state, so any replica can resume it. Tools run on the event loop, in
+whichever process the environment runs.
 """
 
 import asyncio
@@ -13,198 +13,203 @@ from itertools import chain
 
 from common import spec
 from common.messages import ChatMessage
-from env_svc.calls import Asked, Call, Failed, Last, NotBuilt, Opened, Outcome, Step, failed
-from env_svc.concurrency.completion import as_completed_batches, merged
+from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
+from env_svc.concurrency.completion import as_completed_batches, merge
 from env_svc.contract import ToolCall
 from env_svc.errors import CallError, ToolUnavailable, WrongOptions
-from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, Ready
+from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
-from env_svc.tools.call_parser import Malformed, find_calls
+from env_svc.tools.call_parser import MalformedCall, find_calls
 from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """To one call."""
+class _ToolAnswer:
+    """The answer to one call."""
 
     text: str
     is_error: bool = False
 
 
 @dataclass(frozen=True)
-class _Asking:
-    """A reply whose calls are to be answered."""
+class _ToolTurn:
+    """A reply whose tool calls are answered here."""
 
     position: int
-    step: Step
-    notes: ToolState
-    kit: ToolSet
-    calls: Sequence[ToolCall | Malformed]
+    step: StepCall
+    tool_state: ToolState
+    tool_set: ToolSet
+    calls: Sequence[ToolCall | MalformedCall]
 
 
 @dataclass(frozen=True)
-class _Episodes:
-    """What the calls of one message have in common."""
+class _CallContext:
+    """Arguments shared by all calls of one message."""
 
     task: str
     environment: spec.EnvironmentSection
-    longest_s: float
+    remaining_s: float
     limits: spec.Limits
-    kit: ToolSet
+    tool_set: ToolSet
 
 
 class ToolCallExecutor:
-    """A player that answers tool calls itself and leaves everything else to the one it wraps."""
+    """Answers tool calls and forwards every other call to the executor that it wraps."""
 
-    def __init__(self, player: EnvironmentExecutor, toolbox: Toolbox) -> None:
-        self._player = player
+    def __init__(self, executor: EnvironmentExecutor, toolbox: Toolbox) -> None:
+        self._executor = executor
         self._toolbox = toolbox
 
-    async def play(
-        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], longest_s: float, limits: spec.Limits = NO_LIMITS
-    ) -> AsyncGenerator[Ready, None]:
-        """The outcome of every call, each as soon as it is known and within `longest_s`, about."""
+    async def run(
+        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
+    ) -> AsyncGenerator[OutcomeBatch, None]:
+        """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
         try:
-            own = await self._player.tools_of(environment, longest_s)
-            kit = await self._kit([*environment.tools, *own], longest_s)
-            episodes = _Episodes(task, environment, longest_s, limits, kit)
-            forwarded, asking = await self._sorted(episodes, calls)
-        except (WrongOptions, ToolUnavailable, NotBuilt) as error:
-            outcome = error.failure if isinstance(error, NotBuilt) else _unequipped(error)
+            own = await self._executor.tools_of(environment, remaining_s)
+            tool_set = await self._tool_set([*environment.tools, *own], remaining_s)
+            context = _CallContext(task, environment, remaining_s, limits, tool_set)
+            forwarded, tool_turns = await self._split(context, calls)
+        except (WrongOptions, ToolUnavailable, BuildFailed) as error:
+            outcome = error.failure if isinstance(error, BuildFailed) else _tools_failure(error)
             yield [(position, outcome) for position in range(len(calls))]
             return
-        sources: list[AsyncGenerator[Ready, None]] = []
+        sources: list[AsyncGenerator[OutcomeBatch, None]] = []
         if forwarded:
-            sources.append(self._forward(episodes, forwarded))
-        if asking:
-            sources.append(as_completed_batches(self._answer(episodes, one) for one in asking))
-        async with aclosing(merged(sources) if len(sources) > 1 else sources[0]) as batches:
+            sources.append(self._forward(context, forwarded))
+        if tool_turns:
+            sources.append(as_completed_batches(self._answer(context, one) for one in tool_turns))
+        async with aclosing(merge(sources) if len(sources) > 1 else sources[0]) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _sorted(self, episodes: _Episodes, calls: Sequence[Call]) -> tuple[dict[int, tuple[Call, ToolState | None]], list[_Asking]]:
-        """What the environment plays, by position, and what is answered here."""
+    async def _split(
+        self, context: _CallContext, calls: Sequence[Call]
+    ) -> tuple[dict[int, tuple[Call, ToolState | None]], list[_ToolTurn]]:
+        """Calls for the environment, by position, and replies whose tool calls are answered here."""
         forwarded: dict[int, tuple[Call, ToolState | None]] = {}
-        asking: list[_Asking] = []
+        tool_turns: list[_ToolTurn] = []
         for position, call in enumerate(calls):
-            notes, state = ToolState.take(call.state) if isinstance(call, Step) else (None, b"")
-            if not isinstance(call, Step) or notes is None:
+            tool_state, state = ToolState.unwrap(call.state) if isinstance(call, StepCall) else (None, b"")
+            if not isinstance(call, StepCall) or tool_state is None:
                 forwarded[position] = call, None
                 continue
-            kit = {**episodes.kit, **await self._kit(notes.names, episodes.longest_s)}
-            found = find_calls(call.reply.text, {**schemas(kit), **notes.own})
-            if call.reply.truncated:  # what it began, nobody ended
+            tool_set = {**context.tool_set, **await self._tool_set(tool_state.names, context.remaining_s)}
+            found = find_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
+            if call.reply.truncated:  # an unfinished call is no error of the policy
                 found = [one for one in found if isinstance(one, ToolCall)]
-            own = tuple(one for one in found if isinstance(one, ToolCall) and one.name in notes.own)
-            step = replace(call, state=state, reply=replace(call.reply, calls=own, usage=notes.usage))
+            own = tuple(one for one in found if isinstance(one, ToolCall) and one.name in tool_state.own)
+            step = replace(call, state=state, reply=replace(call.reply, calls=own, usage=tool_state.usage))
             if not found or own:
-                forwarded[position] = step, notes
+                forwarded[position] = step, tool_state
             elif call.last is not None:
-                forwarded[position] = replace(step, is_over=True), notes
+                forwarded[position] = replace(step, is_over=True), tool_state
             else:
-                asking.append(_Asking(position, step, notes, kit, found))
-        return forwarded, asking
+                tool_turns.append(_ToolTurn(position, step, tool_state, tool_set, found))
+        return forwarded, tool_turns
 
-    async def _forward(self, episodes: _Episodes, calls: Mapping[int, tuple[Call, ToolState | None]]) -> AsyncGenerator[Ready, None]:
+    async def _forward(
+        self, context: _CallContext, calls: Mapping[int, tuple[Call, ToolState | None]]
+    ) -> AsyncGenerator[OutcomeBatch, None]:
         positions = list(calls)
-        batches = self._player.play(
-            episodes.task, episodes.environment, [call for call, _ in calls.values()], episodes.longest_s, episodes.limits
+        batches = self._executor.run(
+            context.task, context.environment, [call for call, _ in calls.values()], context.remaining_s, context.limits
         )
         async with aclosing(batches):
             async for batch in batches:
                 done = [(positions[place], outcome) for place, outcome in batch]
-                yield [(position, await self._followed(episodes, outcome, *calls[position])) for position, outcome in done]
+                yield [(position, await self._followed(context, outcome, *calls[position])) for position, outcome in done]
 
-    async def _followed(self, episodes: _Episodes, outcome: Outcome, call: Call, notes: ToolState | None) -> Outcome:
-        """The outcome, with what the episode needs to go on with its tools."""
-        if isinstance(outcome, Failed) and outcome.is_late and isinstance(call, Step) and not call.is_over:
-            return await self._out_of_time(episodes, call, outcome)
-        if isinstance(outcome, Asked) and notes is not None:
-            return replace(outcome, state=notes.put(outcome.state))
+    async def _followed(self, context: _CallContext, outcome: Outcome, call: Call, tool_state: ToolState | None) -> Outcome:
+        """The outcome, with the episode's tool state around its state."""
+        if isinstance(outcome, Failed) and outcome.is_late and isinstance(call, StepCall) and not call.is_over:
+            return await self._out_of_time(context, call, outcome)
+        if isinstance(outcome, Continued) and tool_state is not None:
+            return replace(outcome, state=tool_state.wrap(outcome.state))
         if isinstance(outcome, Opened):
-            return await self._equipped(episodes, outcome)
+            return await self._with_tools(context, outcome)
         return outcome
 
-    async def _equipped(self, episodes: _Episodes, opened: Opened) -> Outcome:
+    async def _with_tools(self, context: _CallContext, opened: Opened) -> Outcome:
         try:
-            kit = {**episodes.kit, **await self._kit(opened.tool_names, episodes.longest_s)}
+            tool_set = {**context.tool_set, **await self._tool_set(opened.tool_names, context.remaining_s)}
         except (WrongOptions, ToolUnavailable) as error:
-            return _unequipped(error)
-        if not kit and not opened.tools:
+            return _tools_failure(error)
+        if not tool_set and not opened.tools:
             return opened
-        notes = ToolState.of(opened.tool_names, opened.tools)
-        listed = [kept.tool.schema for kept in kit.values()] if episodes.environment.list_tools else []
-        return replace(opened, tools=[*listed, *opened.tools], state=notes.put(opened.state))
+        tool_state = ToolState.at_opening(opened.tool_names, opened.tools)
+        listed = [validated.tool.schema for validated in tool_set.values()] if context.environment.list_tools else []
+        return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state))
 
-    async def _kit(self, wanted: Sequence[str | spec.ToolSection | Tool], longest_s: float) -> ToolSet:
-        """Raises: WrongOptions, ToolUnavailable, also where a source of tools takes longer than a call may."""
-        timeout_s = self._player.patience_s(longest_s)
+    async def _tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool], remaining_s: float) -> ToolSet:
+        """Raises: WrongOptions, ToolUnavailable, also when a tool source exceeds the time of a call."""
+        timeout_s = self._executor.bounded_timeout_s(remaining_s)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._toolbox.kit(wanted)
+                return await self._toolbox.tool_set(wanted)
         except TimeoutError:
             raise ToolUnavailable(f"the tools were not ready within {timeout_s:g} s") from None
 
     # ----------------------------------------------------------------------------------------------------------- calls
 
-    async def _answer(self, episodes: _Episodes, asking: _Asking) -> tuple[int, Outcome]:
-        """`tool` messages for one reply's calls, all made at the same time."""
-        limits = episodes.limits
-        made = [_call(asking.kit, call, min(limits.tool_timeout_s, episodes.longest_s)) for call in asking.calls[: limits.max_calls]]
+    async def _answer(self, context: _CallContext, turn: _ToolTurn) -> tuple[int, Outcome]:
+        """`tool` messages for one reply's calls, which run concurrently."""
+        limits = context.limits
+        timeout_s = min(limits.tool_timeout_s, context.remaining_s)
+        made = [_call(turn.tool_set, call, timeout_s) for call in turn.calls[: limits.max_calls]]
         try:
             async with asyncio.timeout(limits.max_turn_s):
                 answers = await asyncio.gather(*made)
         except TimeoutError:
-            return asking.position, await self._out_of_time(episodes, asking.step, failed("its tools were too slow", is_late=True))
+            return turn.position, await self._out_of_time(context, turn.step, failed("its tools were too slow", is_late=True))
         for answer in answers:
             if isinstance(answer, Failed):
-                return asking.position, answer
-        beyond = [_Answer(f"not called: at most {limits.max_calls} calls are made for one reply", is_error=True)]
-        given = [*(one for one in answers if isinstance(one, _Answer)), *beyond * (len(asking.calls) - len(made))]
+                return turn.position, answer
+        beyond = [_ToolAnswer(f"not called: at most {limits.max_calls} calls are made for one reply", is_error=True)]
+        given = [*(one for one in answers if isinstance(one, _ToolAnswer)), *beyond * (len(turn.calls) - len(made))]
         messages = [ChatMessage(role="tool", content=_cut(one.text, limits.max_answer_chars)) for one in given]
-        notes = asking.notes.after(sum(not one.is_error for one in given), sum(one.is_error for one in given))
-        return asking.position, Asked(messages, notes.put(asking.step.state))
+        tool_state = turn.tool_state.counting(sum(not one.is_error for one in given), sum(one.is_error for one in given))
+        return turn.position, Continued(messages, tool_state.wrap(turn.step.state))
 
-    async def _out_of_time(self, episodes: _Episodes, step: Step, late: Failed) -> Outcome:
+    async def _out_of_time(self, context: _CallContext, step: StepCall, late: Failed) -> Outcome:
         """The end of an episode whose turn took longer than its task allows; `late` where only the deployment does not."""
-        limits = episodes.limits
+        limits = context.limits
         if limits.max_turn_s is None:
             return late
-        over = replace(step, last=Last("seconds", limits.at_limit), is_over=True)
-        batches = self._player.play(episodes.task, episodes.environment, [over], episodes.longest_s, limits)
+        over = replace(step, last=FinalTurn("seconds", limits.at_limit), is_over=True)
+        batches = self._executor.run(context.task, context.environment, [over], context.remaining_s, limits)
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
         return outcomes[0][1]
 
 
-def _unequipped(error: WrongOptions | ToolUnavailable) -> Failed:
-    """The failure of an episode that has not the tools that it needs."""
+def _tools_failure(error: WrongOptions | ToolUnavailable) -> Failed:
+    """The failure of an episode whose tools cannot be built."""
     return failed(str(error), is_infrastructure=isinstance(error, ToolUnavailable))
 
 
-async def _call(kit: ToolSet, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
+async def _call(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_s: float) -> _ToolAnswer | Failed:
     """Raises nothing but a cancellation."""
-    answer = await _made(kit, call, timeout_s)
+    answer = await _call_tool(tool_set, call, timeout_s)
     TOOL_CALLS.labels("failed" if isinstance(answer, Failed) else "refused" if answer.is_error else "answered").inc()
     return answer
 
 
-async def _made(kit: ToolSet, call: ToolCall | Malformed, timeout_s: float) -> _Answer | Failed:
-    if isinstance(call, Malformed):
-        return _Answer(f"Error: {call.complaint}", is_error=True)
-    kept = kit.get(call.name)
-    if kept is None:
-        return _Answer(f"Error: there is no tool '{call.name:.40}'; the tools are: {', '.join(sorted(kit))}", is_error=True)
-    objection = kept.objection(call.arguments)
-    if objection is not None:
-        return _Answer(f"Error: {objection}", is_error=True)
+async def _call_tool(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_s: float) -> _ToolAnswer | Failed:
+    if isinstance(call, MalformedCall):
+        return _ToolAnswer(f"Error: {call.complaint}", is_error=True)
+    tool = tool_set.get(call.name)
+    if tool is None:
+        return _ToolAnswer(f"Error: there is no tool '{call.name:.40}'; the tools are: {', '.join(sorted(tool_set))}", is_error=True)
+    wrong = tool.error_in(call.arguments)
+    if wrong is not None:
+        return _ToolAnswer(f"Error: {wrong}", is_error=True)
     try:
         async with asyncio.timeout(timeout_s):
-            return _Answer(await kept.tool.call(call.arguments))
+            return _ToolAnswer(await tool.tool.call(call.arguments))
     except CallError as error:
-        return _Answer(f"Error: {error}", is_error=True)
+        return _ToolAnswer(f"Error: {error}", is_error=True)
     except ToolUnavailable as error:
         return failed(f"tool '{call.name}' is unavailable: {error}", is_infrastructure=True)
     except TimeoutError:
@@ -213,8 +218,8 @@ async def _made(kit: ToolSet, call: ToolCall | Malformed, timeout_s: float) -> _
         return failed(f"tool '{call.name}' failed: {type(error).__name__}: {error}")
 
 
-def _cut(text: str, most: int) -> str:
-    if len(text) <= most:
+def _cut(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
     mark = f"... ({len(text)} characters)"
-    return text[: max(0, most - len(mark))] + mark
+    return text[: max(0, max_chars - len(mark))] + mark

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from env_svc.contract import ToolUsage
 from env_svc.tools.call_parser import Schema
 
-EXTENSION = 77
+TOOL_STATE_CODE = 77
 """Code of the MessagePack extension that marks a state with notes. An environment's own state is never one."""
 
 EXTENSION_BYTES = tuple(bytes([first]) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
@@ -28,28 +28,28 @@ class ToolState:
     """Parameters, by name, of the tools that the environment plays itself."""
 
     @classmethod
-    def of(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "ToolState":
+    def at_opening(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "ToolState":
         """At an opening with these names, and these schemas as chat templates take them."""
         functions = [cast("dict[str, Any]", tool.get("function", tool)) for tool in tools]
         return cls(names=tuple(names), own={str(one.get("name", "")): one.get("parameters") or {} for one in functions})
 
     @classmethod
-    def take(cls, state: bytes) -> "tuple[ToolState | None, bytes]":
+    def unwrap(cls, state: bytes) -> "tuple[ToolState | None, bytes]":
         """The notes around a state, None where there are none, and the state itself."""
         if state[:1] not in EXTENSION_BYTES:
             return None, state
         unpacked: object = msgpack.unpackb(state)
-        if not isinstance(unpacked, msgpack.ExtType) or unpacked.code != EXTENSION:
+        if not isinstance(unpacked, msgpack.ExtType) or unpacked.code != TOOL_STATE_CODE:
             return None, state
         calls, errors, names, own, inner = msgpack.unpackb(unpacked.data)
         return cls(ToolUsage(calls, errors), tuple(names), own), inner
 
-    def put(self, state: bytes) -> bytes:
+    def wrap(self, state: bytes) -> bytes:
         """The state with these notes around it."""
         inner = msgpack.packb([self.usage.calls, self.usage.errors, list(self.names), self.own, state])
-        packed = msgpack.packb(msgpack.ExtType(EXTENSION, cast("bytes", inner)))
+        packed = msgpack.packb(msgpack.ExtType(TOOL_STATE_CODE, cast("bytes", inner)))
         return cast("bytes", packed)
 
-    def after(self, calls: int, errors: int) -> "ToolState":
+    def counting(self, calls: int, errors: int) -> "ToolState":
         """After so many more calls that were answered, and that were not."""
         return replace(self, usage=ToolUsage(self.usage.calls + calls, self.usage.errors + errors))

@@ -13,7 +13,7 @@ from functools import cache
 
 from pydantic import JsonValue
 
-from env_svc.calls import Call, NotBuilt, Outcome, built, perform
+from env_svc.calls import BuildFailed, Call, Outcome, build_safely, perform
 from env_svc.execution.environment_cache import EnvironmentCache
 from env_svc.registry import list_environments
 
@@ -35,8 +35,8 @@ def prepare(families: Sequence[str], memory_bytes: int) -> None:
 def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> list[Outcome]:
     """Outcomes of the first calls, one at least, as many as fit into SLICE_S."""
     try:
-        environment = built(name, lambda: _built().get(name, options))
-    except NotBuilt as error:
+        environment = build_safely(name, lambda: _built().get(name, options))
+    except BuildFailed as error:
         return [error.failure for _ in calls]
     started = time.monotonic()
     outcomes: list[Outcome] = []

@@ -18,7 +18,7 @@ import structlog
 from pebble import ProcessExpired, ProcessPool
 
 from common.errors import Fatal
-from env_svc.calls import Call, Job, Outcome, failed
+from env_svc.calls import Call, EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
@@ -31,15 +31,15 @@ GRACE_S = 30.0
 log = structlog.get_logger()
 
 
-class _Died(Exception):
+class _WorkerDied(Exception):
     """The worker ended without an answer."""
 
 
-class _Late(Exception):
+class _DeadlinePassed(Exception):
     """The job's time was over before a worker was free."""
 
 
-class _Broken(Exception):
+class _NoWorker(Exception):
     """There was no worker to begin with."""
 
 
@@ -78,7 +78,7 @@ class Workers:
         """Kill the workers; calls under way are lost."""
         await asyncio.gather(*(worker.stop() for worker in self._all))
 
-    async def run(self, job: Job) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+    async def run(self, job: EnvironmentJob) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
         outcomes = await self._run_slice(job, job.calls)
         if outcomes:
@@ -88,17 +88,17 @@ class Workers:
             async for batch in batches:
                 yield batch
 
-    async def _run_slice(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+    async def _run_slice(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
         """Outcomes of the first calls; of none when one of several killed the worker: nobody knows which."""
         try:
             return await self._on_worker(job, calls)
-        except _Late:
+        except _DeadlinePassed:
             return [
                 failed(f"environment '{job.name}' had no free worker process before the deadline", is_infrastructure=True) for _ in calls
             ]
         except TimeoutError:
             reason, is_late = f"did not answer within {job.timeout_s:g} s", True
-        except _Died as error:
+        except _WorkerDied as error:
             reason, is_late = str(error), False
         log.warning("worker_lost", environment=job.name, reason=reason, calls=len(calls))
         if len(calls) > 1:
@@ -106,26 +106,26 @@ class Workers:
         reason = f"environment '{job.name}' {reason} (row {calls[0].row}); its worker process was replaced"
         return [failed(reason, is_infrastructure=True, is_late=is_late)]
 
-    async def _run_one(self, job: Job, position: int) -> tuple[int, Outcome]:
+    async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         outcomes = await self._run_slice(job, [job.calls[position]])
         return position, outcomes[0]
 
-    async def _on_worker(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+    async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
         worker = await self._acquire(job.task)
         try:
             if time.monotonic() > job.ends_at:
-                raise _Late
+                raise _DeadlinePassed
             return await worker.run(job, calls)
         finally:
             worker.last_task = job.task
             self._free.append(worker)
             self._queue.done(job.task)
-            self._hand_out()
+            self._grant()
 
     async def _acquire(self, task: str) -> "_Worker":
         handed: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
         self._queue.put(task, handed)
-        self._hand_out()
+        self._grant()
         try:
             return await handed
         except asyncio.CancelledError:
@@ -133,10 +133,10 @@ class Workers:
             if handed.done() and not handed.cancelled():
                 self._free.append(handed.result())
                 self._queue.done(task)
-                self._hand_out()
+                self._grant()
             raise
 
-    def _hand_out(self) -> None:
+    def _grant(self) -> None:
         while self._free and (item := self._queue.take()) is not None:
             task, handed = item
             if handed.cancelled():
@@ -167,30 +167,30 @@ class _Worker:
     async def stop(self) -> None:
         await asyncio.to_thread(_end, self._pool)
 
-    async def run(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
-        """Raises: TimeoutError, when a call took too long and its process was ended; _Died."""
+    async def run(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
+        """Raises: TimeoutError, when a call took too long and its process was ended; _WorkerDied."""
         try:
             return await self._run(job, calls)
-        except _Broken:  # the process died before it began, so nothing was lost
+        except _NoWorker:  # the process died before it began, so nothing was lost
             await self._replace()
         try:
             return await self._run(job, calls)
-        except _Broken:
-            raise _Died("found no worker process that lives") from None
+        except _NoWorker:
+            raise _WorkerDied("found no worker process that lives") from None
 
-    async def _run(self, job: Job, calls: Sequence[Call]) -> list[Outcome]:
+    async def _run(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
         try:
             future = self._pool.schedule(work, (job.name, job.options, list(calls)), timeout=job.timeout_s + SLICE_S)
         except RuntimeError:
-            raise _Broken from None
+            raise _NoWorker from None
         patience = asyncio.timeout(job.timeout_s + GRACE_S)
         try:
             async with patience:
                 return await asyncio.wrap_future(future)
         except ProcessExpired as error:
-            raise _Died(f"ended its worker process (exit status {error.exitcode})") from None
+            raise _WorkerDied(f"ended its worker process (exit status {error.exitcode})") from None
         except BrokenProcessPool:
-            raise _Broken from None
+            raise _NoWorker from None
         except TimeoutError:
             if patience.expired():
                 log.error("worker_pool_stuck", environment=job.name)

@@ -17,7 +17,7 @@ from common.toml_file import TomlFileError, read_tables
 from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
 
 
-class Hosted(BaseModel):
+class HostedConfig(BaseModel):
     """One environment and what runs it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +29,7 @@ class Hosted(BaseModel):
     variables: dict[str, str] = {}
 
 
-def read_hosted(file: Path | None, installed: list[str]) -> dict[str, Hosted]:
+def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConfig]:
     """The environments in `file` by name; none without a file.
 
     Raises: Fatal, naming what is wrong.
@@ -37,7 +37,7 @@ def read_hosted(file: Path | None, installed: list[str]) -> dict[str, Hosted]:
     if file is None:
         return {}
     try:
-        found = read_tables(file, TypeAdapter(dict[str, Hosted]))
+        found = read_tables(file, TypeAdapter(dict[str, HostedConfig]))
     except TomlFileError as error:
         raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file} {error}") from None
     for name in found:

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from env_svc.calls import NotBuilt, built, failed, perform
+from env_svc.calls import BuildFailed, build_safely, failed, perform
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
@@ -29,7 +29,7 @@ class Host:
         self._built: LRUCache[str, AnyEnvironment] = LRUCache(MAX_BUILT)
         self._runners: dict[int, asyncio.Task[None]] = {}
 
-    def take(self, frame: wire.Frame) -> None:
+    def receive(self, frame: wire.Frame) -> None:
         """Start what a frame asks for."""
         if "cancel" in frame:
             runner = self._runners.get(frame["cancel"])
@@ -39,23 +39,23 @@ class Host:
         number: int = frame["id"]
         self._runners[number] = asyncio.ensure_future(self._answer(number, frame))
 
-    def say(self, frame: wire.Frame) -> None:
-        rest = memoryview(wire.packed(frame))
+    def send(self, frame: wire.Frame) -> None:
+        rest = memoryview(wire.pack(frame))
         while rest:
             rest = rest[os.write(self._output, rest) :]
 
     async def _answer(self, number: int, frame: wire.Frame) -> None:
         try:
             name, options = frame["name"], frame["options"]
-            environment = built(name, lambda: self._built.get(f"{name}:{options}", lambda: self._build(name, options)))
-            outcome = await perform(environment, name, wire.decoded(frame["call"]))
-        except NotBuilt as error:
+            environment = build_safely(name, lambda: self._built.get(f"{name}:{options}", lambda: self._build(name, options)))
+            outcome = await perform(environment, name, wire.decode(frame["call"]))
+        except BuildFailed as error:
             outcome = error.failure
         except asyncio.CancelledError:
             outcome = failed("cancelled")
         finally:
             del self._runners[number]
-        self.say({"id": number, "outcome": wire.coded(outcome)})
+        self.send({"id": number, "outcome": wire.encode(outcome)})
 
     def _build(self, name: str, options: dict[str, Any]) -> AnyEnvironment:
         return construct(self._found, name, options)
@@ -68,12 +68,12 @@ async def serve(name: str, output: int) -> None:
 
     def read() -> None:
         while (frame := wire.read_frame(sys.stdin.buffer.read)) is not None:
-            loop.call_soon_threadsafe(host.take, frame)
+            loop.call_soon_threadsafe(host.receive, frame)
         if os.getpgrp() == os.getpid():  # as the service starts it; what the environment has started ends with it
             os.killpg(0, signal.SIGKILL)
         os._exit(0)  # whatever the event loop is busy with: nobody reads the answers any more
 
-    host.say(
+    host.send(
         {
             "ready": wire.PROTOCOL,
             "cpu_bound": found.cpu_bound,

@@ -7,14 +7,14 @@ from contextlib import aclosing, suppress
 
 import structlog
 
-from env_svc.calls import Job, Outcome, failed
+from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.fair_queue import FairQueue
-from env_svc.hosted.config import Hosted
-from env_svc.hosted.process import DEFAULT, HostProcess, HostTimings, Unavailable
+from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings, HostUnavailable
 from env_svc.registry import check_argument
 
-CALLS_AT_ONCE = 1024
+MAX_CONCURRENT_CALLS = 1024
 """Of a process whose environment does not compute; one that computes takes one at a time."""
 
 log = structlog.get_logger()
@@ -23,14 +23,14 @@ log = structlog.get_logger()
 class HostedEnvironment:
     """One environment with its processes."""
 
-    def __init__(self, name: str, hosted: Hosted, timings: HostTimings) -> None:
+    def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings) -> None:
         self.name = name
         self._processes = [HostProcess(name, hosted, timings) for _ in range(hosted.processes)]
-        self._turns: _Turns | None = None
+        self._turns: _CallSlots | None = None
         """None until a process has told whether the environment computes."""
 
     async def start(self) -> None:
-        """Raises: Unavailable when no process is ready."""
+        """Raises: HostUnavailable when no process is ready."""
         results = await asyncio.gather(*(process.start() for process in self._processes), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if len(errors) == len(self._processes):
@@ -41,70 +41,70 @@ class HostedEnvironment:
 
     def names(self) -> list[str]:
         """As a task may write them; its bare name until it has told its arguments."""
-        arguments = () if self._told is None else self._told.arguments
+        arguments = () if self._ready_once is None else self._ready_once.arguments
         return [f"{self.name}:{argument}" for argument in arguments] or [self.name]
 
     @property
-    def _told(self) -> HostProcess | None:
+    def _ready_once(self) -> HostProcess | None:
         """A process that was ready once, and so has told what all of them are."""
         return next((process for process in self._processes if process.cpu_bound is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
         """Of its reward; nothing until a process was ready once. Raises: WrongOptions when it does not take the argument in `name`."""
-        if self._told is None:
-            with suppress(Unavailable, TimeoutError):
+        if self._ready_once is None:
+            with suppress(HostUnavailable, TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self.start()
-        told = self._told
-        if told is None:
+        known = self._ready_once
+        if known is None:
             return ()
-        check_argument(name, told.arguments)
-        return told.components
+        check_argument(name, known.arguments)
+        return known.components
 
-    async def run(self, job: Job) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+    async def run(self, job: EnvironmentJob) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
         async with aclosing(as_completed_batches(self._run_one(job, position) for position in range(len(job.calls)))) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _run_one(self, job: Job, position: int) -> tuple[int, Outcome]:
+    async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         try:
             async with asyncio.timeout(job.ends_at - time.monotonic()):
-                if self._told is None:  # whether it computes, and so how many calls it takes at once
+                if self._ready_once is None:  # whether it computes, and so how many calls it takes at once
                     await self.start()
                 turns = self._take_turns()
                 await turns.acquire(job.task)
         except TimeoutError:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
-        except Unavailable as error:
+        except HostUnavailable as error:
             return position, failed(f"environment '{job.name}' is away (row {job.calls[position].row}): {error}", is_infrastructure=True)
         try:
             # One that is there before one that must be started first.
-            process = min(self._processes, key=lambda one: (one.busy >= turns.at_once, not one.is_ready, one.busy))
+            process = min(self._processes, key=lambda one: (one.busy >= turns.max_concurrent, not one.is_ready, one.busy))
             return position, await process.ask(job, position)
         finally:
             turns.release(job.task)
 
-    def _take_turns(self) -> "_Turns":
+    def _take_turns(self) -> "_CallSlots":
         if self._turns is None:
-            assert self._told is not None
-            self._turns = _Turns(1 if self._told.cpu_bound else CALLS_AT_ONCE, len(self._processes))
+            assert self._ready_once is not None
+            self._turns = _CallSlots(1 if self._ready_once.cpu_bound else MAX_CONCURRENT_CALLS, len(self._processes))
         return self._turns
 
 
-class _Turns:
+class _CallSlots:
     """Which task's call goes next: as many run as the processes take, `at_once` each."""
 
-    def __init__(self, at_once: int, processes: int) -> None:
-        self.at_once = at_once
-        self._places = at_once * processes
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(self._places)
+    def __init__(self, max_concurrent: int, processes: int) -> None:
+        self.max_concurrent = max_concurrent
+        self._capacity = max_concurrent * processes
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(self._capacity)
 
     async def acquire(self, task: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put(task, turn)
-        self._hand_out()
+        self._grant()
         try:
             await turn
         except asyncio.CancelledError:
@@ -115,10 +115,10 @@ class _Turns:
 
     def release(self, task: str) -> None:
         self._queue.done(task)
-        self._hand_out()
+        self._grant()
 
-    def _hand_out(self) -> None:
-        while self._queue.running < self._places and (item := self._queue.take()) is not None:
+    def _grant(self) -> None:
+        while self._queue.running < self._capacity and (item := self._queue.take()) is not None:
             task, turn = item
             if turn.cancelled():
                 self._queue.done(task)
@@ -126,10 +126,10 @@ class _Turns:
             turn.set_result(None)
 
 
-class Hosts:
-    """What the player asks whether an environment runs elsewhere."""
+class HostPool:
+    """What the executor asks whether an environment runs elsewhere."""
 
-    def __init__(self, hosted: Mapping[str, Hosted], timings: HostTimings = DEFAULT) -> None:
+    def __init__(self, hosted: Mapping[str, HostedConfig], timings: HostTimings = DEFAULT_TIMINGS) -> None:
         self._environments = {name: HostedEnvironment(name, one, timings) for name, one in hosted.items()}
 
     @property
@@ -148,11 +148,11 @@ class Hosts:
         for name, one in self._environments.items():
             try:
                 await one.start()
-            except Unavailable as error:
+            except HostUnavailable as error:
                 log.warning("host_away", environment=name, reason=str(error))
 
     async def stop(self) -> None:
         await asyncio.gather(*(one.stop() for one in self._environments.values()))
 
 
-NO_HOSTS = Hosts({})
+NO_HOSTS = HostPool({})

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import structlog
 
 from common.backoff import Backoff
-from env_svc.calls import Job, Outcome, failed
+from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.hosted import wire
-from env_svc.hosted.config import Hosted
+from env_svc.hosted.config import HostedConfig
 
-INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the service's variables; passwords are in others."""
 
 log = structlog.get_logger()
@@ -35,22 +35,22 @@ class HostTimings:
     start_timeout_s: float = 60.0
     grace_s: float = 5.0
     """For a cancelled call, or a process that was asked to end; a process that does not heed is killed."""
-    looked_at_every_s: float = 0.5
+    poll_interval_s: float = 0.5
     """Interval at which a process is looked for."""
     restart: Backoff = RESTART
 
 
-DEFAULT = HostTimings()
+DEFAULT_TIMINGS = HostTimings()
 
 
-class Unavailable(Exception):
+class HostUnavailable(Exception):
     """The process could not be started, or ended before it answered."""
 
 
 class HostProcess:
     """Calls go in, outcomes come out; many at once."""
 
-    def __init__(self, name: str, hosted: Hosted, timings: HostTimings = DEFAULT) -> None:
+    def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings = DEFAULT_TIMINGS) -> None:
         self._name = name
         self._hosted = hosted
         self._timings = timings
@@ -76,13 +76,13 @@ class HostProcess:
         return self._process is not None and self._process is not self._killed and self._process.returncode is None
 
     async def start(self) -> None:
-        """Returns when the process is ready. Raises: Unavailable."""
+        """Returns when the process is ready. Raises: HostUnavailable."""
         if not self.is_ready:
             await asyncio.shield(self._begin())
 
     def _begin(self) -> asyncio.Task[None]:
         if self._stopping:
-            raise Unavailable("the service ends")
+            raise HostUnavailable("the service ends")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start())
             self._starting.add_done_callback(lambda starting: starting.cancelled() or starting.exception())  # also where nobody waits
@@ -95,7 +95,7 @@ class HostProcess:
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._end()
 
-    async def ask(self, job: Job, position: int) -> Outcome:
+    async def ask(self, job: EnvironmentJob, position: int) -> Outcome:
         """The outcome of one call. Its timeout begins when the process is ready: a start is no fault of the call."""
         row = job.calls[position].row
         self.busy += 1
@@ -105,22 +105,22 @@ class HostProcess:
             return await self._answer(job, position)
         except TimeoutError:
             return failed(f"environment '{job.name}' did not start before the deadline (row {row})", is_infrastructure=True, is_late=True)
-        except Unavailable as error:
+        except HostUnavailable as error:
             return failed(f"environment '{job.name}' is away (row {row}): {error}", is_infrastructure=True)
         finally:
             self.busy -= 1
 
-    async def _answer(self, job: Job, position: int) -> Outcome:
+    async def _answer(self, job: EnvironmentJob, position: int) -> Outcome:
         refused = [option for option in self._operator_options if option in job.options]
         if refused:
             return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
         if not self.is_ready:
-            raise Unavailable("its process ended as soon as it was ready")
+            raise HostUnavailable("its process ended as soon as it was ready")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send({"id": number, "name": job.name, "options": job.options | self._hosted.options, "call": wire.coded(call)})
+            self._send({"id": number, "name": job.name, "options": job.options | self._hosted.options, "call": wire.encode(call)})
             async with asyncio.timeout(job.timeout_s):
                 return await answered
         except TimeoutError:
@@ -158,7 +158,7 @@ class HostProcess:
         Both are open as long as anything that it started holds them: `wait` and `_read` would not return.
         """
         while process.returncode is None:  # noqa: ASYNC110  asyncio offers no event for it
-            await asyncio.sleep(self._timings.looked_at_every_s)
+            await asyncio.sleep(self._timings.poll_interval_s)
         self._kill(process)
         await asyncio.sleep(self._timings.grace_s)
         process._transport.close()  # pyright: ignore  # one that has left its group was not killed; no public way closes the pipe
@@ -177,7 +177,7 @@ class HostProcess:
 
     def _send(self, frame: wire.Frame) -> None:
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(wire.packed(frame))
+            self._process.stdin.write(wire.pack(frame))
 
     async def _start(self) -> None:
         if self._reading is not None and not self._reading.done():  # the one before was killed, or left children behind
@@ -186,29 +186,31 @@ class HostProcess:
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         self._starts += 1
         self._not_before = time.monotonic() + self._timings.restart.pause_s(self._starts)
-        variables = {name: os.environ[name] for name in INHERITED if name in os.environ} | self._hosted.variables
+        variables = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ} | self._hosted.variables
         argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
         try:
             process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables, process_group=0)
         except OSError as error:
-            raise Unavailable(f"{self._hosted.python} cannot be run: {error.strerror}") from None
+            raise HostUnavailable(f"{self._hosted.python} cannot be run: {error.strerror}") from None
         try:
             assert process.stdout is not None
             async with asyncio.timeout(self._timings.start_timeout_s):
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
-                raise Unavailable(f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
+                raise HostUnavailable(
+                    f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ"
+                )
             self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
             self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         except EOFError:
             status = await self._exit_status(process)
-            raise Unavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
+            raise HostUnavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
         except TimeoutError:
             self._kill(process)
-            raise Unavailable("its process is not ready in time; the log of env_svc says why") from None
+            raise HostUnavailable("its process is not ready in time; the log of env_svc says why") from None
         except (ValueError, KeyError, TypeError) as error:
             self._kill(process)
-            raise Unavailable(f"its process says what is no answer: {error}") from None
+            raise HostUnavailable(f"its process says what is no answer: {error}") from None
         except BaseException:
             self._kill(process)
             process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
@@ -219,11 +221,11 @@ class HostProcess:
 
     async def _read(self, process: Process, output: asyncio.StreamReader) -> None:
         reason = ""
-        burying = asyncio.create_task(self._end_with(process))
+        ending = asyncio.create_task(self._end_with(process))
         try:
             while True:
                 frame = await wire.receive_frame(output)
-                number, outcome = frame["id"], wire.decoded(frame["outcome"])
+                number, outcome = frame["id"], wire.decode(frame["outcome"])
                 answered = self._waiting.pop(number, None)
                 if answered is not None and not answered.done():
                     answered.set_result(outcome)
@@ -234,7 +236,7 @@ class HostProcess:
             reason = f"its process says what is no answer: {error}"
             self._kill(process)
         finally:
-            burying.cancel()
+            ending.cancel()
         status = await self._exit_status(process)
         self._gone(process, reason or f"its process ended (exit status {status})")
 
@@ -246,7 +248,7 @@ class HostProcess:
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             if not answered.done():
-                answered.set_exception(Unavailable(reason))
+                answered.set_exception(HostUnavailable(reason))
 
     async def _end(self) -> None:
         process, reading = self._process, self._reading

@@ -16,28 +16,31 @@ from typing import Any
 import msgpack
 from pydantic import TypeAdapter
 
-from env_svc.calls import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 64 * 2**20
 LENGTH = struct.Struct(">I")
-KINDS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (Open, Step, Opened, Asked, Scored, Failed)}
+TYPES = {"Open": OpenCall, "Step": StepCall, "Opened": Opened, "Asked": Continued, "Scored": Scored, "Failed": Failed}
+"""Classes by their `kind` in frames. Hosts of other versions read these names: a class may be renamed, its kind not."""
+KINDS = {of: kind for kind, of in TYPES.items()}
+ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(of) for kind, of in TYPES.items()}
 
 Frame = dict[str, Any]
 """`Any`: what a frame holds is said above."""
 
 
-def coded(value: Call | Outcome) -> Frame:
-    kind = type(value).__name__
-    return {"kind": kind, "value": KINDS[kind].dump_python(value)}
+def encode(value: Call | Outcome) -> Frame:
+    kind = KINDS[type(value)]
+    return {"kind": kind, "value": ADAPTERS[kind].dump_python(value)}
 
 
-def decoded(frame: Frame) -> Any:
+def decode(frame: Frame) -> Any:
     """What `coded` was given. Raises: ValueError."""
-    return KINDS[frame["kind"]].validate_python(frame["value"])
+    return ADAPTERS[frame["kind"]].validate_python(frame["value"])
 
 
-def packed(frame: Frame) -> bytes:
+def pack(frame: Frame) -> bytes:
     body = msgpack.packb(frame)
     assert body is not None
     return LENGTH.pack(len(body)) + body

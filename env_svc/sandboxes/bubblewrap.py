@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
-from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
+from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
@@ -69,7 +69,7 @@ class BubblewrapSandbox(Sandbox):
             raise SandboxUnavailable(f"bwrap does not start: {error}") from error
         limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds), processes=bounds.processes)
         try:
-            return await watched(process, standard_input(source, limits, user), bounds)
+            return await run_to_end(process, standard_input(source, limits, user), bounds)
         finally:
             await end(process)
 

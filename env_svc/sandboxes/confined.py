@@ -18,7 +18,7 @@ from pathlib import Path
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
-from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, visible_paths, watched
+from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
 
@@ -99,7 +99,7 @@ class ConfinedSandbox(Sandbox):
         limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds), processes=bounds.processes + others)
         limit = None if self._kind == "namespaces" else partial(_overfilled, Path(scratch))
         try:
-            return await watched(process, standard_input(source, limits, user), bounds, limit)
+            return await run_to_end(process, standard_input(source, limits, user), bounds, limit)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

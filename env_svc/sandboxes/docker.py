@@ -23,9 +23,9 @@ from docker.errors import DockerException, NotFound
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import cpu_limit_s
-from env_svc.sandboxes.output import Printed, PrintedTooMuch
-from env_svc.sandboxes.prelude import LARGEST_FILE_BYTES, READY, Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, Stopped, ended
+from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
+from env_svc.sandboxes.prelude import MAX_FILE_BYTES, READY, Rlimits, prelude, standard_input
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, Stopped, run_result
 
 USER = "65534:65534"
 COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]
@@ -60,7 +60,7 @@ class DockerSandbox(Sandbox):
         self._url = url
         self._image = image
         self._runs = asyncio.Semaphore(runs)
-        self._most_warm = warm
+        self._max_warm = warm
         self._warm: list[_Container] = []
         self._warming = 0
         self._side_work: set[asyncio.Task[None]] = set()
@@ -83,15 +83,15 @@ class DockerSandbox(Sandbox):
         except SandboxUnavailable as error:
             raise Fatal(f"the sandbox 'docker' does not work: {error}") from None
         await self._try_out("docker")
-        await asyncio.gather(*(self._fill() for _ in range(self._most_warm)), *self._side_work)
+        await asyncio.gather(*(self._fill() for _ in range(self._max_warm)), *self._side_work)
 
     async def run(self, source: str, bounds: Bounds) -> Ran:
         async with self._runs, self._taken(bounds) as container:
             limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds))
-            printed = Printed(bounds.output_bytes)
-            stopped = await _watched(container, standard_input(source, limits), printed, bounds)
+            printed = CapturedOutput(bounds.output_bytes)
+            stopped = await _run_to_end(container, standard_input(source, limits), printed, bounds)
             status = None if stopped is not None else await self._status(container)
-            return ended(printed, stopped, status)
+            return run_result(printed, stopped, status)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -124,7 +124,7 @@ class DockerSandbox(Sandbox):
         runner.add_done_callback(self._side_work.discard)
 
     async def _fill(self) -> None:
-        if self._is_closed or len(self._warm) + self._warming >= self._most_warm:
+        if self._is_closed or len(self._warm) + self._warming >= self._max_warm:
             return
         self._warming += 1
         try:
@@ -143,9 +143,9 @@ class DockerSandbox(Sandbox):
             "pids_limit": bounds.processes,
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
-            "tmpfs": {"/tmp": f"size={LARGEST_FILE_BYTES},mode=1777,nosuid,nodev,noexec"},
+            "tmpfs": {"/tmp": f"size={MAX_FILE_BYTES},mode=1777,nosuid,nodev,noexec"},
             "ipc_mode": "private",
-            "shm_size": LARGEST_FILE_BYTES,
+            "shm_size": MAX_FILE_BYTES,
             "log_config": {"Type": "none"},
         }
         config = await self._asked(
@@ -210,7 +210,7 @@ def _attached(engine: Any, container: str) -> socket.socket:
     return raw
 
 
-async def _watched(container: _Container, given: bytes, printed: Printed, bounds: Bounds) -> Stopped | None:
+async def _run_to_end(container: _Container, given: bytes, printed: CapturedOutput, bounds: Bounds) -> Stopped | None:
     """Which limit ended the run, if one did."""
     is_ready = False
     try:
@@ -223,7 +223,7 @@ async def _watched(container: _Container, given: bytes, printed: Printed, bounds
                     is_ready, data = True, data.removeprefix(READY)
                     patience.reschedule(asyncio.get_running_loop().time() + bounds.time_s)
                 printed.add(data, is_error=stream == STANDARD_ERROR)
-    except PrintedTooMuch:
+    except OutputLimitExceeded:
         return "output"
     except TimeoutError:
         if is_ready:

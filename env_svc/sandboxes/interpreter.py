@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from env_svc.errors import SandboxUnavailable
-from env_svc.sandboxes.output import Printed, PrintedTooMuch
+from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
 from env_svc.sandboxes.prelude import READY
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Stopped, ended
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Stopped, run_result
 
 FIRST_USER = 2_000_000
 """First of the user ids that runs have where the service is root; system users and containers end far below."""
@@ -34,14 +34,14 @@ def cpu_limit_s(bounds: Bounds) -> int:
     return math.ceil(bounds.time_s) + 1
 
 
-async def watched(process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Ran:
+async def run_to_end(process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Ran:
     """Give the process its code and follow it to its end, or to a limit.
 
     `limit` returns when another limit than those of `bounds` is passed: the run is stopped as for memory.
     Raises: SandboxUnavailable when the interpreter does not start.
     """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    printed = Printed(bounds.output_bytes)
+    printed = CapturedOutput(bounds.output_bytes)
     stopped: Stopped | None = None
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -66,10 +66,10 @@ async def watched(process: Process, given: bytes, bounds: Bounds, limit: Callabl
     except TimeoutError:
         stopped = "time"
     except ExceptionGroup as group:
-        if group.split((PrintedTooMuch, _Passed))[1] is not None:
+        if group.split((OutputLimitExceeded, _SandboxLimitExceeded))[1] is not None:
             raise
-        stopped = "memory" if group.split(_Passed)[0] is not None else "output"
-    return ended(printed, stopped, process.returncode)
+        stopped = "memory" if group.split(_SandboxLimitExceeded)[0] is not None else "output"
+    return run_result(printed, stopped, process.returncode)
 
 
 async def end(process: Process) -> None:
@@ -85,7 +85,7 @@ async def end(process: Process) -> None:
     await process.wait()
 
 
-class _Passed(Exception):
+class _SandboxLimitExceeded(Exception):
     """The run has passed a limit of its sandbox."""
 
 
@@ -95,7 +95,7 @@ async def _wait(process: Process) -> None:
 
 async def _passed(limit: Coroutine[Any, Any, None]) -> None:
     await limit
-    raise _Passed
+    raise _SandboxLimitExceeded
 
 
 async def _cancel_after(ending: "list[asyncio.Task[None]]", over: "asyncio.Task[None]") -> None:
@@ -103,6 +103,6 @@ async def _cancel_after(ending: "list[asyncio.Task[None]]", over: "asyncio.Task[
     over.cancel()
 
 
-async def _read(stream: asyncio.StreamReader, printed: Printed, *, is_error: bool) -> None:
+async def _read(stream: asyncio.StreamReader, printed: CapturedOutput, *, is_error: bool) -> None:
     while data := await stream.read(CHUNK_BYTES):
         printed.add(data, is_error=is_error)

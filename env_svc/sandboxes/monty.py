@@ -15,7 +15,7 @@ import pydantic_monty as monty
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import monty_lacks
-from env_svc.sandboxes.output import MAX_ERROR_CHARS, Printed, PrintedTooMuch
+from env_svc.sandboxes.output import MAX_ERROR_CHARS, CapturedOutput, OutputLimitExceeded
 from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, Stopped
 
 GRACE_S = 1.0
@@ -45,13 +45,13 @@ class MontySandbox(Sandbox):
             raise Fatal(f"the sandbox 'monty' does not start: {error}") from None
 
     async def run(self, source: str, bounds: Bounds) -> Ran:
-        printed, flooded = Printed(bounds.output_bytes), asyncio.Event()
+        printed, flooded = CapturedOutput(bounds.output_bytes), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def add(_: object, text: str) -> None:
             try:
                 printed.add(text.encode())
-            except PrintedTooMuch:  # raised here it would end the run only at its time limit
+            except OutputLimitExceeded:  # raised here it would end the run only at its time limit
                 loop.call_soon_threadsafe(flooded.set)
 
         try:
@@ -109,7 +109,7 @@ def _limits(bounds: Bounds) -> monty.ResourceLimits:
     }
 
 
-def _ended(error: monty.MontyRuntimeError, printed: Printed) -> Ran:
+def _ended(error: monty.MontyRuntimeError, printed: CapturedOutput) -> Ran:
     text = error.display("type-msg")
     if printed.is_too_much:
         return Ran(printed.output, "it printed too much", "output")

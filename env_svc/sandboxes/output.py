@@ -4,25 +4,25 @@ MAX_ERROR_CHARS = 2_000
 """Characters kept of what a run says about its end: the last ones, where a traceback has its point."""
 
 
-class PrintedTooMuch(Exception):
+class OutputLimitExceeded(Exception):
     """The run is to be ended."""
 
 
-class Printed:
+class CapturedOutput:
     """Standard output and standard error of one run; the limit is on both together."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
         self._output = bytearray()
         self._error = bytearray()
         self.is_too_much = False
 
     def add(self, data: bytes, *, is_error: bool = False) -> None:
-        """Raises: PrintedTooMuch, with what fits kept."""
+        """Raises: OutputLimitExceeded, with what fits kept."""
         (self._error if is_error else self._output).extend(data[: self._left])
         if len(data) > self._left:
             self.is_too_much, self._left = True, 0
-            raise PrintedTooMuch
+            raise OutputLimitExceeded
         self._left -= len(data)
 
     @property

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 READY = b"\x06"
 """Written to standard output right before the code starts."""
-LARGEST_FILE_BYTES = 16 * 2**20
-OPEN_FILES = 64
+MAX_FILE_BYTES = 16 * 2**20
+MAX_OPEN_FILES = 64
 
 PRELUDE = r"""
 import os, resource, sys
@@ -56,8 +56,8 @@ class Rlimits:
         limits = {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_s,
-            "RLIMIT_FSIZE": LARGEST_FILE_BYTES,
-            "RLIMIT_NOFILE": OPEN_FILES,
+            "RLIMIT_FSIZE": MAX_FILE_BYTES,
+            "RLIMIT_NOFILE": MAX_OPEN_FILES,
             "RLIMIT_CORE": 0,
         }
         return limits if self.processes is None else {**limits, "RLIMIT_NPROC": self.processes}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from common.errors import Fatal
-from env_svc.sandboxes.output import Printed
+from env_svc.sandboxes.output import CapturedOutput
 
 MIB = 2**20
 
@@ -50,7 +50,7 @@ class Ran:
         return not self.error and self.stopped is None
 
 
-def ended(printed: Printed, stopped: Stopped | None, status: int | None) -> Ran:
+def run_result(printed: CapturedOutput, stopped: Stopped | None, status: int | None) -> Ran:
     """How a process ended that a limit `stopped`, or that ended with this exit status (negative, or above 128: by a signal)."""
     last = printed.error.strip().rpartition("\n")[2]
     if stopped is None and (last.startswith("MemoryError") or status in (-9, 137)):

@@ -8,12 +8,12 @@ from env_svc.settings import EnvSettings
 
 AUTO = ("bubblewrap", "docker", "confined", "monty")
 """What `auto` tries, in this order: CPython wherever that is safe."""
-LOCAL_ENGINE = "unix:///var/run/docker.sock"
+DEFAULT_DOCKER_URL = "unix:///var/run/docker.sock"
 
 log = structlog.get_logger()
 
 
-async def started(settings: EnvSettings) -> Sandbox | None:
+async def start_sandbox(settings: EnvSettings) -> Sandbox | None:
     """The sandbox of this process, ready for code; None when code that a policy wrote is refused.
 
     Raises: Fatal when the one that is named does not work, or none does.
@@ -50,7 +50,7 @@ def sandbox_of(kind: str, settings: EnvSettings) -> Sandbox:
         case "docker":
             from env_svc.sandboxes.docker import DockerSandbox
 
-            url = settings.docker_url or LOCAL_ENGINE
+            url = settings.docker_url or DEFAULT_DOCKER_URL
             return DockerSandbox(url, settings.sandbox_image, settings.sandbox_runs, settings.sandbox_warm)
         case "confined":
             from env_svc.sandboxes.confined import ConfinedSandbox

@@ -7,14 +7,14 @@ from env_svc.sandboxes.sandbox import MIB, Bounds
 from env_svc.tools.tool import Arguments, CallError, Tool
 
 BOUNDS = Bounds(time_s=2.0, memory_bytes=16 * MIB, output_bytes=4096)
-LONGEST = 500
+MAX_EXPRESSION_CHARS = 500
 """Characters of an expression."""
 FUNCTIONS = ("abs", "round", "min", "max", "sqrt")
 ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Call, ast.Name, ast.Load)
 HOW = f"write one expression of numbers, + - * / // % ** ( ) and {', '.join(FUNCTIONS)}"
 
 
-class Calculator(Tool):
+class CalculatorTool(Tool):
     """Evaluates an arithmetic expression. Whole numbers stay exact; other results have 12 significant digits."""
 
     name = "calculator"
@@ -47,8 +47,8 @@ class Calculator(Tool):
 def _readable(expression: str) -> str:
     """The expression, where it is arithmetic and nothing else. Raises: CallError."""
     written = expression.strip().replace("×", "*").replace("÷", "/").replace("−", "-").replace("^", "**")
-    if len(written) > LONGEST:
-        raise CallError(f"the expression has {len(written)} characters; at most {LONGEST} are read")
+    if len(written) > MAX_EXPRESSION_CHARS:
+        raise CallError(f"the expression has {len(written)} characters; at most {MAX_EXPRESSION_CHARS} are read")
     try:
         parsed = ast.parse(written, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -37,13 +37,13 @@ MAX_QUOTE_CHARS = 40
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedCall:
     """Something that was meant as a call."""
 
     complaint: str
 
 
-def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malformed]:
+def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
     """At most MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: every tool of the episode, by name."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
     spoken = without_thoughts(text)[-MAX_PARSED_CHARS:]
@@ -79,40 +79,40 @@ def _pattern(tags: tuple[str, ...]) -> "re.Pattern[str]":
     return re.compile(rf"<tool_call>(?P<body>.*?)(?P<end></tool_call>|\Z){plain}", re.DOTALL)
 
 
-def _call(found: "re.Match[str]", tools: Mapping[str, Schema], tags: Mapping[str, str]) -> ToolCall | Malformed:
+def _call(found: "re.Match[str]", tools: Mapping[str, Schema], tags: Mapping[str, str]) -> ToolCall | MalformedCall:
     parts = found.groupdict()
     tag = parts.get("tag")
     if tag is not None:
         if not parts["tag_end"]:
-            return Malformed(f"<{tag}> is not closed: write <{tag}>...</{tag}>")
+            return MalformedCall(f"<{tag}> is not closed: write <{tag}>...</{tag}>")
         return ToolCall(tag, {tags[tag]: parts["text"].strip()})
     if not parts["end"]:
-        return Malformed(f"<tool_call> is not closed: {HOW}")
+        return MalformedCall(f"<tool_call> is not closed: {HOW}")
     body = parts["body"]
     if function := FUNCTION.fullmatch(body):
         return _from_function(function[1], function[2], tools)
     return _from_json(body)
 
 
-def _sayable(call: ToolCall | Malformed) -> ToolCall | Malformed:
+def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
     """JSON can escape half a surrogate pair, which nobody can send on: a shared connection to a server would end with it."""
-    if isinstance(call, Malformed):
+    if isinstance(call, MalformedCall):
         return call
     try:
         json.dumps([call.name, call.arguments], ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
-        return Malformed(f"the tool call {_quoted(call.name)} holds text that is not Unicode (half a surrogate pair): {HOW}")
+        return MalformedCall(f"the tool call {_quoted(call.name)} holds text that is not Unicode (half a surrogate pair): {HOW}")
     return call
 
 
-def _from_json(body: str) -> ToolCall | Malformed:
+def _from_json(body: str) -> ToolCall | MalformedCall:
     try:
         call: object = json.loads(body)
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
-        return Malformed(f"the tool call {_quoted(body)} is not JSON ({detail}): {HOW}")
+        return MalformedCall(f"the tool call {_quoted(body)} is not JSON ({detail}): {HOW}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        return Malformed(f"the tool call {_quoted(body)} has no name: {HOW}")
+        return MalformedCall(f"the tool call {_quoted(body)} has no name: {HOW}")
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):  # as OpenAI's messages have them
         try:
@@ -120,7 +120,7 @@ def _from_json(body: str) -> ToolCall | Malformed:
         except (ValueError, RecursionError):
             pass
     if not isinstance(arguments, dict):
-        return Malformed(f"the arguments of the tool call {_quoted(body)} are not an object: {HOW}")
+        return MalformedCall(f"the arguments of the tool call {_quoted(body)} are not an object: {HOW}")
     return ToolCall(call["name"], arguments)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, model_validator
 
 from common.toml_file import TomlFileError, read_tables
-from env_svc.options import near
+from env_svc.options import suggestion
 from env_svc.settings import EnvSettings
 from env_svc.tools.tool import Arguments, CallError, Tool, ToolSource, ToolUnavailable, WrongOptions
 
@@ -66,7 +66,7 @@ class Mcp(ToolSource):
             raise self._connection.lost(client, error) from error
         for name in self._chosen or ():
             if name not in listed:
-                raise WrongOptions(f"tool server '{self._server}' has no tool '{name}'{near(name, list(listed))}")
+                raise WrongOptions(f"tool server '{self._server}' has no tool '{name}'{suggestion(name, list(listed))}")
         names = self._chosen if self._chosen is not None else list(listed)
         return [
             _RemoteTool(self._connection, name, listed[name].description or "", listed[name].input_schema, self._time_s) for name in names
@@ -193,7 +193,7 @@ def _seen(connecting: "asyncio.Task[Any]") -> None:
 def _server(name: str) -> ToolServer:
     servers = _servers()
     if name not in servers:
-        raise WrongOptions(f"no tool server '{name}' on this replica{near(name, list(servers))}")
+        raise WrongOptions(f"no tool server '{name}' on this replica{suggestion(name, list(servers))}")
     return servers[name]
 
 

@@ -7,8 +7,8 @@ from env_svc.sandboxes.sandbox import MIB, Bounds, Ran
 from env_svc.tools.tool import Arguments, CallError, Tool, WrongOptions
 
 MAX_TIME_S = 60.0
-LARGEST_MEMORY_MIB = 2048
-SHOWN_LINES = 6
+MAX_MEMORY_MIB = 2048
+MAX_TRACEBACK_LINES = 6
 """Of a traceback."""
 
 
@@ -27,8 +27,8 @@ class Python(Tool):
     def __init__(self, time_s: float = 5.0, memory_mib: int = 256) -> None:
         if not 0 < time_s <= MAX_TIME_S:
             raise WrongOptions(f"time_s is {time_s:g}, expected more than 0 and at most {MAX_TIME_S:g}")
-        if not 16 <= memory_mib <= LARGEST_MEMORY_MIB:
-            raise WrongOptions(f"memory_mib is {memory_mib}, expected 16 to {LARGEST_MEMORY_MIB}")
+        if not 16 <= memory_mib <= MAX_MEMORY_MIB:
+            raise WrongOptions(f"memory_mib is {memory_mib}, expected 16 to {MAX_MEMORY_MIB}")
         self._bounds = Bounds(time_s=time_s, memory_bytes=memory_mib * MIB)
         self._sandbox = current("the tool 'python'")
 
@@ -71,5 +71,5 @@ def _told(ran: Ran, bounds: Bounds) -> str:
         case "output":
             parts.append(f"stopped: it printed more than {bounds.output_bytes} bytes")
         case None:
-            parts.append("\n".join(ran.error.rstrip("\n").splitlines()[-SHOWN_LINES:]))
+            parts.append("\n".join(ran.error.rstrip("\n").splitlines()[-MAX_TRACEBACK_LINES:]))
     return "\n".join(part for part in parts if part) or "(nothing was printed)"

@@ -14,12 +14,12 @@ from importlib.metadata import entry_points
 from pydantic import JsonValue
 
 from env_svc.errors import WrongOptions
-from env_svc.options import checked, near, options_of
+from env_svc.options import options_of, suggestion, validated_options
 from env_svc.tools.tool import Tool, ToolSource
 
 ENTRY_POINTS = "marlaas.tools"
 BUILT_IN = {
-    "calculator": "env_svc.tools.calculator:Calculator",
+    "calculator": "env_svc.tools.calculator:CalculatorTool",
     "mcp": "env_svc.tools.mcp:Mcp",
     "python": "env_svc.tools.python:Python",
     "search": "env_svc.tools.search:Search",
@@ -43,7 +43,7 @@ def find(name: str) -> type[Tool] | type[ToolSource]:
     path = _installed().get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:
-        raise UnknownTool(f"no tool '{name}'{near(name, names())}")
+        raise UnknownTool(f"no tool '{name}'{suggestion(name, names())}")
     try:
         found: object = importlib.import_module(module)
         for part in attribute.split("."):
@@ -59,7 +59,7 @@ def build(name: str, options: dict[str, JsonValue]) -> AnyTool:
     """The tool `name` with `options`. Raises: UnknownTool, WrongOptions."""
     found = find(name)
     known = options_of(found)
-    values = dict(options) if known is None else checked(f"tool '{name}'", known, options)
+    values = dict(options) if known is None else validated_options(f"tool '{name}'", known, options)
     try:
         return found(**values)
     except WrongOptions:

@@ -18,7 +18,7 @@ MAX_RESULTS = 20
 
 
 @dataclass(frozen=True)
-class Index:
+class SearchIndex:
     """Documents, and their words."""
 
     titles: list[str]
@@ -35,7 +35,7 @@ class Index:
 
 
 @lru_cache(maxsize=8)
-def index_of(corpus: str) -> Index:
+def index_of(corpus: str) -> SearchIndex:
     """The index of a file, made once in a process. Raises: WrongOptions, naming the document that is none."""
     rows = rows_of_file(corpus)
     for number, row in enumerate(rows):
@@ -46,7 +46,7 @@ def index_of(corpus: str) -> Index:
     titles, texts = [row["title"] for row in rows], [row["text"] for row in rows]
     ranking = bm25s.BM25()
     ranking.index(_words([f"{title} {text}" for title, text in zip(titles, texts, strict=True)]), show_progress=False)
-    return Index(titles, texts, ranking)
+    return SearchIndex(titles, texts, ranking)
 
 
 class Search(Tool):

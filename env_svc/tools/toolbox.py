@@ -22,19 +22,19 @@ from env_svc.tools.call_parser import Schema
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
 MAX_BUILT = 256
-BUILDERS = 16
+MAX_CONCURRENT_BUILDS = 16
 """Tools whose constructors run at once, in threads of their own."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
 @dataclass(frozen=True)
-class Kept:
+class ValidatedTool:
     """A tool with the check of its arguments."""
 
     tool: Tool
     validator: Draft202012Validator
 
-    def objection(self, arguments: Arguments) -> str | None:
+    def error_in(self, arguments: Arguments) -> str | None:
         """What is wrong with these arguments, for the policy to read."""
         error = best_match(self.validator.iter_errors(arguments))
         if error is None:
@@ -43,65 +43,65 @@ class Kept:
         return f"{self.tool.name}: " + (f"'{place}': " if place else "") + error.message[:200]
 
 
-ToolSet = Mapping[str, Kept]
+ToolSet = Mapping[str, ValidatedTool]
 """By the name that the policy calls."""
 
 
 @dataclass(frozen=True)
-class _Built:
+class _BuiltTools:
     """What a name and its options gave."""
 
     source: registry.AnyTool
-    tools: Sequence[Kept]
+    tools: Sequence[ValidatedTool]
 
 
 class Toolbox:
     """Builds tools once and keeps those that were used most recently. Who waits for one does not wait for another."""
 
     def __init__(self) -> None:
-        self._built: SingleFlightCache[tuple[str, str], _Built] = SingleFlightCache(MAX_BUILT, let_go=self._close_later)
-        self._builders = ThreadPoolExecutor(BUILDERS, "build-tool")
+        self._built: SingleFlightCache[tuple[str, str], _BuiltTools] = SingleFlightCache(MAX_BUILT, on_evict=self._close_later)
+        self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-tool")
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def kit(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
+    async def tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
         """The tools that are named, by their own names.
 
         Raises: WrongOptions, ToolUnavailable when a source of tools is away.
         """
-        kit: dict[str, Kept] = {}
+        tool_set: dict[str, ValidatedTool] = {}
         for one in wanted:
-            for kept in [keep(one)] if isinstance(one, Tool) else await self._named(one):
+            for kept in [validated(one)] if isinstance(one, Tool) else await self._named(one):
                 name = kept.tool.name
-                if name in kit and kit[name].tool is not kept.tool:
+                if name in tool_set and tool_set[name].tool is not kept.tool:
                     raise WrongOptions(f"two tools are called '{name}'")
-                kit[name] = kept
-        return kit
+                tool_set[name] = kept
+        return tool_set
 
     async def close(self) -> None:
         built = await self._built.close()
         await asyncio.gather(*(one.source.close() for one in built), *self._closing)
 
-    async def _named(self, wanted: str | spec.ToolSection) -> Sequence[Kept]:
+    async def _named(self, wanted: str | spec.ToolSection) -> Sequence[ValidatedTool]:
         name, options = (wanted, {}) if isinstance(wanted, str) else (wanted.name, wanted.options)
         return (await self._built.get((name, json.dumps(options, sort_keys=True)), lambda: self._build(name, options))).tools
 
-    async def _build(self, name: str, options: dict[str, JsonValue]) -> _Built:
+    async def _build(self, name: str, options: dict[str, JsonValue]) -> _BuiltTools:
         # In a thread: what is named for the first time is imported here, and may read an index.
-        source = await asyncio.get_running_loop().run_in_executor(self._builders, _constructed, name, options)
+        source = await asyncio.get_running_loop().run_in_executor(self._builders, _build_tool, name, options)
         try:
-            tools = [keep(tool) for tool in (await source.tools() if isinstance(source, ToolSource) else [source])]
+            tools = [validated(tool) for tool in (await source.tools() if isinstance(source, ToolSource) else [source])]
         except BaseException:
             await source.close()
             raise
-        return _Built(source, tools)
+        return _BuiltTools(source, tools)
 
-    def _close_later(self, built: _Built) -> None:
+    def _close_later(self, built: _BuiltTools) -> None:
         closing = asyncio.create_task(built.source.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
 
-def _constructed(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
+def _build_tool(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
     """Raises: WrongOptions, ToolUnavailable."""
     try:
         return registry.build(name, options)
@@ -111,7 +111,7 @@ def _constructed(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
         raise WrongOptions(f"tool '{name}' cannot be built: {type(error).__name__}: {error}") from error
 
 
-def keep(tool: Tool) -> Kept:
+def validated(tool: Tool) -> ValidatedTool:
     """The tool, checked itself. Raises: WrongOptions."""
     if not NAME.match(tool.name):
         raise WrongOptions(f"a tool cannot be called '{tool.name}': letters, digits, _ and - are allowed, 64 at most")
@@ -120,9 +120,9 @@ def keep(tool: Tool) -> Kept:
     except SchemaError as error:
         raise WrongOptions(f"the parameters of tool '{tool.name}' are not a JSON schema: {error.message[:200]}") from None
     # An empty registry: a schema may refer to itself, and never to what would have to be fetched.
-    return Kept(tool, Draft202012Validator(tool.parameters, registry=Registry()))
+    return ValidatedTool(tool, Draft202012Validator(tool.parameters, registry=Registry()))
 
 
-def schemas(kit: ToolSet) -> dict[str, Schema]:
+def schemas(tool_set: ToolSet) -> dict[str, Schema]:
     """Name → schema of the parameters."""
-    return {name: kept.tool.parameters for name, kept in kit.items()}
+    return {name: kept.tool.parameters for name, kept in tool_set.items()}

@@ -5,17 +5,17 @@ import asyncio
 import msgpack
 import pytest
 
-from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step, perform
+from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall, perform
 from env_svc.contract import MAX_STATE_BYTES, Reply
 from env_svc.registry import build
 
 OBEDIENT = "tests.env.toys:Obedient"
-OUT_OF_TURNS = Last("turns")
+OUT_OF_TURNS = FinalTurn("turns")
 STATE = msgpack.packb({"row": 2})
 
 
-async def play(reply: str, *, name: str = OBEDIENT, last: Last | None = None, state: bytes = STATE) -> Outcome:
-    return await call(Step(2, state, Reply(reply), last), name)
+async def play(reply: str, *, name: str = OBEDIENT, last: FinalTurn | None = None, state: bytes = STATE) -> Outcome:
+    return await call(StepCall(2, state, Reply(reply), last), name)
 
 
 async def call(what: Call, name: str = OBEDIENT) -> Outcome:
@@ -23,7 +23,7 @@ async def call(what: Call, name: str = OBEDIENT) -> Outcome:
 
 
 async def test_open_gives_messages_and_packed_state() -> None:
-    opened = await call(Open(row=2, seed=0))
+    opened = await call(OpenCall(row=2, seed=0))
     assert isinstance(opened, Opened)
     assert [message.content for message in opened.messages] == ["Do it."]
     assert msgpack.unpackb(opened.state) == {"row": 2}
@@ -84,7 +84,7 @@ async def test_cancellation_from_outside_is_not_a_failure() -> None:
 async def test_last_turn_is_concluded_by_the_environment() -> None:
     state = msgpack.packb({"next": 3})
     going_on = await play("3", name="tests.env.toys:Countdown", state=state)
-    assert isinstance(going_on, Asked)
+    assert isinstance(going_on, Continued)
     assert msgpack.unpackb(going_on.state) == {"next": 2}
     assert await play("3", name="tests.env.toys:Countdown", state=state, last=OUT_OF_TURNS) == Scored(0.0, {"out_of_turns": 1.0})
     assert await play("3", name="tests.env.toys:Lenient", state=state, last=OUT_OF_TURNS) == Scored(0.5, {"out_of_turns": 1.0, "left": 2.0})

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from common import spec
-from env_svc.calls import Call, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -27,7 +27,7 @@ CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.mu
 
 
 @pytest.fixture
-async def player(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
+async def executor(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
     sandbox, toolbox = MontySandbox(2), Toolbox()
     use(sandbox)
     try:
@@ -39,21 +39,21 @@ async def player(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
 
 
 @pytest.mark.parametrize("file", ["small_programs.toml", "multi_hop.toml"])
-async def test_example_runs(player: ToolCallExecutor, file: str) -> None:
+async def test_example_runs(executor: ToolCallExecutor, file: str) -> None:
     task = spec.parse_spec(tomllib.loads((FOLDER / file).read_text()))
     environment = task.environment.model_copy(update={"name": CLASSES[task.environment.name]})
 
     async def outcome(call: Call) -> Outcome:
-        async with aclosing(player.play("task-a", environment, [call], 30.0, task.limits)) as batches:
+        async with aclosing(executor.run("task-a", environment, [call], 30.0, task.limits)) as batches:
             ((_, found),) = list(itertools.chain.from_iterable([batch async for batch in batches]))
         return found
 
-    opened = await outcome(Open(0, task.seed))
+    opened = await outcome(OpenCall(0, task.seed))
     assert isinstance(opened, Opened), opened
     assert len(opened.tools) == 1
-    _, state = ToolState.take(opened.state)
+    _, state = ToolState.unwrap(opened.state)
     gold = await find(environment.name)(**environment.options).gold(msgpack.unpackb(state))
-    scored = await outcome(Step(0, opened.state, Reply(gold or "")))
+    scored = await outcome(StepCall(0, opened.state, Reply(gold or "")))
     assert isinstance(scored, Scored)
     assert scored.components["reward"] == 1.0
     assert scored.components["tool_calls"] == 0.0

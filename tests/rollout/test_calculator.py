@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from common.messages import ChatMessage, SampledTurn, TokenRecord, TurnRequest
 from common.spec import EnvironmentSection, Limits
-from env_svc.calls import Asked, Call, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -42,13 +42,13 @@ class Table:
         self._player = player
 
     async def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
-        batches = self._player.play("task", CALCULATOR, calls, 20.0, LIMITS)
+        batches = self._player.run("task", CALCULATOR, calls, 20.0, LIMITS)
         async with aclosing(batches):
             found = dict(chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]
 
     async def opened(self) -> Opened:
-        (outcome,) = await self.outcomes([Open(0, 5)])
+        (outcome,) = await self.outcomes([OpenCall(0, 5)])
         assert isinstance(outcome, Opened), outcome
         return outcome
 
@@ -73,13 +73,13 @@ async def play(stage: Stage, table: Table, opened: Opened) -> list[Episode]:  # 
     for turn in range(LIMITS.max_turns):
         stage.answers.clear()
         sampled = await stage.answer(group, *requests)
-        last = Last("turns") if turn == LIMITS.max_turns - 1 else None
-        steps = [Step(0, one.state, Reply(one.reply, one.finish == "length"), last) for one in sampled.values()]
+        last = FinalTurn("turns") if turn == LIMITS.max_turns - 1 else None
+        steps = [StepCall(0, one.state, Reply(one.reply, one.finish == "length"), last) for one in sampled.values()]
         requests = []
         for one, outcome in zip(sampled.values(), await table.outcomes(steps), strict=True):
             episode = episodes[one.member]
             episode.turns.append(one)
-            if isinstance(outcome, Asked):
+            if isinstance(outcome, Continued):
                 episode.answers += outcome.messages
                 requests.append(
                     TurnRequest(member=one.member, turn=turn + 1, transcript=one.transcript, messages=outcome.messages, state=outcome.state)

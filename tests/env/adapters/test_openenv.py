@@ -19,13 +19,13 @@ from aiohttp.test_utils import TestServer
 from pydantic import JsonValue
 
 from common import spec
-from env_svc.adapters.openenv import OpenEnv, State
-from env_svc.calls import Asked, Call, Failed, Open, Opened, Outcome, Scored, Step, perform
+from env_svc.adapters.openenv import OpenEnv, OpenEnvState
+from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, StepCall, perform
 from env_svc.contract import ChatMessage, Continue, EnvironmentUnavailable, Finish, Opening, Reply, ToolCall, WrongOptions
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.config import Hosted
-from env_svc.hosted.pool import Hosts
+from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.pool import HostPool
 from marlaas.stack import servers
 from tests.conftest import running
 
@@ -62,9 +62,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-async def said(environment: OpenEnv, state: State, *texts: str) -> Continue[State]:
+async def said(environment: OpenEnv, state: OpenEnvState, *texts: str) -> Continue[OpenEnvState]:
     """What follows from the last of these replies."""
-    turn = Continue[State]((), state)
+    turn = Continue[OpenEnvState]((), state)
     for text in texts:
         found = await environment.step(turn.state, Reply(text))
         assert isinstance(found, Continue)
@@ -72,7 +72,7 @@ async def said(environment: OpenEnv, state: State, *texts: str) -> Continue[Stat
     return turn
 
 
-async def finished(environment: OpenEnv, opening: Opening[State], *texts: str) -> Finish:
+async def finished(environment: OpenEnv, opening: Opening[OpenEnvState], *texts: str) -> Finish:
     turn = await said(environment, opening.state, *texts[:-1])
     last = await environment.step(turn.state, Reply(texts[-1]))
     assert isinstance(last, Finish)
@@ -157,7 +157,7 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(tmp_path: Path
             assert isinstance(first, Continue)
             with pytest.raises(EnvironmentUnavailable, match="played again, action 1 of the episode gave another observation than before"):
                 await elsewhere.step(first.state, Reply("11"))
-            outcome = await perform(elsewhere, "game", Step(3, msgpack.packb(first.state) or b"", Reply("11")))
+            outcome = await perform(elsewhere, "game", StepCall(3, msgpack.packb(first.state) or b"", Reply("11")))
             assert isinstance(outcome, Failed) and outcome.is_infrastructure, "void, and never reward 0"
             assert isinstance(await environment.step(first.state, Reply("10")), Continue), "where the session is the episode goes on"
 
@@ -206,36 +206,36 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
 # ------------------------------------------------------------------------------------------------------------------ hosted
 
 
-def hosted(port: int) -> Hosted:
+def hosted(port: int) -> HostedConfig:
     options: dict[str, JsonValue] = {"server": f"ws://127.0.0.1:{port}", "action": "number", "observation": "text"}
-    return Hosted(
+    return HostedConfig(
         python=sys.executable, environment="env_svc.adapters.openenv:OpenEnv", options=options, variables={"PYTHONPATH": str(ROOT)}
     )
 
 
-async def play(player: EnvironmentExecutor, call: Call, **options: JsonValue) -> Outcome:
-    async for batch in player.play("t", spec.EnvironmentSection(name="game", options=options), [call], 60.0):
+async def play(executor: EnvironmentExecutor, call: Call, **options: JsonValue) -> Outcome:
+    async for batch in executor.run("t", spec.EnvironmentSection(name="game", options=options), [call], 60.0):
         return batch[0][1]
     raise AssertionError
 
 
 async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Workers, port: int) -> None:
-    first, second = (Hosts({"game": hosted(port)}) for _ in range(2))
+    first, second = (HostPool({"game": hosted(port)}) for _ in range(2))
     try:
         await first.start()
         one, other = EnvironmentExecutor(workers, 60.0, first), EnvironmentExecutor(workers, 60.0, second)
-        opened = await play(one, Open(0, 5))
+        opened = await play(one, OpenCall(0, 5))
         assert isinstance(opened, Opened)
-        asked = await play(one, Step(0, opened.state, Reply("10")))
-        assert isinstance(asked, Asked) and asked.messages[0].content == "Lower."
+        asked = await play(one, StepCall(0, opened.state, Reply("10")))
+        assert isinstance(asked, Continued) and asked.messages[0].content == "Lower."
         await first.stop()
-        again = await play(other, Step(0, asked.state, Reply("11")))
-        assert isinstance(again, Asked)
+        again = await play(other, StepCall(0, asked.state, Reply("11")))
+        assert isinstance(again, Continued)
         there = msgpack.unpackb(again.state)
         assert (there["actions"], there["rewards"]) == ([{"number": "10"}, {"number": "11"}], [0.1, 0.1])
-        over = [await play(other, Step(0, again.state, Reply("12")))]
-        assert isinstance(over[0], Asked)
-        scored = await play(other, Step(0, over[0].state, Reply("13")))
+        over = [await play(other, StepCall(0, again.state, Reply("12")))]
+        assert isinstance(over[0], Continued)
+        scored = await play(other, StepCall(0, over[0].state, Reply("13")))
         assert scored == Scored(pytest.approx(0.4), {"actions": 4.0, "malformed": 0.0})  # pyright: ignore
     finally:
         await first.stop()
@@ -243,9 +243,9 @@ async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Wor
 
 
 async def test_task_does_not_choose_the_server(workers: Workers, port: int) -> None:
-    hosts = Hosts({"game": hosted(port)})
+    hosts = HostPool({"game": hosted(port)})
     try:
-        refused = await play(EnvironmentExecutor(workers, 60.0, hosts), Open(0, 5), server="ws://169.254.169.254")
+        refused = await play(EnvironmentExecutor(workers, 60.0, hosts), OpenCall(0, 5), server="ws://169.254.169.254")
         assert isinstance(refused, Failed) and "option 'server' is given by the operator" in refused.reason
     finally:
         await hosts.stop()

@@ -15,12 +15,12 @@ import pytest_asyncio
 
 from common import spec
 from env_svc.adapters.openenv import OpenEnv
-from env_svc.calls import Asked, Call, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Continue, Finish, Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.config import Hosted
-from env_svc.hosted.pool import Hosts
+from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.pool import HostPool
 from marlaas.stack import servers
 from tests.conftest import running
 
@@ -50,27 +50,27 @@ async def wordle(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> 
     variables = {"PYTHONPATH": str(ROOT), "NLTK_DATA": str(write_language(tmp_path_factory.mktemp("nltk")))}
     options = {"taskset": "textarena", "config": {"game": "Wordle-v0"}}
     python = os.environ["VERIFIERS_PYTHON"]
-    hosted = Hosted(python=python, environment="env_svc.adapters.verifiers:Taskset", options=options, variables=variables)
-    hosts = Hosts({"wordle": hosted})
+    hosted = HostedConfig(python=python, environment="env_svc.adapters.verifiers:Taskset", options=options, variables=variables)
+    hosts = HostPool({"wordle": hosted})
     await hosts.start()
     yield EnvironmentExecutor(workers, 60.0, hosts)
     await hosts.stop()
 
 
-async def played(player: EnvironmentExecutor, call: Call) -> Outcome:
-    async for batch in player.play("t", spec.EnvironmentSection(name="wordle", options={}), [call], 60.0):
+async def played(executor: EnvironmentExecutor, call: Call) -> Outcome:
+    async for batch in executor.run("t", spec.EnvironmentSection(name="wordle", options={}), [call], 60.0):
         return dict(batch)[0]
     raise AssertionError("nothing came back")
 
 
-async def guessed(player: EnvironmentExecutor, row: int, words: tuple[str, ...]) -> tuple[list[str], float]:
+async def guessed(executor: EnvironmentExecutor, row: int, words: tuple[str, ...]) -> tuple[list[str], float]:
     """What the game says, from the opening on, and the reward."""
-    turn = await played(player, Open(row, 1))
+    turn = await played(executor, OpenCall(row, 1))
     said: list[str] = []
     for word in words:
-        assert isinstance(turn, Opened | Asked), turn
+        assert isinstance(turn, Opened | Continued), turn
         said.append(turn.messages[-1].content)
-        turn = await played(player, Step(0, turn.state, Reply(f"I try [{word}].")))
+        turn = await played(executor, StepCall(0, turn.state, Reply(f"I try [{word}].")))
         if isinstance(turn, Scored):
             return said, turn.reward
     raise AssertionError(f"the game goes on after {len(words)} guesses: {turn}")

@@ -16,13 +16,13 @@ import pytest_asyncio
 from pydantic import JsonValue
 
 from common import spec
-from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.config import Hosted
-from env_svc.hosted.pool import Hosts
+from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.pool import HostPool
 from env_svc.tools.toolbox import Toolbox
 
 ROOT = Path(__file__).parents[3]
@@ -95,10 +95,10 @@ class Ones(vf.Taskset[Plain, vf.TasksetConfig]):
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # processes with the package take seconds to start: all tests share them
 
 
-def hosted(folder: Path, *, environment: str = "open_taskset:OpenTaskset", **options: JsonValue) -> Hosted:
+def hosted(folder: Path, *, environment: str = "open_taskset:OpenTaskset", **options: JsonValue) -> HostedConfig:
     paths = [ROOT, GUESTS, folder] + ([] if REAL else [GUESTS / "standins"])
     variables = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
-    return Hosted(python=REAL or sys.executable, environment=environment, options=options, variables=variables)
+    return HostedConfig(python=REAL or sys.executable, environment=environment, options=options, variables=variables)
 
 
 @dataclass
@@ -119,7 +119,7 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
         (folder / f"{module}.py").write_text(ONES.format(before="", after="").replace('"One?"', prompt))
     operated: dict[str, JsonValue] = {"taskset": "sums", "config": {"first": 20}, "adjustable": ["count"]}
     adapter = hosted(folder, environment="env_svc.adapters.verifiers:Taskset", **operated)
-    both = [Hosts({"any": hosted(folder), "operated": adapter}), Hosts({"any": hosted(folder, environment="open_taskset:Forgetful")})]
+    both = [HostPool({"any": hosted(folder), "operated": adapter}), HostPool({"any": hosted(folder, environment="open_taskset:Forgetful")})]
     try:
         await asyncio.gather(*(hosts.start() for hosts in both))
         yield Replicas(*(ToolCallExecutor(EnvironmentExecutor(workers, 60.0, hosts), Toolbox()) for hosts in both))
@@ -127,21 +127,21 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
         await asyncio.gather(*(hosts.stop() for hosts in both))
 
 
-async def play(player: ToolCallExecutor, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
+async def play(executor: ToolCallExecutor, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
     given = {"taskset": "sums", **options} if name == "any" else options
     found: dict[int, Outcome] = {}
-    async for batch in player.play("t", spec.EnvironmentSection(name=name, options=given), calls, 60.0):
+    async for batch in executor.run("t", spec.EnvironmentSection(name=name, options=given), calls, 60.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 
 
-async def begun(player: ToolCallExecutor, **options: JsonValue) -> Opened:
-    (outcome,) = await play(player, [Open(0, 1)], **options)
+async def begun(executor: ToolCallExecutor, **options: JsonValue) -> Opened:
+    (outcome,) = await play(executor, [OpenCall(0, 1)], **options)
     return opened(outcome)
 
 
-async def said(player: ToolCallExecutor, state: bytes, text: str, *, last: Last | None = None, **options: JsonValue) -> Outcome:
-    (outcome,) = await play(player, [Step(0, state, Reply(text), last=last)], **options)
+async def said(executor: ToolCallExecutor, state: bytes, text: str, *, last: FinalTurn | None = None, **options: JsonValue) -> Outcome:
+    (outcome,) = await play(executor, [StepCall(0, state, Reply(text), last=last)], **options)
     return outcome
 
 
@@ -150,8 +150,8 @@ def opened(outcome: Outcome) -> Opened:
     return outcome
 
 
-def asked(outcome: Outcome) -> Asked:
-    assert isinstance(outcome, Asked), outcome
+def asked(outcome: Outcome) -> Continued:
+    assert isinstance(outcome, Continued), outcome
     return outcome
 
 
@@ -173,7 +173,7 @@ async def test_replies_are_graded_with_the_taskset_s_weights(replicas: Replicas)
     assert first.messages[0].content == "Add."
     assert first.messages[1].content.endswith("\n\nOnly the number.")
     replies = [Reply(str(number_in(first) + 1)), Reply("I would rather not say."), Reply("7", truncated=True)]
-    calls: list[Call] = [Step(0, first.state, reply) for reply in replies]
+    calls: list[Call] = [StepCall(0, first.state, reply) for reply in replies]
     right, wrong, cut = await play(replicas.here, calls, instruction="Only the number.")
     assert right == Scored(3.0, {"correct": 1.0, "short": 1.0, "asked": 1.0, "cut_off": 0.0})
     assert wrong == Scored(0.5, {"correct": 0.0, "short": 0.0, "asked": 1.0, "cut_off": 0.0})
@@ -190,22 +190,22 @@ async def test_thought_is_told_apart_from_what_is_said_where_the_task_asks(repli
 
 
 async def test_an_epoch_visits_every_task_once_in_an_order_that_the_seed_gives(replicas: Replicas) -> None:
-    calls: list[Call] = [Open(index, 3) for index in range(10)]
+    calls: list[Call] = [OpenCall(index, 3) for index in range(10)]
     epochs = await play(replicas.here, calls)
     numbers = [number_in(outcome) for outcome in epochs]
     assert sorted(numbers[:5]) == sorted(numbers[5:]) == [10, 11, 12, 13, 14]
     assert await play(replicas.there, calls) == epochs
-    others = [number_in(outcome) for outcome in await play(replicas.here, [Open(index, 4) for index in range(10)])]
+    others = [number_in(outcome) for outcome in await play(replicas.here, [OpenCall(index, 4) for index in range(10)])]
     assert others != numbers
 
 
 async def test_what_breaks_is_void_and_never_reward_0(replicas: Replicas) -> None:
     first = await begun(replicas.here)
     replies = [Reply("break the grader"), Reply("break the judge")]
-    bug, away = await play(replicas.here, [Step(0, first.state, reply) for reply in replies])
+    bug, away = await play(replicas.here, [StepCall(0, first.state, reply) for reply in replies])
     assert "ZeroDivisionError: no such sum" in failed(bug).reason and not failed(bug).is_infrastructure
     assert "ProviderError: the judge's model is away" in failed(away).reason and failed(away).is_infrastructure
-    (unread,) = await play(replicas.here, [Open(0, 0)], config={"reads_what_is_away": True})
+    (unread,) = await play(replicas.here, [OpenCall(0, 0)], config={"reads_what_is_away": True})
     assert "cannot be read: ConnectionResetError: the hub is away" in failed(unread).reason and failed(unread).is_infrastructure
 
 
@@ -218,41 +218,41 @@ async def test_episode_goes_on_elsewhere_only_where_the_row_is_the_same_task(rep
 
 
 async def test_tasks_set_what_the_operator_lets_them(replicas: Replicas) -> None:
-    operated, numbers = "operated", [Open(index, 0) for index in range(6)]
+    operated, numbers = "operated", [OpenCall(index, 0) for index in range(6)]
     outcomes = await play(replicas.here, [*numbers[:4]], name=operated, settings={"count": 2})
     assert sorted({number_in(outcome) for outcome in outcomes}) == [20, 21]
-    (refused,) = await play(replicas.here, [Open(0, 0)], name=operated, settings={"first": 1})
+    (refused,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, settings={"first": 1})
     assert "taskset 'sums' lets tasks set no 'first'; known: count" in failed(refused).reason
-    (wrong,) = await play(replicas.here, [Open(0, 0)], name=operated, settings={"count": "many"})
+    (wrong,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, settings={"count": "many"})
     assert "taskset 'sums': count: Input should be a valid integer" in failed(wrong).reason
     for option in ("taskset", "config", "environment", "adjustable"):
-        (forbidden,) = await play(replicas.here, [Open(0, 0)], name=operated, **{option: "json"})
+        (forbidden,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, **{option: "json"})
         assert f"option '{option}' is given by the operator, not by a task" in failed(forbidden).reason
     few = await play(replicas.here, [*numbers], config={"endless": True}, rows=3)
     assert sorted({number_in(outcome) for outcome in few}) == [10, 11, 12]
 
 
 async def test_service_itself_does_not_run_an_environment_with_options_of_the_operator(workers: Workers) -> None:
-    player = ToolCallExecutor(EnvironmentExecutor(workers, 60.0), Toolbox())
-    (refused,) = await play(player, [Open(0, 0)], name="tests.env.toys:OfTheOperator", address="ws://127.0.0.1:1")
+    executor = ToolCallExecutor(EnvironmentExecutor(workers, 60.0), Toolbox())
+    (refused,) = await play(executor, [OpenCall(0, 0)], name="tests.env.toys:OfTheOperator", address="ws://127.0.0.1:1")
     assert "runs only where MARLAAS_ENV_HOSTS_FILE names it" in failed(refused).reason
 
 
 @pytest.mark.parametrize("module", UNPLAYABLE)
 async def test_taskset_that_cannot_be_played_is_refused_with_the_reason(replicas: Replicas, module: str) -> None:
-    (refused,) = await play(replicas.here, [Open(0, 0)], taskset=module)
+    (refused,) = await play(replicas.here, [OpenCall(0, 0)], taskset=module)
     assert UNPLAYABLE[module][1] in failed(refused).reason
     assert not failed(refused).is_infrastructure
 
 
 async def test_taskset_that_is_not_there_is_refused_by_its_name(replicas: Replicas) -> None:
-    (missing,) = await play(replicas.here, [Open(0, 0)], taskset="missing")
+    (missing,) = await play(replicas.here, [OpenCall(0, 0)], taskset="missing")
     assert "taskset 'missing' cannot be loaded" in failed(missing).reason
 
 
 @pytest.mark.parametrize("module", ["promptless", "pictures"])
 async def test_prompt_that_is_not_text_is_void(replicas: Replicas, module: str) -> None:
-    (void,) = await play(replicas.here, [Open(0, 0)], taskset=module)
+    (void,) = await play(replicas.here, [OpenCall(0, 0)], taskset=module)
     assert "task 0 has no prompt of text alone" in failed(void).reason
 
 
@@ -283,15 +283,15 @@ async def test_any_replica_plays_the_next_turn_and_twice_is_once(replicas: Repli
     low = asked(await said(replicas.there, first.state, "3", taskset="guessing"))
     assert await said(replicas.there, first.state, "3", taskset="guessing") == low
     high = asked(await said(replicas.here, low.state, "9", taskset="guessing"))
-    for player in (replicas.there, replicas.here, replicas.here):
-        won = await said(player, high.state, "7", taskset="guessing")
+    for executor in (replicas.there, replicas.here, replicas.here):
+        won = await said(executor, high.state, "7", taskset="guessing")
         assert isinstance(won, Scored) and won.reward == 1.0
 
 
 async def test_members_of_a_group_play_their_own_episodes_from_one_opening(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="guessing")
     replies = [Reply("7"), Reply("3"), Reply("9")]
-    won, low, high = await play(replicas.here, [Step(0, first.state, reply) for reply in replies], taskset="guessing")
+    won, low, high = await play(replicas.here, [StepCall(0, first.state, reply) for reply in replies], taskset="guessing")
     assert isinstance(won, Scored)
     assert [asked(one).messages[0].content for one in (low, high)] == ["Higher.", "Lower."]
 
@@ -300,11 +300,11 @@ async def test_more_episodes_than_are_held_are_played_to_their_ends(replicas: Re
     first = await begun(replicas.there, taskset="guessing")
     states = [first.state] * 8
     for guesses in (range(8, 16), range(16, 24)):  # each its own way
-        steps: list[Call] = [Step(0, state, Reply(str(guess))) for state, guess in zip(states, guesses, strict=True)]
+        steps: list[Call] = [StepCall(0, state, Reply(str(guess))) for state, guess in zip(states, guesses, strict=True)]
         turns = [asked(outcome) for outcome in await play(replicas.there, steps, taskset="guessing")]
         assert {turn.messages[0].content for turn in turns} == {"Lower."}
         states = [turn.state for turn in turns]
-    ends: list[Call] = [Step(0, state, Reply("7")) for state in states]
+    ends: list[Call] = [StepCall(0, state, Reply("7")) for state in states]
     for outcome in await play(replicas.there, ends, taskset="guessing"):
         assert isinstance(outcome, Scored) and (outcome.reward, outcome.components["guesses"]) == (1.0, 3.0)
 
@@ -327,9 +327,9 @@ async def test_user_that_is_away_is_no_reward_0(replicas: Replicas) -> None:
 
 async def test_episode_that_has_used_up_its_turns_is_graded_as_far_as_it_came(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="guessing")
-    over = await said(replicas.here, first.state, "3", last=Last("turns"), taskset="guessing")
+    over = await said(replicas.here, first.state, "3", last=FinalTurn("turns"), taskset="guessing")
     assert over == Scored(0.0, {"out_of_turns": 1.0, "won": 0.0, "guesses": 1.0, "cut_off": 1.0, "stopped": 0.0})
-    won = await said(replicas.here, first.state, "7", last=Last("turns"), taskset="guessing")
+    won = await said(replicas.here, first.state, "7", last=FinalTurn("turns"), taskset="guessing")
     assert isinstance(won, Scored) and won.reward == 1.0
 
 
@@ -362,7 +362,7 @@ async def test_tools_of_the_taskset_are_called_and_their_state_is_graded(replica
 
 async def test_episodes_share_the_tools_of_a_taskset_and_no_state(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="shelves")
-    put = Step(0, first.state, Reply(called(("shelf_put", '{"title": "Dams"}'), ("find_titles", '{"word": "D"}'))))
+    put = StepCall(0, first.state, Reply(called(("shelf_put", '{"title": "Dams"}'), ("find_titles", '{"word": "D"}'))))
     for outcome in await play(replicas.here, [put, put, put], taskset="shelves"):
         assert [message.content for message in asked(outcome).messages] == ["Book 1 of yours, 2 in all.", "Dams"]
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from env_svc.tools.calculator import Calculator
+from env_svc.tools.calculator import CalculatorTool
 from env_svc.tools.tool import CallError
 
 
 @pytest.fixture
-async def calculator() -> AsyncIterator[Calculator]:
-    calculator = Calculator()
+async def calculator() -> AsyncIterator[CalculatorTool]:
+    calculator = CalculatorTool()
     yield calculator
     await calculator.close()
 
@@ -37,7 +37,7 @@ async def calculator() -> AsyncIterator[Calculator]:
         ("3 # plus 4", "3"),
     ],
 )
-async def test_arithmetic(calculator: Calculator, expression: str, value: str) -> None:
+async def test_arithmetic(calculator: CalculatorTool, expression: str, value: str) -> None:
     assert await calculator.call({"expression": expression}) == value
 
 
@@ -61,13 +61,13 @@ async def test_arithmetic(calculator: Calculator, expression: str, value: str) -
         ("max(3)", "TypeError"),
     ],
 )
-async def test_what_is_not_arithmetic_is_answered(calculator: Calculator, expression: str, complaint: str) -> None:
+async def test_what_is_not_arithmetic_is_answered(calculator: CalculatorTool, expression: str, complaint: str) -> None:
     with pytest.raises(CallError) as caught:
         await calculator.call({"expression": expression})
     assert complaint in str(caught.value)
 
 
-async def test_slow_expression_holds_up_nobody(calculator: Calculator) -> None:
+async def test_slow_expression_holds_up_nobody(calculator: CalculatorTool) -> None:
     slow = asyncio.ensure_future(calculator.call({"expression": "(9**9999)**999"}))
     assert await calculator.call({"expression": "1 + 1"}) == "2"
     with pytest.raises(CallError, match="too large"):

@@ -10,7 +10,7 @@ import pytest
 from common.messages import UNSUPPORTED
 from env_svc.builtin.code import Code, written
 from env_svc.builtin.code_grading import NotATest, asking_program, function_of, judging_program, returned, unit_test
-from env_svc.calls import Failed, Step, perform
+from env_svc.calls import Failed, StepCall, perform
 from env_svc.contract import Finish, Reply, Unsupported, WrongOptions
 from env_svc.datasets import SHIPPED
 from env_svc.errors import SandboxUnavailable
@@ -82,7 +82,7 @@ async def test_right_code_passes_all_tests_and_wrong_code_some(code: Code) -> No
 async def test_program_that_monty_cannot_run_is_void_and_not_wrong(source: str, missing: str) -> None:
     use(sandbox_of("monty"))
     try:
-        outcome = await perform(Code(), "code", Step(7, msgpack.packb(STATE) or b"", Reply(source)))
+        outcome = await perform(Code(), "code", StepCall(7, msgpack.packb(STATE) or b"", Reply(source)))
     finally:
         use(None)
     assert isinstance(outcome, Failed) and not outcome.is_infrastructure
@@ -150,7 +150,7 @@ async def test_sandbox_that_dies_while_it_grades_is_no_reward_0(healthy: int) ->
     await sandbox.start()
     use(sandbox)
     try:
-        outcome = await perform(Code(), "code", Step(7, msgpack.packb(STATE) or b"", Reply(RIGHT)))
+        outcome = await perform(Code(), "code", StepCall(7, msgpack.packb(STATE) or b"", Reply(RIGHT)))
     finally:
         use(None)
         await sandbox.close()

@@ -54,7 +54,7 @@ def test_reply_that_takes_too_long_to_grade_is_wrong(monkeypatch: pytest.MonkeyP
         while True:
             pass
 
-    monkeypatch.setattr(math_problems, "GRADING_S", 0.3)
+    monkeypatch.setattr(math_problems, "GRADING_TIMEOUT_S", 0.3)
     for step, answered in (("verify", 1.0), ("parse", 0.0)):
         monkeypatch.setattr(math_problems, step, endless)
         assert graded("72", "The answer is 72.") == (0.0, answered)

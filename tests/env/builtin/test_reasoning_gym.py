@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from reasoning_gym.factory import DATASETS, create_dataset
 
-from env_svc.builtin.reasoning_gym import ROWS, ReasoningGym, State
+from env_svc.builtin.reasoning_gym import ROWS, ReasoningGym, ReasoningGymState
 from env_svc.builtin.reply_filter import EVALUATED, PARSED
 from env_svc.contract import EnvironmentUnavailable, Finish, Opening, Reply
 
@@ -31,13 +31,13 @@ SLOW = {
 QUICK = sorted(set(DATASETS) - SLOW - {"composite", "codeio"})
 
 
-async def opened(environment: ReasoningGym, row: int = 0, seed: int = 3) -> Opening[State]:
+async def opened(environment: ReasoningGym, row: int = 0, seed: int = 3) -> Opening[ReasoningGymState]:
     opening = await environment.open(row, seed)
     packed = msgpack.unpackb(msgpack.packb(opening.state))
     return Opening(opening.messages, packed, opening.tools)
 
 
-async def graded(environment: ReasoningGym, state: State, reply: str) -> Finish:
+async def graded(environment: ReasoningGym, state: ReasoningGymState, reply: str) -> Finish:
     turn = await environment.step(state, Reply(reply))
     assert isinstance(turn, Finish)
     return turn
@@ -183,13 +183,13 @@ async def test_only_known_data_sets_evaluate_replies() -> None:
 SEEN_BY_A_REPLICA = """
 import asyncio, hashlib, time
 from env_svc.execution.workers import Workers
-from env_svc.calls import Job, Open
+from env_svc.calls import EnvironmentJob, OpenCall
 
 async def main():
     workers = Workers(1, ["reasoning_gym"], 2 * 2**30)
     await workers.start()
     for name in ("word_ladder", "ransom_note", "isomorphic_strings", "polynomial_multiplication", "gcd"):
-        job = Job("t", "reasoning_gym:" + name, {}, [Open(row, 5) for row in (0, 3, 777)], 30.0, time.monotonic() + 500.0)
+        job = EnvironmentJob("t", "reasoning_gym:" + name, {}, [OpenCall(row, 5) for row in (0, 3, 777)], 30.0, time.monotonic() + 500.0)
         found = {}
         async for batch in workers.run(job):
             found.update(batch)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from env_svc.concurrency.single_flight import FAILURE_S, SingleFlightCache
+from env_svc.concurrency.single_flight import FAILURE_TTL_S, SingleFlightCache
 
 
 class Workshop:
@@ -25,7 +25,7 @@ class Workshop:
 
 
 async def test_it_is_made_once_though_who_asked_first_no_longer_waits() -> None:
-    workshop, once = Workshop(), SingleFlightCache[str, int](most=2)
+    workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await once.get("a", workshop.make)
@@ -37,7 +37,7 @@ async def test_it_is_made_once_though_who_asked_first_no_longer_waits() -> None:
 
 
 async def test_one_key_does_not_wait_for_another() -> None:
-    hung, quick, once = Workshop(), Workshop(), SingleFlightCache[str, int](most=2)
+    hung, quick, once = Workshop(), Workshop(), SingleFlightCache[str, int](max_size=2)
     waiting = asyncio.ensure_future(once.get("hung", hung.make))
     quick.go.set()
     assert await once.get("quick", quick.make) == 1
@@ -48,21 +48,21 @@ async def test_one_key_does_not_wait_for_another() -> None:
 
 async def test_failure_is_the_answer_for_a_while_and_then_it_is_tried_again() -> None:
     now_s = 100.0
-    workshop, once = Workshop(), SingleFlightCache[str, int](most=2, now_s=lambda: now_s)
+    workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2, now_s=lambda: now_s)
     workshop.go.set()
     workshop.error = ConnectionError("away")
     for _ in range(3):
         with pytest.raises(ConnectionError, match="away"):
             await once.get("a", workshop.make)
     assert workshop.begun == 1
-    now_s += FAILURE_S + 0.1
+    now_s += FAILURE_TTL_S + 0.1
     workshop.error = None
     assert await once.get("a", workshop.make) == 2
 
 
 async def test_what_was_used_longest_ago_makes_room() -> None:
     gone: list[int] = []
-    workshop, once = Workshop(), SingleFlightCache[str, int](most=2, let_go=gone.append)
+    workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2, on_evict=gone.append)
     workshop.go.set()
     for key in ("a", "b", "a", "c"):
         await once.get(key, workshop.make)

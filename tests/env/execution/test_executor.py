@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common import spec
-from env_svc.calls import Failed, Open, Opened, Outcome
+from env_svc.calls import Failed, OpenCall, Opened, Outcome
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
@@ -14,21 +14,21 @@ from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
 
 
-async def opened(player: ToolCallExecutor, name: str, **options: object) -> Outcome:
+async def opened(executor: ToolCallExecutor, name: str, **options: object) -> Outcome:
     environment = spec.EnvironmentSection(name=f"tests.env.toys:{name}", options=options)  # pyright: ignore
-    batches = [batch async for batch in player.play("t", environment, [Open(0, 0)], 60.0)]
+    batches = [batch async for batch in executor.run("t", environment, [OpenCall(0, 0)], 60.0)]
     return batches[0][0][1]
 
 
-def player_of(workers: Workers, timeout_s: float = 20.0) -> ToolCallExecutor:
+def executor_of(workers: Workers, timeout_s: float = 20.0) -> ToolCallExecutor:
     return ToolCallExecutor(EnvironmentExecutor(workers, timeout_s), Toolbox())
 
 
 async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers: Workers, tmp_path: Path) -> None:
-    player, gate, trace = player_of(workers), tmp_path / "gate", tmp_path / "trace"
-    slow = [asyncio.ensure_future(opened(player, "Heavy", gate=str(gate), trace=str(trace))) for _ in range(3)]
+    executor, gate, trace = executor_of(workers), tmp_path / "gate", tmp_path / "trace"
+    slow = [asyncio.ensure_future(opened(executor, "Heavy", gate=str(gate), trace=str(trace))) for _ in range(3)]
     await eventually(trace.exists)
-    assert isinstance(await opened(player, "Countdown"), Opened)
+    assert isinstance(await opened(executor, "Countdown"), Opened)
     assert not any(runner.done() for runner in slow)
     gate.touch()
     assert all(isinstance(outcome, Opened) for outcome in await asyncio.gather(*slow))
@@ -36,13 +36,13 @@ async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers
 
 
 async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_the_building_goes_on(workers: Workers, tmp_path: Path) -> None:
-    player, gate, trace = player_of(workers, timeout_s=0.2), tmp_path / "gate", tmp_path / "trace"
-    late = await opened(player, "Heavy", gate=str(gate), trace=str(trace))
+    executor, gate, trace = executor_of(workers, timeout_s=0.2), tmp_path / "gate", tmp_path / "trace"
+    late = await opened(executor, "Heavy", gate=str(gate), trace=str(trace))
     assert late == Failed("environment 'tests.env.toys:Heavy' was not built within 0.2 s; its building goes on", is_infrastructure=True)
     gate.touch()
 
     async def is_built() -> bool:
-        return isinstance(await opened(player, "Heavy", gate=str(gate), trace=str(trace)), Opened)
+        return isinstance(await opened(executor, "Heavy", gate=str(gate), trace=str(trace)), Opened)
 
     await eventually(is_built)
     assert trace.read_text() == "built\n"
@@ -61,5 +61,5 @@ async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_the_buil
 async def test_constructor_that_fails_voids_the_attempt(
     workers: Workers, kind: str, how: str, reason: str, is_infrastructure: bool
 ) -> None:
-    outcome = await opened(player_of(workers), kind, how=how)
+    outcome = await opened(executor_of(workers), kind, how=how)
     assert outcome == Failed(f"environment 'tests.env.toys:{kind}' {reason}", is_infrastructure)

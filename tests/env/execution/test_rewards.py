@@ -4,28 +4,28 @@ import pytest
 
 from env_svc.calls import Failed, Scored
 from env_svc.contract import WrongOptions
-from env_svc.execution.rewards import check_weights, weighted
+from env_svc.execution.rewards import apply_weights, check_weights
 
 SCORED = Scored(1.0, {"correct": 1.0, "length": 40.0})
 
 
 def test_without_weights_the_reward_is_the_environments_own() -> None:
-    assert weighted(SCORED, {}, "math") is SCORED
+    assert apply_weights(SCORED, {}, "math") is SCORED
 
 
 def test_reward_is_the_weighted_sum_and_the_own_one_stays_visible() -> None:
-    outcome = weighted(SCORED, {"reward": 2.0, "correct": 0.5, "length": -0.01}, "math")
+    outcome = apply_weights(SCORED, {"reward": 2.0, "correct": 0.5, "length": -0.01}, "math")
     assert outcome == Scored(pytest.approx(2.1), {"reward": 1.0, "correct": 1.0, "length": 40.0})  # pyright: ignore
 
 
 def test_component_that_an_attempt_lacks_counts_nothing() -> None:
-    assert weighted(Scored(0.0, {"out_of_turns": 1.0}), {"correct": 1.0, "out_of_turns": -0.5}, "math") == Scored(
+    assert apply_weights(Scored(0.0, {"out_of_turns": 1.0}), {"correct": 1.0, "out_of_turns": -0.5}, "math") == Scored(
         -0.5, {"reward": 0.0, "out_of_turns": 1.0}
     )
 
 
 def test_failure_stays_a_failure() -> None:
-    assert weighted(Failed("sandbox died", True), {"correct": 1.0}, "math") == Failed("sandbox died", True)
+    assert apply_weights(Failed("sandbox died", True), {"correct": 1.0}, "math") == Failed("sandbox died", True)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_failure_stays_a_failure() -> None:
     ],
 )
 def test_sum_that_is_too_large_is_a_failure_that_says_of_what(weights: dict[str, float], reason: str) -> None:
-    outcome = weighted(Scored(9e11, {"cost": 9e11}), weights, "math")
+    outcome = apply_weights(Scored(9e11, {"cost": 9e11}), weights, "math")
     assert isinstance(outcome, Failed)
     assert reason in outcome.reason
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgpack
 
-from env_svc.calls import Asked, Call, Failed, Job, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, EnvironmentJob, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.workers import Workers
 from tests.conftest import eventually
@@ -19,16 +19,16 @@ STATE = msgpack.packb({"row": 0})
 
 
 def steps(*replies: str) -> list[Call]:
-    return [Step(0, STATE, Reply(reply)) for reply in replies]
+    return [StepCall(0, STATE, Reply(reply)) for reply in replies]
 
 
-def job_of(calls: Sequence[Call]) -> Job:
-    return Job("t", NAME, {}, calls, 60.0, time.monotonic() + 500.0)
+def job_of(calls: Sequence[Call]) -> EnvironmentJob:
+    return EnvironmentJob("t", NAME, {}, calls, 60.0, time.monotonic() + 500.0)
 
 
 async def run(workers: Workers, calls: Sequence[Call], *, task: str = "t", name: str = NAME, timeout_s: float = 60.0) -> list[Outcome]:
     found: dict[int, Outcome] = {}
-    async for batch in workers.run(Job(task, name, {}, calls, timeout_s, time.monotonic() + 500.0)):
+    async for batch in workers.run(EnvironmentJob(task, name, {}, calls, timeout_s, time.monotonic() + 500.0)):
         found.update(batch)
     assert sorted(found) == list(range(len(calls)))
     return [found[position] for position in range(len(calls))]
@@ -49,7 +49,7 @@ async def test_calls_of_one_message_share_a_job(workers: Workers) -> None:
 
 
 async def test_open_runs_in_another_process(workers: Workers) -> None:
-    (opened,) = await run(workers, [Open(2, 0)])
+    (opened,) = await run(workers, [OpenCall(2, 0)])
     assert isinstance(opened, Opened)
     (scored,) = await run(workers, steps("pid"))
     assert isinstance(scored, Scored)
@@ -101,7 +101,9 @@ async def test_exit_and_memory_hunger_are_failures_of_the_environment(workers: W
 
 
 async def test_wrong_options_fail_every_call(workers: Workers) -> None:
-    job = Job("t", "tests.env.toys:ComputingCountdown", {"start": "x"}, [Open(0, 0), Open(1, 0)], 10.0, time.monotonic() + 500.0)
+    job = EnvironmentJob(
+        "t", "tests.env.toys:ComputingCountdown", {"start": "x"}, [OpenCall(0, 0), OpenCall(1, 0)], 10.0, time.monotonic() + 500.0
+    )
     outcomes = [outcome async for batch in workers.run(job) for _, outcome in batch]
     assert [isinstance(outcome, Failed) and "option 'start'" in outcome.reason for outcome in outcomes] == [True, True]
 
@@ -123,7 +125,7 @@ async def test_task_of_slow_calls_leaves_a_worker_to_others(workers: Workers, tm
 async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, tmp_path: Path) -> None:
     gate, trace = tmp_path / "gate", tmp_path / "trace"
     slow = asyncio.ensure_future(run(workers, steps(f"await-file {gate}"), task="slow", timeout_s=60))
-    late = Job("slow", NAME, {}, steps(f"touch {trace}"), 10.0, time.monotonic() + 0.05)
+    late = EnvironmentJob("slow", NAME, {}, steps(f"touch {trace}"), 10.0, time.monotonic() + 0.05)
     waiting = asyncio.ensure_future(anext(workers.run(late)))
     await eventually(lambda: time.monotonic() > late.ends_at)
     gate.touch()
@@ -149,11 +151,11 @@ async def test_cancelled_job_frees_its_worker(workers: Workers, tmp_path: Path) 
 
 async def test_multi_turn_state_goes_through_workers(workers: Workers) -> None:
     name = "tests.env.toys:ComputingCountdown"
-    (opened,) = await run(workers, [Open(0, 0)], name=name)
+    (opened,) = await run(workers, [OpenCall(0, 0)], name=name)
     assert isinstance(opened, Opened)
     state = opened.state
     for number in (3, 2):
-        (asked,) = await run(workers, [Step(0, state, Reply(str(number)))], name=name)
-        assert isinstance(asked, Asked)
+        (asked,) = await run(workers, [StepCall(0, state, Reply(str(number)))], name=name)
+        assert isinstance(asked, Continued)
         state = asked.state
-    assert await run(workers, [Step(0, state, Reply("1"))], name=name) == [Scored(1.0, {"left": 0.0})]
+    assert await run(workers, [StepCall(0, state, Reply("1"))], name=name) == [Scored(1.0, {"left": 0.0})]

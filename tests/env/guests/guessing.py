@@ -33,7 +33,7 @@ class GuessTask(vf.Task[GuessData]):
 
 
 class GuessEnvConfig(vf.EnvConfig):
-    player: vf.AgentConfig = vf.AgentConfig()
+    executor: vf.AgentConfig = vf.AgentConfig()
     prize: float = 1.0
 
 
@@ -43,7 +43,7 @@ class GuessingEnv(vf.Env[GuessEnvConfig]):
 
     async def run(self, task: Any, agents: Any) -> None:
         won = False
-        async with agents.player.interaction(task) as game:
+        async with agents.executor.interaction(task) as game:
             segment = await game.turn(None if task.data.prompt else "Guess!")
             while not (segment.terminated or won):
                 guess = int(segment.last_reply) if segment.last_reply.isdecimal() else 10

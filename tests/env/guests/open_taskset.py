@@ -10,4 +10,4 @@ class OpenTaskset(Taskset):
 class Forgetful(OpenTaskset):
     """Holds hardly any episode, so that most turns are played again."""
 
-    most_held = 2
+    max_held = 2

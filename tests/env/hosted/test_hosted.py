@@ -16,17 +16,17 @@ import tabulate
 from common import spec
 from common.backoff import Backoff
 from common.errors import Fatal
-from env_svc.calls import Call, Failed, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.config import Hosted, read_hosted
-from env_svc.hosted.pool import Hosts
+from env_svc.hosted.config import HostedConfig, read_hosted
+from env_svc.hosted.pool import HostPool
 from env_svc.hosted.process import HostTimings
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[3]
-HASTY = HostTimings(grace_s=0.5, looked_at_every_s=0.1, restart=Backoff(0.1, 30.0))
+HASTY = HostTimings(grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 30.0))
 GUEST = """
 import asyncio, os, sys, time
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening
@@ -95,8 +95,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @asynccontextmanager
-async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -> AsyncIterator[EnvironmentExecutor]:
-    hosts = Hosts(hosted, HASTY)
+async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: HostedConfig) -> AsyncIterator[EnvironmentExecutor]:
+    hosts = HostPool(hosted, HASTY)
     try:
         await hosts.start()
         yield EnvironmentExecutor(workers, timeout_s, hosts)
@@ -104,16 +104,18 @@ async def hosting(workers: Workers, timeout_s: float = 60.0, **hosted: Hosted) -
         await hosts.stop()
 
 
-async def play(player: EnvironmentExecutor, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object) -> list[Outcome]:
+async def play(
+    executor: EnvironmentExecutor, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object
+) -> list[Outcome]:
     found: dict[int, Outcome] = {}
     environment = spec.EnvironmentSection(name=name, options=options)  # pyright: ignore
-    async for batch in player.play(task, environment, calls, 500.0):
+    async for batch in executor.run(task, environment, calls, 500.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 
 
-def step(text: str) -> Step:
-    return Step(0, b"\x81\xa3row\x00", Reply(text))
+def step(text: str) -> StepCall:
+    return StepCall(0, b"\x81\xa3row\x00", Reply(text))
 
 
 def reason(outcome: Outcome, *, is_infrastructure: bool = True) -> str:
@@ -123,78 +125,78 @@ def reason(outcome: Outcome, *, is_infrastructure: bool = True) -> str:
 
 
 async def test_environment_runs_with_dependencies_of_its_own(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        (opened,) = await play(player, [Open(3, 0)], greeting="Hi")
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        (opened,) = await play(executor, [OpenCall(3, 0)], greeting="Hi")
         assert isinstance(opened, Opened)
         said = opened.messages[0].content
         assert said.startswith("Hi 3 ")
         assert str(Path(python).parents[1]) in said
         assert "99 of the guest" in said and tabulate.__version__ not in said
         assert said.endswith("[]"), "the service's settings, passwords among them, are not the environment's"
-        (scored,) = await play(player, [Step(3, opened.state, Reply("word"))])
+        (scored,) = await play(executor, [StepCall(3, opened.state, Reply("word"))])
         assert isinstance(scored, Scored)
         assert scored.components == {"length": 4.0}
         assert scored.reward != os.getpid()
 
 
 async def test_options_are_checked_there_and_those_of_the_deployment_win(workers: Workers, python: str) -> None:
-    fixed = Hosted(python=python, environment="guest:Guest", options={"greeting": "Fixed"})
-    async with hosting(workers, guest=fixed) as player:
-        (opened,) = await play(player, [Open(0, 0)], greeting="Mine")
+    fixed = HostedConfig(python=python, environment="guest:Guest", options={"greeting": "Fixed"})
+    async with hosting(workers, guest=fixed) as executor:
+        (opened,) = await play(executor, [OpenCall(0, 0)], greeting="Mine")
         assert isinstance(opened, Opened) and opened.messages[0].content.startswith("Fixed 0")
-        (wrong,) = await play(player, [Open(0, 0)], greting="x")
+        (wrong,) = await play(executor, [OpenCall(0, 0)], greting="x")
         assert "has no option 'greting'; did you mean 'greeting'" in reason(wrong, is_infrastructure=False)
         (weights,) = [
             outcome
-            async for batch in player.play("t", spec.EnvironmentSection(name="guest", weights={"lenght": 1.0}), [Open(0, 0)], 60.0)
+            async for batch in executor.run("t", spec.EnvironmentSection(name="guest", weights={"lenght": 1.0}), [OpenCall(0, 0)], 60.0)
             for _, outcome in batch
         ]
         assert "no reward component 'lenght'; did you mean 'length'" in reason(weights, is_infrastructure=False)
 
 
 async def test_arguments_follow_its_name(workers: Workers, python: str) -> None:
-    hosts = Hosts({"many": Hosted(python=python, environment="guest:Many")})
+    hosts = HostPool({"many": HostedConfig(python=python, environment="guest:Many")})
     try:
         await hosts.start()
         assert (hosts.families, hosts.environments()) == (["many"], ["many:one", "many:two"])
-        player = EnvironmentExecutor(workers, 20.0, hosts)
-        (opened,) = await play(player, [Open(0, 0)], name="many:two")
+        executor = EnvironmentExecutor(workers, 20.0, hosts)
+        (opened,) = await play(executor, [OpenCall(0, 0)], name="many:two")
         assert isinstance(opened, Opened) and opened.messages[0].content.startswith("two 0")
-        (wrong,) = await play(player, [Open(0, 0)], name="many:three")
+        (wrong,) = await play(executor, [OpenCall(0, 0)], name="many:three")
         assert "no environment 'many:three'" in reason(wrong, is_infrastructure=False)
     finally:
         await hosts.stop()
 
 
 async def test_failures_there_are_failures_here(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        bug, away, fine = await play(player, [step("raise größer ✗"), step("unavailable no disk"), step("word")])
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        bug, away, fine = await play(executor, [step("raise größer ✗"), step("unavailable no disk"), step("word")])
         assert "RuntimeError: größer ✗" in reason(bug, is_infrastructure=False)
         assert "environment 'guest' is unavailable (row 0): no disk" in reason(away)
         assert isinstance(fine, Scored)
 
 
 async def test_constructor_that_fails_there_is_a_failure_here(workers: Workers, python: str) -> None:
-    async with hosting(workers, timeout_s=60.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        (away,) = await play(player, [Open(0, 0)], greeting="away")
+    async with hosting(workers, timeout_s=60.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        (away,) = await play(executor, [OpenCall(0, 0)], greeting="away")
         assert "environment 'guest' is unavailable: the hub is away" in reason(away)
-        (broken,) = await play(player, [Open(0, 0)], greeting="broken")
+        (broken,) = await play(executor, [OpenCall(0, 0)], greeting="broken")
         assert "environment 'guest' cannot be built: RuntimeError: oops" in reason(broken, is_infrastructure=False)
 
 
 async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        waiting = asyncio.ensure_future(play(player, [step("sleep 30")]))
-        (died,) = await play(player, [step("die")])
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        waiting = asyncio.ensure_future(play(executor, [step("sleep 30")]))
+        (died,) = await play(executor, [step("die")])
         assert "environment 'guest' is away (row 0): its process ended (exit status 7)" in reason(died)
         assert "its process ended" in reason((await waiting)[0])
-        (scored,) = await play(player, [step("word")])
+        (scored,) = await play(executor, [step("word")])
         assert isinstance(scored, Scored)
         os.kill(int(scored.reward), signal.SIGKILL)
         again: list[Outcome] = []
 
         async def back() -> bool:
-            again[:] = await play(player, [step("word")])
+            again[:] = await play(executor, [step("word")])
             return isinstance(again[0], Scored)
 
         await eventually(back)
@@ -202,79 +204,81 @@ async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: W
 
 
 async def test_many_slow_calls_share_a_process(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         started = time.monotonic()
-        outcomes = await play(player, [step("sleep 0.5") for _ in range(200)])
+        outcomes = await play(executor, [step("sleep 0.5") for _ in range(200)])
         assert all(isinstance(outcome, Scored) for outcome in outcomes)
         assert time.monotonic() - started < 90.0  # one after another would take 100 s
 
 
 async def test_call_that_takes_too_long_is_ended_alone(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        late, fine = await play(player, [step("sleep 60"), step("word")])
+    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        late, fine = await play(executor, [step("sleep 60"), step("word")])
         assert "did not answer within 2 s" in reason(late)
         assert isinstance(fine, Scored)
-        (after,) = await play(player, [step("word")])
+        (after,) = await play(executor, [step("word")])
         assert isinstance(after, Scored) and after.reward == fine.reward, "the process was not replaced"
 
 
 async def test_computing_environment_takes_one_call_a_process_and_is_replaced_when_it_hangs(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest", processes=2)) as player:
-        hung, *fine = await play(player, [step("block 60"), *(step("block 0.01") for _ in range(6))])
+    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest", processes=2)) as executor:
+        hung, *fine = await play(executor, [step("block 60"), *(step("block 0.01") for _ in range(6))])
         assert "did not answer within 2 s" in reason(hung)
         assert all(isinstance(outcome, Scored) for outcome in fine)
-        (after,) = await play(player, [step("word")])
+        (after,) = await play(executor, [step("word")])
         assert isinstance(after, Scored)
 
 
 async def test_starting_again_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
-    slow = Hosted(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "1.2"})
-    async with hosting(workers, 1.0, guest=slow) as player:
-        hung, after = await play(player, [step("block 60"), step("word")])
+    slow = HostedConfig(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "1.2"})
+    async with hosting(workers, 1.0, guest=slow) as executor:
+        hung, after = await play(executor, [step("block 60"), step("word")])
         assert "did not answer within 1 s" in reason(hung)
         assert isinstance(after, Scored)
 
 
 async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest", processes=2)) as player:
-        first, second = await play(player, [step("sleep 0.1"), step("sleep 0.1")])
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest", processes=2)) as executor:
+        first, second = await play(executor, [step("sleep 0.1"), step("sleep 0.1")])
         assert isinstance(first, Scored) and isinstance(second, Scored) and first.reward != second.reward
-        await play(player, [step("die")])
-        (after,) = await play(player, [step("word")])
+        await play(executor, [step("die")])
+        (after,) = await play(executor, [step("word")])
         assert isinstance(after, Scored) and after.reward in (first.reward, second.reward)
 
 
 @pytest.mark.parametrize("start", ["fork 600", "leave 300"])
 async def test_end_of_a_process_is_noticed_though_what_it_started_holds_its_output(workers: Workers, python: str, start: str) -> None:
-    async with hosting(workers, 200.0, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        waiting = asyncio.ensure_future(play(player, [step("sleep 400")]))
-        (started,) = await play(player, [step(start)])
+    async with hosting(workers, 200.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        waiting = asyncio.ensure_future(play(executor, [step("sleep 400")]))
+        (started,) = await play(executor, [step(start)])
         assert isinstance(started, Scored)
         os.kill(int(started.reward), signal.SIGKILL)
         assert "its process ended (exit status -9)" in reason((await waiting)[0])  # before its time was over
-        (after,) = await play(player, [step("word")])
+        (after,) = await play(executor, [step("word")])
         assert isinstance(after, Scored) and after.reward != started.reward
 
 
 @pytest.mark.parametrize("end", ["die", "block 60"])
 async def test_what_a_process_has_started_ends_with_it(workers: Workers, python: str, end: str) -> None:
-    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
-        (forked,) = await play(player, [step("fork 600")])
+    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
+        (forked,) = await play(executor, [step("fork 600")])
         assert isinstance(forked, Scored)
-        await play(player, [step(end)])
-        (after,) = await play(player, [step("word")])
+        await play(executor, [step(end)])
+        (after,) = await play(executor, [step("word")])
         assert isinstance(after, Scored) and after.reward != forked.reward
 
 
 async def test_one_process_that_computes_takes_one_call_whoever_asks(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=Hosted(python=python, environment="guest:ComputingGuest")) as player:
-        (hung,), (fine,) = await asyncio.gather(play(player, [step("block 60")], task="one"), play(player, [step("word")], task="other"))
+    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
+        (hung,), (fine,) = await asyncio.gather(
+            play(executor, [step("block 60")], task="one"), play(executor, [step("word")], task="other")
+        )
         assert "did not answer within 2 s" in reason(hung)
         assert isinstance(fine, Scored)
 
 
 async def test_process_that_died_is_started_again_before_it_is_needed(workers: Workers, python: str) -> None:
-    hosts = Hosts({"guest": Hosted(python=python, environment="guest:Guest", processes=2)})
+    hosts = HostPool({"guest": HostedConfig(python=python, environment="guest:Guest", processes=2)})
     try:
         await hosts.start()
         guest = hosts.find("guest")
@@ -286,32 +290,32 @@ async def test_process_that_died_is_started_again_before_it_is_needed(workers: W
 
 
 async def test_calls_that_wait_for_a_start_count_as_running_there(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:ComputingGuest", processes=3)) as player:
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:ComputingGuest", processes=3)) as executor:
         for _ in range(3):
-            await play(player, [step("die")])
-        first, second = await play(player, [step("word"), step("word")])  # as many at once as one task may have
+            await play(executor, [step("die")])
+        first, second = await play(executor, [step("word"), step("word")])  # as many at once as one task may have
         assert isinstance(first, Scored) and isinstance(second, Scored) and first.reward != second.reward
 
 
 @pytest.mark.parametrize(
     ("hosted", "problem"),
     [
-        (Hosted(python="/nowhere/python", environment="guest:Guest"), "/nowhere/python cannot be run: No such file or directory"),
+        (HostedConfig(python="/nowhere/python", environment="guest:Guest"), "/nowhere/python cannot be run: No such file or directory"),
         (
-            Hosted(python=sys.executable, environment="guest:Guest"),
+            HostedConfig(python=sys.executable, environment="guest:Guest"),
             "ended before it was ready (exit status 1)",
         ),
     ],
 )
-async def test_environment_that_does_not_start_is_an_infrastructure_failure(workers: Workers, hosted: Hosted, problem: str) -> None:
-    async with hosting(workers, guest=hosted) as player:
-        (outcome,) = await play(player, [Open(0, 0)])
+async def test_environment_that_does_not_start_is_an_infrastructure_failure(workers: Workers, hosted: HostedConfig, problem: str) -> None:
+    async with hosting(workers, guest=hosted) as executor:
+        (outcome,) = await play(executor, [OpenCall(0, 0)])
         assert problem in reason(outcome)
 
 
 async def test_process_does_not_outlive_the_service(workers: Workers, python: str) -> None:
-    async with hosting(workers, guest=Hosted(python=python, environment="guest:Guest")) as player:
-        (scored,) = await play(player, [step("word")])
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        (scored,) = await play(executor, [step("word")])
         assert isinstance(scored, Scored)
     assert not Path(f"/proc/{int(scored.reward)}").exists()
 

@@ -22,7 +22,7 @@ from env_svc.sandboxes.current import current, use
 from env_svc.sandboxes.docker import LABEL, DockerSandbox
 from env_svc.sandboxes.interpreter import FIRST_USER
 from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox
-from env_svc.sandboxes.selection import started
+from env_svc.sandboxes.selection import start_sandbox
 from env_svc.settings import EnvSettings
 from tests.conftest import eventually
 from tests.env.sandboxing import DOCKER_URL, KINDS, sandbox_of
@@ -324,7 +324,7 @@ async def test_without_a_sandbox_such_code_is_refused() -> None:
 
 async def test_auto_is_the_first_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def chosen(**settings: str) -> str:
-        sandbox = await started(EnvSettings.model_validate({"sandbox": "auto", "sandbox_warm": 0, **settings}))
+        sandbox = await start_sandbox(EnvSettings.model_validate({"sandbox": "auto", "sandbox_warm": 0, **settings}))
         assert sandbox is not None
         await sandbox.close()
         return f"{sandbox.name}: {sandbox.meaning}"
@@ -343,7 +343,7 @@ async def test_auto_is_the_first_that_works(monkeypatch: pytest.MonkeyPatch, tmp
 
 async def test_default_is_auto_and_prefers_bubblewrap() -> None:
     sandbox_of("bubblewrap")
-    sandbox = await started(EnvSettings())
+    sandbox = await start_sandbox(EnvSettings())
     assert sandbox is not None and sandbox.name == "bubblewrap"
 
 

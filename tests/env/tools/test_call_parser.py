@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_svc.contract import ToolCall
-from env_svc.tools.call_parser import Malformed, Schema, find_calls, text_parameter
+from env_svc.tools.call_parser import MalformedCall, Schema, find_calls, text_parameter
 
 TEXT: Schema = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 TWO: Schema = {"type": "object", "properties": {"query": {"type": "string"}, "k": {"type": "integer"}}, "required": ["query"]}
@@ -67,7 +67,7 @@ def test_calls_are_found(text: str, calls: list[tuple[str, dict[str, object]]]) 
 )
 def test_malformed_call_is_found_with_a_complaint(text: str, complaint: str) -> None:
     (found,) = find_calls(text, TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
     assert complaint in found.complaint
     assert len(found.complaint) < 250
 
@@ -86,4 +86,4 @@ def test_text_parameter_is_the_only_one_needed() -> None:
 @given(st.text(alphabet="<>/tolca_={}\"':[] \nx1", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     for found in find_calls(f"<calculator>{text}<tool_call>{text}</tool_call>", TOOLS):
-        assert isinstance(found, ToolCall | Malformed)
+        assert isinstance(found, ToolCall | MalformedCall)

@@ -12,7 +12,7 @@ from env_svc.tools import mcp
 from env_svc.tools.mcp import Mcp, servers_of
 from env_svc.tools.registry import build
 from env_svc.tools.tool import CallError, Tool, ToolUnavailable
-from env_svc.tools.toolbox import keep
+from env_svc.tools.toolbox import validated
 from tests.conftest import eventually
 
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
@@ -51,7 +51,7 @@ async def test_servers_tools_are_listed_and_called(source: Mcp) -> None:
     assert sorted(tools) == ["call", "die", "doze", "variables"]
     assert tools["call"].description == "What a bird says."
     assert await tools["call"].call({"bird": "owl", "times": 2}) == "hoohoo"
-    assert "'bird' is a required property" in (keep(tools["call"]).objection({}) or "")
+    assert "'bird' is a required property" in (validated(tools["call"]).error_in({}) or "")
 
 
 async def test_error_of_a_tool_is_an_answer(source: Mcp) -> None:

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from common import spec
-from env_svc.calls import Asked, Call, Failed, Last, Open, Opened, Outcome, Scored, Step
+from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -32,24 +32,24 @@ def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) 
 class Table:
     """Plays one environment's episodes."""
 
-    def __init__(self, player: ToolCallExecutor) -> None:
-        self._player = player
+    def __init__(self, executor: ToolCallExecutor) -> None:
+        self._executor = executor
 
     async def play(self, environment: spec.EnvironmentSection, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
-        batches = self._player.play("task-a", environment, calls, 20.0, limits or spec.Limits())
+        batches = self._executor.run("task-a", environment, calls, 20.0, limits or spec.Limits())
         async with aclosing(batches):
             found = dict(itertools.chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]
 
     async def opened(self, environment: spec.EnvironmentSection) -> Opened:
-        (outcome,) = await self.play(environment, Open(0, 0))
+        (outcome,) = await self.play(environment, OpenCall(0, 0))
         assert isinstance(outcome, Opened), outcome
         return outcome
 
     async def say(self, environment: spec.EnvironmentSection, text: str, *, limits: spec.Limits | None = None, **more: Any) -> Outcome:
         """The outcome of an episode's first reply."""
         state = (await self.opened(environment)).state
-        (outcome,) = await self.play(environment, Step(0, state, Reply(text, more.pop("truncated", False)), **more), limits=limits)
+        (outcome,) = await self.play(environment, StepCall(0, state, Reply(text, more.pop("truncated", False)), **more), limits=limits)
         return outcome
 
 
@@ -61,7 +61,7 @@ async def table(workers: Workers) -> AsyncIterator[Table]:
 
 
 def texts(outcome: Outcome) -> list[str]:
-    assert isinstance(outcome, Asked), outcome
+    assert isinstance(outcome, Continued), outcome
     assert {message.role for message in outcome.messages} == {"tool"}
     return [message.content for message in outcome.messages]
 
@@ -74,10 +74,10 @@ async def test_call_is_answered_and_the_next_reply_goes_to_the_environment(table
     environment = environment_of(name, *([PARROT] if name == TALK else []))
     opened = await table.opened(environment)
     assert [tool["function"]["name"] for tool in opened.tools] == ["parrot"]  # pyright: ignore
-    (asked,) = await table.play(environment, Step(0, opened.state, Reply("<parrot>hello</parrot>")))
+    (asked,) = await table.play(environment, StepCall(0, opened.state, Reply("<parrot>hello</parrot>")))
     assert texts(asked) == ["hello"]
-    assert isinstance(asked, Asked)
-    (scored,) = await table.play(environment, Step(0, asked.state, Reply("done")))
+    assert isinstance(asked, Continued)
+    (scored,) = await table.play(environment, StepCall(0, asked.state, Reply("done")))
     assert scored == Scored(1.0, {"tool_calls": 1.0, "tool_errors": 0.0, "steps": 1.0})
 
 
@@ -94,8 +94,8 @@ async def test_members_of_a_message_go_their_own_ways(table: Table) -> None:
     environment = environment_of(COMPUTING)
     state = (await table.opened(environment)).state
     replies = ["done", "<parrot>x</parrot>", "no", "<parrot>away far</parrot>"]
-    outcomes = await table.play(environment, *(Step(0, state, Reply(reply)) for reply in replies))
-    assert [type(outcome) for outcome in outcomes] == [Scored, Asked, Scored, Failed]
+    outcomes = await table.play(environment, *(StepCall(0, state, Reply(reply)) for reply in replies))
+    assert [type(outcome) for outcome in outcomes] == [Scored, Continued, Scored, Failed]
 
 
 async def test_mistakes_are_answered_so_that_the_policy_can_learn(table: Table) -> None:
@@ -111,8 +111,8 @@ async def test_mistakes_are_answered_so_that_the_policy_can_learn(table: Table) 
     for reply, part in replies.items():
         asked = await table.say(environment, reply)
         assert part in texts(asked)[0]
-        assert isinstance(asked, Asked)
-        (scored,) = await table.play(environment, Step(0, asked.state, Reply("done")))
+        assert isinstance(asked, Continued)
+        (scored,) = await table.play(environment, StepCall(0, asked.state, Reply("done")))
         assert scored == Scored(1.0, {"tool_calls": 0.0, "tool_errors": 1.0, "steps": 1.0})
 
 
@@ -139,10 +139,10 @@ async def test_opening_asks_for_tools_by_name_and_plays_others_itself(table: Tab
     assert [tool["function"]["name"] for tool in opened.tools] == ["parrot", "open_door"]  # pyright: ignore
     asked = await table.say(environment, "<parrot>hello</parrot>")
     assert texts(asked) == ["hello"]
-    assert isinstance(asked, Asked)
-    (scored,) = await table.play(environment, Step(0, asked.state, Reply("<open_door>gold</open_door>")))
+    assert isinstance(asked, Continued)
+    (scored,) = await table.play(environment, StepCall(0, asked.state, Reply("<open_door>gold</open_door>")))
     assert scored == Scored(1.0, {"tool_calls": 1.0, "tool_errors": 0.0})
-    (scored,) = await table.play(environment, Step(0, asked.state, Reply("open_door gold")))
+    (scored,) = await table.play(environment, StepCall(0, asked.state, Reply("open_door gold")))
     assert isinstance(scored, Scored)
     assert scored.reward == 0.0
 
@@ -171,7 +171,7 @@ async def test_long_answer_is_cut(table: Table) -> None:
 )
 async def test_calls_of_the_last_turn_are_not_made(table: Table, tmp_path: Path, rule: Any, outcome: Outcome) -> None:
     text = f"<parrot>await-file {tmp_path / 'never'}</parrot>"
-    assert await table.say(environment_of(TALK, PARROT), text, last=Last("turns", rule)) == outcome
+    assert await table.say(environment_of(TALK, PARROT), text, last=FinalTurn("turns", rule)) == outcome
 
 
 async def test_reply_that_was_cut_short_is_not_blamed_for_its_open_end(table: Table) -> None:
@@ -231,7 +231,7 @@ async def test_tool_that_fails_voids_the_attempt(table: Table, reply: str, reaso
     ],
 )
 async def test_wrong_tool_is_one_clear_objection(table: Table, tool: str | dict[str, Any], reason: str) -> None:
-    (outcome,) = await table.play(environment_of(TALK, tool), Open(0, 0))
+    (outcome,) = await table.play(environment_of(TALK, tool), OpenCall(0, 0))
     assert isinstance(outcome, Failed)
     assert reason in outcome.reason
 
@@ -253,10 +253,10 @@ async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path
 async def test_server_that_is_away_is_not_tried_once_for_every_message(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("env_svc.concurrency.single_flight.FAILURE_S", 600.0)
+    monkeypatch.setattr("env_svc.concurrency.single_flight.FAILURE_TTL_S", 600.0)
     environment = environment_of(TALK, cage(tmp_path, away=True))
-    outcomes = await asyncio.gather(*(table.play(environment, Open(row, 0)) for row in range(20)))
-    outcomes.append(await table.play(environment, Open(20, 0)))
+    outcomes = await asyncio.gather(*(table.play(environment, OpenCall(row, 0)) for row in range(20)))
+    outcomes.append(await table.play(environment, OpenCall(20, 0)))
     assert outcomes == [[Failed("the cage is empty", is_infrastructure=True)]] * 21
     assert (tmp_path / "trace").read_text() == "tried\n"
 
@@ -264,13 +264,13 @@ async def test_server_that_is_away_is_not_tried_once_for_every_message(
 async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, tmp_path: Path) -> None:
     toolbox = Toolbox()
     table = Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=0.2), toolbox))
-    (late,) = await table.play(environment_of(COMPUTING, cage(tmp_path)), Open(0, 0))
+    (late,) = await table.play(environment_of(COMPUTING, cage(tmp_path)), OpenCall(0, 0))
     assert late == Failed("the tools were not ready within 0.2 s", is_infrastructure=True)
     await toolbox.close()
 
 
 async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
-    (outcome,) = await table.play(environment_of(TALK, PARROT, "tests.env.toy_tools:Aviary"), Open(0, 0))
+    (outcome,) = await table.play(environment_of(TALK, PARROT, "tests.env.toy_tools:Aviary"), OpenCall(0, 0))
     assert outcome == Failed("two tools are called 'parrot'")
     opened = await table.opened(environment_of(TALK, "tests.env.toy_tools:Aviary"))
     assert len(opened.tools) == 2
@@ -280,21 +280,21 @@ async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
 
 
 def test_notes_travel_around_any_state() -> None:
-    notes = ToolState.of(["calculator"], [{"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}]).after(
-        2, 1
-    )
+    notes = ToolState.at_opening(
+        ["calculator"], [{"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}]
+    ).counting(2, 1)
     for state in (b"\x80", msgpack.packb(None), msgpack.packb({"a": [1, b"\xc7"]}), b"\xc1", b""):
-        assert ToolState.take(state) == (None, state)
-        assert ToolState.take(notes.put(state)) == (notes, state)
+        assert ToolState.unwrap(state) == (None, state)
+        assert ToolState.unwrap(notes.wrap(state)) == (notes, state)
     assert notes.own == {"open_door": {"type": "object"}}
 
 
 async def test_toolbox_shares_a_tool_and_closes_it() -> None:
     toolbox = Toolbox()
-    first, second = [await toolbox.kit(["calculator"]) for _ in range(2)]
+    first, second = [await toolbox.tool_set(["calculator"]) for _ in range(2)]
     assert first["calculator"].tool is second["calculator"].tool
-    assert (await toolbox.kit([Parrot()]))["parrot"].objection({}) == "parrot: 'text' is a required property"
+    assert (await toolbox.tool_set([Parrot()]))["parrot"].error_in({}) == "parrot: 'text' is a required property"
     await toolbox.close()
-    again = await toolbox.kit(["calculator"])
+    again = await toolbox.tool_set(["calculator"])
     assert again["calculator"].tool is not first["calculator"].tool
     await toolbox.close()
