@@ -9,12 +9,15 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from common.bus import Bus
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import EnvironmentSection, Limits, Sampling, TaskSpec, parse_spec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.model.packing import Packed, Sample, pack, rows_of
 from trainer_svc.model.policy import Policy, prepare_torch
+from trainer_svc.service import Trainer
+from trainer_svc.state.resident import Residents
 
 VOCABULARY = 512
 ENVIRONMENT = EnvironmentSection(name="reasoning_gym:basic_arithmetic")
@@ -127,3 +130,13 @@ def scored(trajectory: Trajectory, failure: str | None = None) -> ScoredTrajecto
         truncated=trajectory.truncated,
         failure=failure,
     )
+
+
+@pytest.fixture
+def residents() -> Residents:
+    return Residents(limit=8)
+
+
+@pytest.fixture
+def trainer(bus: Bus, learner: Learner, residents: Residents) -> Trainer:
+    return Trainer(bus, learner, residents, "tiny")

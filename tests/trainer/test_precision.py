@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from common.blobs import Blobs
 from common.bus import Bus
 from common.pools import precision_on
+from tests.trainer.batches import SPECS
 from tests.trainer.state.test_lineage import fresh, recomputed, steps
-from tests.trainer.test_service import SPECS
 from trainer_svc.learner import Learner
 from trainer_svc.model.adapter import WEIGHTS_FILE, read_adapter
 from trainer_svc.model.policy import Policy

@@ -18,9 +18,9 @@ from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import BatchGroup, BlobRef, Event, StoredStep, WeightUpdated, as_json
 from common.spec import TaskSpec
+from tests.trainer.batches import batch_of, call, groups_of, store, update_in
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.test_process import environment
-from tests.trainer.test_service import batch_of, call, groups_of, store, update_in
 from trainer_svc.batch import Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.replay.steps import replay_all, replay_step

@@ -14,10 +14,10 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import BlobRef, CheckpointRef, StoredStep, WeightUpdated
 from tests.conftest import eventually
+from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
 from tests.trainer.conftest import make_spec
 from tests.trainer.test_process import environment, process
 from tests.trainer.test_replay import tell
-from tests.trainer.test_service import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
 from trainer_svc.replay.steps import replay_all, replay_step

@@ -1,0 +1,80 @@
+"""Checkpoints: resuming from one, its bytes, and those that are refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.errors import Reject
+from common.spec import TaskSpec
+from tests.trainer.conftest import make_spec
+from tests.trainer.steps import DIFFERENT, assert_identical, run, step
+from trainer_svc.model.adapter import WEIGHTS_FILE, write_adapter
+from trainer_svc.model.policy import Policy
+from trainer_svc.state.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
+from trainer_svc.state.resident import Resident
+
+CPU = torch.device("cpu")
+
+
+def write(folder: Path, resident: Resident, spec: TaskSpec) -> None:
+    """As after a step whose origin does not matter."""
+    write_adapter(folder / "adapter", resident.layout, resident.optimizer.params, torch.float32)
+    write_checkpoint(folder, resident, spec, Origin("0" * 64, "1" * 64), folder / "adapter" / WEIGHTS_FILE)
+
+
+@pytest.mark.parametrize("name", ["b", "d"])
+def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(policy: Policy, tmp_path: Path, name: str) -> None:
+    spec = DIFFERENT[name]
+    expected = run(policy, spec, 4)
+    write(tmp_path, run(policy, spec, 2), spec)
+    resumed = read_checkpoint(tmp_path, name, 2, spec, CPU)
+    for _ in range(2):
+        resumed = step(policy, resumed, spec).resident
+    assert_identical(resumed, expected)
+
+
+def test_checkpoint_is_the_same_bytes_each_time(policy: Policy, tmp_path: Path) -> None:
+    resident = run(policy, DIFFERENT["a"], 1)
+    for name in ("one", "two"):
+        write(tmp_path / name, resident, DIFFERENT["a"])
+    for file in ("state.safetensors", "manifest.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_checkpoint_of_another_task_version_or_spec_is_refused(policy: Policy, tmp_path: Path) -> None:
+    spec = DIFFERENT["a"]
+    write(tmp_path, run(policy, spec, 1), spec)
+    for task, version, other in (("b", 1, spec), ("a", 2, spec), ("a", 1, DIFFERENT["b"])):
+        with pytest.raises(Reject, match="checkpoint is of"):
+            read_checkpoint(tmp_path, task, version, other, CPU)
+
+
+def test_damaged_checkpoint_is_refused(policy: Policy, tmp_path: Path) -> None:
+    spec = DIFFERENT["a"]
+    write(tmp_path, run(policy, spec, 1), spec)
+    state = bytearray((tmp_path / "state.safetensors").read_bytes())
+    state[-1] ^= 1
+    (tmp_path / "state.safetensors").write_bytes(state)
+    with pytest.raises(Reject, match="damaged"):
+        read_checkpoint(tmp_path, "a", 1, spec, CPU)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(Reject, match=r"manifest\.json cannot be read"):
+        read_checkpoint(tmp_path, "a", 1, spec, CPU)
+
+
+def test_spec_digest_ignores_fields_at_their_defaults() -> None:
+    assert spec_digest(make_spec("a", lora={"rank": 8})) == spec_digest(make_spec("a"))
+    assert spec_digest(make_spec("a", lora={"rank": 4})) != spec_digest(make_spec("a"))
+
+
+def test_spec_digest_of_a_task_that_was_stored_when_every_adapter_was_kept_stays() -> None:
+    """Its checkpoints name the digest of then, when `all` was what nothing said."""
+    said = make_spec("a").model_dump(mode="json", exclude_defaults=True)
+    then = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    assert spec_digest(make_spec("a", keep={"adapters": "all"})) == then
+    chosen = said | {"keep": {"adapters": "checkpoints", "checkpoints": 3}}
+    then = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+    assert spec_digest(make_spec("a", keep={"adapters": "checkpoints", "checkpoints": 3})) == then

@@ -1,0 +1,172 @@
+"""The handler when a batch, its messages, its numbers or the disk are bad: which task fails, and what the others keep."""
+
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.errors import Reject, Unavailable
+from common.messages import BatchGroup, BatchMember, BlobRef, DeadLetter, ScoredTrajectory, TaskStatus, TrajectoriesScored, WeightUpdated
+from common.spec import Optimizer, TaskSpec
+from common.streams import KIND_HEADER
+from tests.conftest import eventually
+from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, store, trained_alone, update_in
+from tests.trainer.conftest import group_context, make_groups, make_spec, scored
+from trainer_svc.algorithm.step import train_step
+from trainer_svc.learner import Learner, initial_resident
+from trainer_svc.model.policy import Policy
+from trainer_svc.service import Trainer
+from trainer_svc.state.resident import Residents
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+async def test_metrics_that_are_not_finite_are_left_out_of_the_update(bus: Bus, trainer: Trainer) -> None:
+    """PostgreSQL takes none: the task would wait for its step for ever."""
+    huge = {"large": 1.7e308, "small": 0.5}
+    groups = [replace(group, trajectories=tuple(replace(t, components=huge) for t in group.trajectories)) for group in groups_of("a", 0)]
+    with capture_logs() as logs:
+        update = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups, 0), None)))
+    assert all(np.isfinite(value) for value in update.metrics.values())
+    assert update.metrics["reward.small"] == 0.5
+    assert [line["metrics"] for line in logs if line["event"] == "metrics_dropped"] == [["reward.large"]]
+
+
+async def test_garbage_where_weights_are_announced_stops_no_task(bus: Bus, trainer: Trainer) -> None:
+    await bus.publish_raw("weight-updated.tiny.a", b"garbage", "garbage", {KIND_HEADER: WeightUpdated.kind})
+    outs = await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None))
+    assert update_in(outs).version == 1
+
+
+def wild_spec(name: str) -> TaskSpec:
+    """As the door would not take it any more: a decay that throws the parameters out of range."""
+    wild = Optimizer(learning_rate=1.0, eps=1e-45, betas=(0.0, 0.0), weight_decay=1e39)
+    return make_spec(name).model_copy(update={"optimizer": wild})
+
+
+async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer: Trainer, policy: Policy, residents: Residents) -> None:
+    """A's learning rate throws its parameters out of range; B's steps are those of B alone."""
+    wild = wild_spec("a")
+    async with serving(bus, trainer):
+        await send(bus, batch_of("b", 0, await store(bus, "b", groups_of("b", 0), 0), None))
+        await send(bus, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None, spec=wild))
+        first = await announced(bus, "b", 1)
+        await send(bus, batch_of("b", 1, await store(bus, "b", groups_of("b", 1), 1), first.checkpoint))
+        second = await announced(bus, "b", 2)
+        async for delivery in bus.follow(streams.FAILED, "failed.train.a"):
+            reason = delivery.read(DeadLetter).reason
+            break
+    assert reason == "task a, step from version 0: parameter norm is nan; a lower optimizer.learning_rate may help"
+    resident = residents.get("b", second.checkpoint.sha256)
+    assert resident is not None
+    assert torch.equal(resident.optimizer.params, trained_alone(policy, "b", 2).optimizer.params)
+
+
+async def test_batches_that_are_ready_together_share_a_step_and_are_answered_each_by_itself(bus: Bus, policy: Policy) -> None:
+    """Four tasks, one of them with numbers that explode: three versions, one dead letter, nothing left in the queue."""
+    wild = wild_spec("a")
+    others = {"b": SPECS["b"], "c": make_spec("c", seed=3, lora={"rank": 16}), "d": make_spec("d", seed=4, algorithm={"loss": "gspo"})}
+    residents = Residents(limit=8)
+    for task, spec in (others | {"a": wild}).items():
+        await send(bus, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec=spec))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        all_wait = threading.Event()
+        thread.submit(all_wait.wait, 60)
+        learner = Learner(policy, thread, budget_tokens=4096, most_together=8)
+        async with serving(bus, Trainer(bus, learner, residents, "tiny"), slots=8):
+            await eventually(lambda: learner.waiting == 4, 60)
+            all_wait.set()
+            updates = {task: await announced(bus, task, 1) for task in others}
+            async for delivery in bus.follow(streams.FAILED, "failed.train.a"):
+                assert "parameter norm is nan" in delivery.read(DeadLetter).reason
+                break
+
+            async def acknowledged() -> bool:
+                return await bus.backlog(streams.BATCHES) == 0
+
+            await eventually(acknowledged)
+    assert await bus.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
+    assert await bus.backlog(streams.FAILED) == 1
+    assert max(update.metrics["together"] for update in updates.values()) >= 2
+    for task, spec in others.items():
+        resident = residents.get(task, updates[task].checkpoint.sha256)
+        assert resident is not None
+        alone = train_step(policy, initial_resident(policy, task, spec), groups_of(task, 0), spec, budget_tokens=4096).resident
+        torch.testing.assert_close(resident.optimizer.exp_avg, alone.optimizer.exp_avg, rtol=1e-4, atol=1e-7)
+        assert not torch.equal(resident.optimizer.params, initial_resident(policy, task, spec).optimizer.params)
+
+
+async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reason(bus: Bus, trainer: Trainer) -> None:
+    named = await store(bus, "a", groups_of("a", 0), 0)
+    with pytest.raises(Reject, match="names no checkpoint"):
+        await call(trainer, batch_of("a", 1, named, None))
+    with pytest.raises(Reject, match="is not in the store"):
+        await call(trainer, batch_of("a", 1, named, BlobRef(name="gone", size_bytes=1, sha256="0")))
+    await bus.purge(streams.SCORED, "trajectories.scored.a.>")
+    with pytest.raises(Reject, match="no longer in stream SCORED"):
+        await call(trainer, batch_of("a", 0, named, None))
+
+
+async def test_disk_that_takes_no_temporary_files_is_waited_for(
+    bus: Bus, trainer: Trainer, learner: Learner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no task's fault: neither when a version is written, nor when a checkpoint is read."""
+    place = tmp_path / "temporary"
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    with pytest.raises(Unavailable, match=f"the disk under {place} cannot be used: .*No such file"):
+        await call(trainer, batch)
+    place.mkdir()
+    update = update_in(await call(trainer, batch))
+    place.rmdir()
+    after = batch_of("a", 1, await store(bus, "a", groups_of("a", 1), 1), update.checkpoint)
+    restarted = Trainer(bus, learner, Residents(8), "tiny")
+    with pytest.raises(Unavailable, match="cannot be used"):
+        await call(restarted, after)
+    place.mkdir()
+    assert update_in(await call(restarted, after)).version == 2
+
+
+async def test_batch_for_another_pool_is_rejected(bus: Bus, trainer: Trainer) -> None:
+    batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    with pytest.raises(Reject, match="for pool 'large'; this trainer serves 'tiny'"):
+        await call(trainer, batch.model_copy(update={"pool": "large"}))
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed", "finished"])
+async def test_batch_of_an_ended_task_is_dropped_and_its_state_forgotten(
+    bus: Bus, trainer: Trainer, residents: Residents, state: str
+) -> None:
+    first = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))
+    assert len(residents) == 1
+    status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state=state, version=1, steps=8, submitted_s=0, updated_s=0)
+    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    assert await call(trainer, batch_of("a", 1, [BatchGroup(group=0, version=0, members=[])], first.checkpoint)) == []
+    assert len(residents) == 0
+
+
+async def test_running_task_has_its_steps_taken(bus: Bus, trainer: Trainer) -> None:
+    status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="running", version=0, steps=8, submitted_s=0, updated_s=0)
+    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    assert len(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None))) == 1
+
+
+async def test_void_member_in_a_batch_is_rejected_by_name(bus: Bus, trainer: Trainer) -> None:
+    (group,) = make_groups(1, groups=1)
+    members: list[ScoredTrajectory] = [scored(t, failure="sandbox died" if t.member == 1 else None) for t in group.trajectories]
+    message = TrajectoriesScored(group=group_context("a", group), members=members)
+    sequence = await bus.publish(Outgoing(streams.scored("a", "0-0"), message, "a:0"))
+    named = [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in group.trajectories]
+    with pytest.raises(Reject, match="member 1: void"):
+        await call(trainer, batch_of("a", 0, [BatchGroup(group=0, version=0, members=named)], None))
+    named.pop(1)
+    assert (
+        update_in(await call(trainer, batch_of("a", 0, [BatchGroup(group=0, version=0, members=named)], None))).metrics["trajectories"] == 3
+    )
