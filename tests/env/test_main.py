@@ -129,7 +129,9 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
 
 
 async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
-    environment = EnvironmentSection.model_validate({"name": "tests.env.toy_tools:Talk", "tools": ["tests.env.toy_tools:Parrot"]})
+    environment = EnvironmentSection.model_validate(
+        {"name": "tests.env.tools.toy_tools:Talk", "tools": ["tests.env.tools.toy_tools:Parrot"]}
+    )
     group = GroupContext(
         tenant="acme",
         task="t",

@@ -16,8 +16,8 @@ from env_svc.builtin.math_problems import MathProblems, final_answer
 from env_svc.builtin.stated_answers import MAX_STATEMENTS, MAX_UNSTATED_CHARS, stated_answers
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.datasets import row_at
-from tests.env.math_verdicts import NOT_RECOGNISED, VERDICTS
-from tests.env.word_problems import RIGHT, WRONG, word_problems
+from tests.env.builtin.math_verdicts import NOT_RECOGNISED, VERDICTS
+from tests.env.builtin.word_problems import RIGHT, WRONG, word_problems
 
 ROOT = Path(__file__).parents[3]
 READ = """

@@ -15,7 +15,7 @@ from env_svc.tools.tool import CallError, Tool, ToolUnavailable
 from env_svc.tools.toolbox import validated
 from tests.conftest import eventually
 
-SERVER = Path(__file__).parents[1] / "mcp_server.py"
+SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 @pytest.fixture

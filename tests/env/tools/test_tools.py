@@ -19,10 +19,10 @@ from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
-from tests.env.toy_tools import Parrot
+from tests.env.tools.toy_tools import Parrot
 
-TALK, COMPUTING, EQUIPPED, DOOR = (f"tests.env.toy_tools:{name}" for name in ("Talk", "ComputingTalk", "Equipped", "Door"))
-PARROT = "tests.env.toy_tools:Parrot"
+TALK, COMPUTING, EQUIPPED, DOOR = (f"tests.env.tools.toy_tools:{name}" for name in ("Talk", "ComputingTalk", "Equipped", "Door"))
+PARROT = "tests.env.tools.toy_tools:Parrot"
 
 
 def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) -> spec.EnvironmentSection:
@@ -219,15 +219,15 @@ async def test_tool_that_fails_voids_the_attempt(table: Table, reply: str, reaso
     ("tool", "reason"),
     [
         ("calculater", "no tool 'calculater'; did you mean 'calculator'?"),
-        ("tests.env.toy_tools:Parot", "tool 'tests.env.toy_tools:Parot' cannot be imported: AttributeError"),
-        ("tests.env.toy_tools:Talk", "'tests.env.toy_tools:Talk' is not a tool: expected a subclass"),
+        ("tests.env.tools.toy_tools:Parot", "tool 'tests.env.tools.toy_tools:Parot' cannot be imported: AttributeError"),
+        ("tests.env.tools.toy_tools:Talk", "'tests.env.tools.toy_tools:Talk' is not a tool: expected a subclass"),
         ("subprocess:Popen", "'subprocess:Popen' is not a tool"),
         ({"name": PARROT, "options": {"time": 2}}, f"tool '{PARROT}' has no option 'time'; did you mean 'times'?"),
         ({"name": PARROT, "options": {"times": "two"}}, "option 'times': Input should be a valid integer"),
         ({"name": PARROT, "options": {"times": 0}}, "times is 0, expected 1 or more"),
         ({"name": "calculator", "options": {"digits": 3}}, "tool 'calculator' has no option 'digits'"),
-        ("tests.env.toy_tools:Nameless", "a tool cannot be called 'has spaces'"),
-        ("tests.env.toy_tools:Schemeless", "the parameters of tool 'parrot' are not a JSON schema"),
+        ("tests.env.tools.toy_tools:Nameless", "a tool cannot be called 'has spaces'"),
+        ("tests.env.tools.toy_tools:Schemeless", "the parameters of tool 'parrot' are not a JSON schema"),
     ],
 )
 async def test_wrong_tool_is_one_clear_objection(table: Table, tool: str | dict[str, Any], reason: str) -> None:
@@ -237,7 +237,7 @@ async def test_wrong_tool_is_one_clear_objection(table: Table, tool: str | dict[
 
 
 def cage(tmp_path: Path, **more: Any) -> dict[str, Any]:
-    return {"name": "tests.env.toy_tools:Cage", "options": {"gate": str(tmp_path / "gate"), "trace": str(tmp_path / "trace"), **more}}
+    return {"name": "tests.env.tools.toy_tools:Cage", "options": {"gate": str(tmp_path / "gate"), "trace": str(tmp_path / "trace"), **more}}
 
 
 async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, 
 
 
 async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
-    (outcome,) = await table.play(environment_of(TALK, PARROT, "tests.env.toy_tools:Aviary"), OpenCall(0, 0))
+    (outcome,) = await table.play(environment_of(TALK, PARROT, "tests.env.tools.toy_tools:Aviary"), OpenCall(0, 0))
     assert outcome == Failed("two tools are called 'parrot'")
-    opened = await table.opened(environment_of(TALK, "tests.env.toy_tools:Aviary"))
+    opened = await table.opened(environment_of(TALK, "tests.env.tools.toy_tools:Aviary"))
     assert len(opened.tools) == 2
 
 

@@ -10,12 +10,13 @@ from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 from env_svc.sandboxes.confined import ConfinedSandbox
 from env_svc.sandboxes.docker import DockerSandbox
 from env_svc.sandboxes.monty import MontySandbox
-from env_svc.sandboxes.sandbox import Sandbox
+from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox
 
 KINDS = ("monty", "bubblewrap", "docker", "namespaces", "landlock")
 """The last two are those of the sandbox `confined`."""
 DOCKER_URL = "unix:///var/run/docker.sock"
 IMAGE = "python:3.11-slim"
+BOUNDS = Bounds(time_s=10.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
 
 
 def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
@@ -34,6 +35,10 @@ def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
             return ConfinedSandbox(4, kind)
         case _:
             return DockerSandbox(DOCKER_URL, IMAGE, runs=4, warm=warm)
+
+
+async def still_works(sandbox: Sandbox) -> bool:
+    return await sandbox.run("print(6 * 7)", BOUNDS) == Ran("42\n")
 
 
 def _why_not(kind: str) -> str | None:

@@ -14,7 +14,7 @@ from env_svc.check.scripted_policy import GOLD, play_row
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
 from env_svc.registry import build
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Well(Environment[str]):
@@ -84,7 +84,7 @@ def checked(name: str, *more: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_fit_environment_passes_and_its_trajectory_is_shown() -> None:
-    argv = [sys.executable, "-m", "env_svc.check", "tests.env.test_check:Well", "--rows", "3"]
+    argv = [sys.executable, "-m", "env_svc.check", "tests.env.check.test_check:Well", "--rows", "3"]
     ended = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=250)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "WRONG" not in ended.stdout
@@ -100,13 +100,16 @@ def test_fit_environment_passes_and_its_trajectory_is_shown() -> None:
         ("OrderOfSets", "WRONG the same seed gives something else in another process"),
         ("WrongGold", "WRONG row 0: the gold answer earns 0, policy 'nonsense' 0"),
         ("Generous", "WRONG row 0: the gold answer earns 1, policy 'nonsense' 1"),
-        ("Breakable", "WRONG row 0, policy 'nothing': environment 'tests.env.test_check:Breakable' failed on row 0: ZeroDivisionError"),
+        (
+            "Breakable",
+            "WRONG row 0, policy 'nothing': environment 'tests.env.check.test_check:Breakable' failed on row 0: ZeroDivisionError",
+        ),
         ("LargeState", "can travel with a turn"),
         ("Killer", "ended the process that played it (exit status 3)"),
     ],
 )
 def test_unfit_environment_is_found_out(name: str, problem: str) -> None:
-    ended = checked(f"tests.env.test_check:{name}")
+    ended = checked(f"tests.env.check.test_check:{name}")
     assert ended.returncode == 1
     assert problem in ended.stdout + ended.stderr
 
@@ -114,10 +117,10 @@ def test_unfit_environment_is_found_out(name: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("name", "more", "problem"),
     [
-        ("tests.env.test_check:Wel", [], "module 'tests.env.test_check' has no 'Wel'"),
-        ("tests.env.test_check:Well", ["--options", '{"size": 3}'], "has no option 'size'"),
-        ("tests.env.test_check:Well", ["--options", "size=3"], "--options is not a JSON object"),
-        ("tests.env.test_check:Well", ["--options", "[3]"], "--options is not a JSON object"),
+        ("tests.env.check.test_check:Wel", [], "module 'tests.env.check.test_check' has no 'Wel'"),
+        ("tests.env.check.test_check:Well", ["--options", '{"size": 3}'], "has no option 'size'"),
+        ("tests.env.check.test_check:Well", ["--options", "size=3"], "--options is not a JSON object"),
+        ("tests.env.check.test_check:Well", ["--options", "[3]"], "--options is not a JSON object"),
     ],
 )
 def test_what_cannot_be_built_is_one_line(name: str, more: list[str], problem: str) -> None:

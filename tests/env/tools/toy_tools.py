@@ -1,4 +1,4 @@
-"""Small tools for the tests, found as `tests.env.toy_tools:<Name>`."""
+"""Small tools for the tests, found as `tests.env.tools.toy_tools:<Name>`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ class Talk(Environment[dict[str, int]]):
 
 class ComputingTalk(Talk):
     cpu_bound = True
-    tools = ("tests.env.toy_tools:Parrot",)
+    tools = ("tests.env.tools.toy_tools:Parrot",)
 
 
 class Equipped(Talk):
@@ -111,7 +111,7 @@ class Door(Environment[None]):
     """Plays a tool itself, and asks for another by name."""
 
     async def open(self, index: int, seed: int) -> Opening[None]:
-        return Opening([ChatMessage(role="user", content="Open it.")], None, tools=["tests.env.toy_tools:Parrot", KEY])  # pyright: ignore
+        return Opening([ChatMessage(role="user", content="Open it.")], None, tools=["tests.env.tools.toy_tools:Parrot", KEY])  # pyright: ignore
 
     async def step(self, state: None, reply: Reply) -> Turn[None]:
         keys = [call.arguments.get("key") for call in reply.calls]
