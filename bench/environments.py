@@ -21,11 +21,12 @@ from pathlib import Path
 
 import psutil
 
+from bench.harness.groups import group_context
 from bench.stack import machine
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
-from common.spec import EnvironmentSection, Limits, Sampling
+from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -73,20 +74,15 @@ def turn_of(group: GroupContext, request: TurnRequest) -> Outgoing:
 
 
 def group_of(task: str, number: int, *, size: int, turns: int, latency_s: float) -> GroupContext:
-    return GroupContext(
+    return group_context(
+        task,
+        number,
         tenant="bench",
-        task=task,
         pool="bench",
-        group=number,
         size=size,
-        version=0,
-        adapter=None,
         family="synthetic",
         environment=EnvironmentSection(name="synthetic", options={"turns": turns, "latency_s": latency_s}),
-        sampling=Sampling(),
         limits=Limits(max_turns=256),
-        row=number,
-        seed=0,
         deadline_s=time.time() + 3600,
     )
 

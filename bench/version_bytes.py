@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import memory
 from bench.harness import models, report, services
+from bench.harness.groups import group_context
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
@@ -158,21 +159,17 @@ async def step(bus: Bus, trainer: Any, spec: TaskSpec, groups: "list[Group]", ve
 
 
 def context(group: "Group", version: int, spec: TaskSpec) -> GroupContext:
-    return GroupContext(
+    return group_context(
+        TASK,
+        group.group,
         tenant=TASK,
-        task=TASK,
         pool=TASK,
-        group=group.group,
         size=len(group.trajectories),
         version=max(0, version - 1),
-        adapter=None,
         family="none",
         environment=spec.environment,
         sampling=spec.sampling,
         limits=spec.limits,
-        row=group.group,
-        seed=0,
-        deadline_s=1e10,
     )
 
 

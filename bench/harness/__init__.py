@@ -7,6 +7,7 @@ injected.py  those times
 waiting.py   an environment that waits as long as each reply says
 tap.py       when which turn was where, from a stack's messages
 timeline.py  what follows from it for users and for owners of accelerators
+groups.py    contexts of groups
 stages.py    how long a step is with sampler, environment and trainer
 cores.py     who takes the processor's cores
 usage.py     what processes have used

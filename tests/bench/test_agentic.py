@@ -6,6 +6,7 @@ import pytest
 
 from bench import agentic, pages
 from bench.harness import cores, stages
+from bench.harness.groups import group_context
 from bench.harness.services import BenchError
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 from bench.harness.tap import Heard, overheard, sampled_spans
@@ -14,7 +15,6 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (
     Event,
-    GroupContext,
     SampledTurn,
     SampleTurns,
     ScoredTrajectory,
@@ -23,26 +23,10 @@ from common.messages import (
     TurnRequest,
     TurnsSampled,
 )
-from common.spec import EnvironmentSection, Limits, Sampling
 from marlaas.reporting.progress import TrainedStep, step_of
 from tests.conftest import eventually
 
-GROUP = GroupContext(
-    tenant="t",
-    task="a",
-    pool="p",
-    group=3,
-    size=2,
-    version=1,
-    adapter=None,
-    family="e",
-    environment=EnvironmentSection(name="e:x"),
-    sampling=Sampling(),
-    limits=Limits(),
-    row=3,
-    seed=9,
-    deadline_s=1.5,
-)
+GROUP = group_context("a", 3, size=2)
 
 
 def test_its_options_make_tasks() -> None:

@@ -8,13 +8,13 @@ import msgpack
 import numpy as np
 import pytest
 
+from bench.harness.groups import group_context
 from common import messages
 from common.errors import Reject
 from common.messages import (
     BlobRef,
     Canary,
     ChatMessage,
-    GroupContext,
     Message,
     SampledTurn,
     ScoredTrajectory,
@@ -23,29 +23,14 @@ from common.messages import (
     as_json,
     from_json,
 )
-from common.spec import EnvironmentSection, Limits, Sampling, TaskSpec, parse_spec
+from common.spec import EnvironmentSection, TaskSpec, parse_spec
 
 GOLDEN = Path(__file__).parent / "golden_messages.json"
 BLOB = BlobRef(name="a/v1-00", size_bytes=7, sha256="00")
 RECORD = TokenRecord().with_context([1, 2]).with_sampled([3], [-0.5])
 ADAPTER = messages.AdapterRef(task="a", version=1, rank=8, blob=BLOB, canary=Canary(ids=RECORD.ids, logprobs=b"\x87\xff\x00\xc1"))
 SPEC = parse_spec({"name": "n", "tenant": "t", "pool": "p", "steps": 1, "environment": {"name": "e:x", "options": {"size": 2}}})
-GROUP = GroupContext(
-    tenant="t",
-    task="a",
-    pool="p",
-    group=4,
-    size=2,
-    version=1,
-    adapter=ADAPTER,
-    family="e",
-    environment=EnvironmentSection(name="e:x"),
-    sampling=Sampling(),
-    limits=Limits(),
-    row=4,
-    seed=9,
-    deadline_s=1.5,
-)
+GROUP = group_context("a", 4, tenant="t", pool="p", size=2, version=1, adapter=ADAPTER, family="e", seed=9, deadline_s=1.5)
 REQUEST = TurnRequest(member=0, turn=1, transcript=RECORD, messages=[ChatMessage(role="user", content="hi")], state=b"s")
 TURN = SampledTurn(member=0, turn=1, transcript=RECORD, reply="hi", finish="stop", state=b"s")
 SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2)

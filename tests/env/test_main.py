@@ -4,17 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bench.harness.groups import group_context
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (
     CheckEnvironment,
     EnvironmentChecked,
-    GroupContext,
     OpenGroup,
     ReplicaReport,
     SampledTurn,
@@ -22,7 +21,7 @@ from common.messages import (
     TrajectoriesScored,
     TurnsSampled,
 )
-from common.spec import EnvironmentSection, Limits, Sampling
+from common.spec import EnvironmentSection, Limits
 from tests.conftest import eventually
 
 
@@ -80,22 +79,7 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         answer = await bus.last(streams.TURNS, streams.checked("t"))
         assert answer is not None
         assert answer.read(EnvironmentChecked).objection is None
-        group = GroupContext(
-            tenant="acme",
-            task="t",
-            pool="tiny",
-            group=0,
-            size=4,
-            version=0,
-            adapter=None,
-            family="reasoning_gym",
-            environment=environment,
-            sampling=Sampling(),
-            limits=Limits(),
-            row=0,
-            seed=1,
-            deadline_s=time.time() + 500,
-        )
+        group = group_context("t", size=4, family="reasoning_gym", environment=environment, seed=1)
         await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
 
         async def opened() -> bool:
@@ -132,22 +116,7 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
     environment = EnvironmentSection.model_validate(
         {"name": "tests.env.tools.toy_tools:Talk", "tools": ["tests.env.tools.toy_tools:Parrot"]}
     )
-    group = GroupContext(
-        tenant="acme",
-        task="t",
-        pool="tiny",
-        group=0,
-        size=1,
-        version=0,
-        adapter=None,
-        family="module",
-        environment=environment,
-        sampling=Sampling(),
-        limits=Limits(max_turns=8),
-        row=0,
-        seed=1,
-        deadline_s=time.time() + 500,
-    )
+    group = group_context("t", environment=environment, limits=Limits(max_turns=8), seed=1)
     gate, asked = tmp_path / "gate", streams.sample("tiny", "t", "0-0")
 
     async def say(turn: int, reply: str) -> None:

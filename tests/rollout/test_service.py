@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from bench.harness.groups import group_context
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing, Slots
@@ -112,10 +113,6 @@ async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -
 
 def group_of(task: str, *, adapter: AdapterRef | None = None, max_tokens: int = 24, **changes: Any) -> GroupContext:
     values: dict[str, Any] = {
-        "tenant": "acme",
-        "task": task,
-        "pool": "tiny",
-        "group": 0,
         "size": 4,
         "version": adapter.version if adapter else 0,
         "adapter": adapter,
@@ -123,11 +120,10 @@ def group_of(task: str, *, adapter: AdapterRef | None = None, max_tokens: int = 
         "environment": EnvironmentSection(name="reasoning_gym:sum"),
         "sampling": Sampling(temperature=0.9, max_tokens=max_tokens),
         "limits": Limits(max_prompt_tokens=64, max_turns=4, max_reply_tokens=32),
-        "row": 0,
         "seed": 5,
         "deadline_s": time.time() + 300,
     }
-    return GroupContext.model_validate(values | changes)
+    return group_context(task, **(values | changes))
 
 
 def first_turns(members: Sequence[int], messages: Sequence[ChatMessage] = QUESTION) -> list[TurnRequest]:

@@ -8,7 +8,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import BatchGroup, BatchMember, BlobRef, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.spec import TaskSpec
-from tests.trainer.conftest import group_context, make_groups, make_spec, scored
+from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.batch import Group
 from trainer_svc.learner import initial_resident
@@ -29,7 +29,7 @@ async def store(bus: Bus, task: str, groups: Sequence[Group], version: int, memb
         members: list[BatchMember] = []
         for start in range(0, len(group.trajectories), members_per_message):
             part = group.trajectories[start : start + members_per_message]
-            message = TrajectoriesScored(group=group_context(task, group, version=version), members=[scored(t) for t in part])
+            message = TrajectoriesScored(group=context_of(task, group, version=version), members=[scored(t) for t in part])
             trajectory = f"{version}-{group.group}-{start}"
             sequence = await bus.publish(Outgoing(streams.scored(task, trajectory), message, f"{task}:{trajectory}"))
             members += [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in part]

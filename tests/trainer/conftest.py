@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from bench.harness.groups import group_context
 from common.bus import Bus
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
-from common.spec import EnvironmentSection, Limits, Sampling, TaskSpec, parse_spec
+from common.spec import EnvironmentSection, TaskSpec, parse_spec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.model.packing import Packed, Sample, pack, rows_of
@@ -96,22 +97,15 @@ def pack_alone(groups: Sequence[Sequence[Sample]], *, budget_tokens: int, width:
     return pack([rows_of(groups, budget_tokens=budget_tokens, width=width, shared=shared)], budget_tokens=budget_tokens)
 
 
-def group_context(task: str, group: Group, *, version: int = 0, tenant: str = "acme") -> GroupContext:
-    return GroupContext(
+def context_of(task: str, group: Group, *, version: int = 0, tenant: str = "acme") -> GroupContext:
+    return group_context(
+        task,
+        group.group,
         tenant=tenant,
-        task=task,
-        pool="tiny",
-        group=group.group,
         size=len(group.trajectories),
         version=version,
-        adapter=None,
         family="reasoning_gym",
         environment=ENVIRONMENT,
-        sampling=Sampling(),
-        limits=Limits(),
-        row=group.group,
-        seed=0,
-        deadline_s=1e10,
     )
 
 

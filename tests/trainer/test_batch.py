@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import Reject
 from common.messages import BatchGroup, BatchMember, TrainBatch, TrajectoriesScored
-from tests.trainer.conftest import VOCABULARY, group_context, make_groups, make_spec, scored
+from tests.trainer.conftest import VOCABULARY, context_of, make_groups, make_spec, scored
 from trainer_svc.batch import Group, assemble, sequences_of
 
 GROUPS = make_groups(1, groups=2, size=4)
@@ -17,7 +17,7 @@ def stored(groups: list[Group] = GROUPS) -> dict[int, TrajectoriesScored]:
     """Each group in two messages of two members: sequences 10 and 11, 20 and 21."""
     return {
         10 * (group.group + 1) + half: TrajectoriesScored(
-            group=group_context("a", group, version=4), members=[scored(t) for t in group.trajectories[2 * half : 2 * half + 2]]
+            group=context_of("a", group, version=4), members=[scored(t) for t in group.trajectories[2 * half : 2 * half + 2]]
         )
         for group in groups
         for half in (0, 1)

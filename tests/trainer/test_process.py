@@ -16,7 +16,7 @@ from common.bus import Bus, Outgoing
 from common.messages import BatchGroup, BatchMember, ReplicaReport, TrainBatch, TrajectoriesScored, WeightUpdated
 from marlaas.stack import servers
 from tests.conftest import eventually
-from tests.trainer.conftest import group_context, make_groups, make_spec, scored
+from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 
 
 def environment(nats_url: str, pools_file: Path, **more: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def is_ready(port: int) -> bool:
 
 async def send_batch(bus: Bus, task: str) -> None:
     (group,) = make_groups(1, groups=1)
-    message = TrajectoriesScored(group=group_context(task, group), members=[scored(t) for t in group.trajectories])
+    message = TrajectoriesScored(group=context_of(task, group), members=[scored(t) for t in group.trajectories])
     sequence = await bus.publish(Outgoing(streams.scored(task, "0-0"), message, f"{task}:0-0"))
     members = [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in group.trajectories]
     named = [BatchGroup(group=0, version=0, members=members)]

@@ -19,7 +19,7 @@ from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
 from tests.conftest import eventually
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, store, trained_alone, update_in
-from tests.trainer.conftest import group_context, make_groups, make_spec, scored
+from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.policy import Policy
@@ -161,7 +161,7 @@ async def test_running_task_has_its_steps_taken(bus: Bus, trainer: Trainer) -> N
 async def test_void_member_in_a_batch_is_rejected_by_name(bus: Bus, trainer: Trainer) -> None:
     (group,) = make_groups(1, groups=1)
     members: list[ScoredTrajectory] = [scored(t, failure="sandbox died" if t.member == 1 else None) for t in group.trajectories]
-    message = TrajectoriesScored(group=group_context("a", group), members=members)
+    message = TrajectoriesScored(group=context_of("a", group), members=members)
     sequence = await bus.publish(Outgoing(streams.scored("a", "0-0"), message, "a:0"))
     named = [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in group.trajectories]
     with pytest.raises(Reject, match="member 1: void"):

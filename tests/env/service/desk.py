@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from bench.harness.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import (
@@ -20,7 +21,7 @@ from common.messages import (
     TurnRequest,
     TurnsSampled,
 )
-from common.spec import EnvironmentSection, Limits, Sampling
+from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -36,20 +37,13 @@ TURNS_AT_ONCE = 1200
 def group_of(
     name: str, *, task: str = "task-a", size: int = 3, max_turns: int = 8, row: int = 0, left_s: float = 60.0, **options: object
 ) -> GroupContext:
-    return GroupContext(
-        tenant="acme",
-        task=task,
-        pool=POOL,
-        group=4,
+    return group_context(
+        task,
+        4,
         size=size,
-        version=0,
-        adapter=None,
-        family="module",
         environment=EnvironmentSection(name=f"tests.env.toys:{name}" if ":" not in name else name, options=options),  # pyright: ignore
-        sampling=Sampling(),
         limits=Limits(max_turns=max_turns),
         row=row,
-        seed=0,
         deadline_s=time.time() + left_s,
     )
 
