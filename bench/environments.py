@@ -144,7 +144,7 @@ async def crowd(sampler: AnsweringSampler, replica: psutil.Process, episodes: in
     for group in groups:
         await open_group(sampler.bus, group)
     left = episodes
-    async for delivery in sampler.bus.follow(streams.SCORED, f"trajectories.scored.{task}.>"):
+    async for delivery in sampler.bus.streams.follow(streams.SCORED, f"trajectories.scored.{task}.>"):
         left -= len(delivery.read(TrajectoriesScored).members)
         if left <= 0:
             break
@@ -158,7 +158,7 @@ async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns:
     await bus.declare()
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
-            while not await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport):  # noqa: ASYNC110  # another process comes up
+            while not await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport):  # noqa: ASYNC110  # another process comes up
                 await asyncio.sleep(0.1)
         sampler = AnsweringSampler(bus)
         consuming = asyncio.create_task(bus.consume(streams.rollout_samples("bench"), sampler.take, Slots(4096)))

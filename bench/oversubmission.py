@@ -60,7 +60,7 @@ async def _worked_off(running: Services, work: Work) -> dict[str, Any]:
                 finished = asyncio.ensure_future(all_finished(bus, set(names)))
                 while not finished.done():
                     memory.append(running.memory_bytes())
-                    messages.append(sum([await bus.backlog(stream) for stream in (streams.PROMPTS, streams.TURNS)]))
+                    messages.append(sum([await bus.streams.backlog(stream) for stream in (streams.PROMPTS, streams.TURNS)]))
                     trajectories.append(await _count(connection, IN_FLIGHT))
                     await asyncio.sleep(LOOK_EVERY_S)
                 await finished

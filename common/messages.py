@@ -199,7 +199,7 @@ class GroupContext(Value):
     seed: int = Field(ge=0)
     """The group's own: its members are sampled with seeds derived from it."""
     deadline_s: float
-    """Unix time on NATS's clock (`Bus.now_s`) at which the group is given up."""
+    """Unix time on NATS's clock (`Clock.now_s`) at which the group is given up."""
     task_seed: int | None = Field(default=None, ge=0)
     """The same for all groups of the task: prompts are made of it and the row. None from a scheduler that did not say: `seed`."""
 

@@ -26,12 +26,12 @@ class TaskStates:
 
     async def read(self, bus: Bus) -> None:
         """Learn every state there is now, as soon as NATS tells."""
-        found = await bus.patiently(lambda: bus.all_values(TASKS_BUCKET, TaskStatus))
+        found = await bus.retry_until_ready(lambda: bus.kv.values(TASKS_BUCKET, TaskStatus))
         self._states = {status.task: status.state for status in found}
 
     async def ended_tasks(self, bus: Bus) -> AsyncIterator[str]:
         """Ids of tasks that are not live, each as soon as that is known."""
-        async for task, status in bus.watch_values(TASKS_BUCKET, TaskStatus):
+        async for task, status in bus.kv.watch(TASKS_BUCKET, TaskStatus):
             if status is None:  # deleted, so what it had is wanted as little as before
                 if not self.has_ended(task):
                     self._states.pop(task, None)

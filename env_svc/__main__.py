@@ -37,7 +37,7 @@ async def serve(running: Running[EnvSettings]) -> None:
     tasks, toolbox = TaskStates(), Toolbox()
     sandbox = await start_sandbox(settings)
     use(sandbox)
-    service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.now_s)
+    service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.clock.now_s)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

@@ -37,7 +37,7 @@ class EnvService:
     """Handlers over an executor. Safe to run twice for one message: environments are pure, ids derived."""
 
     def __init__(self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of deadlines, `Bus.now_s`."""
+        """`now_s`: the clock of deadlines, `Clock.now_s`."""
         self._executor = executor
         self._tasks = tasks
         self._now_s = now_s

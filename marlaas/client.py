@@ -87,7 +87,7 @@ class Client:
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
             async with asyncio.timeout(timeout_s):
-                before = await self._bus.last(streams.EVENTS, streams.events(spec.tenant, task)) if resubmitted else None
+                before = await self._bus.streams.last(streams.EVENTS, streams.events(spec.tenant, task)) if resubmitted else None
                 await self._bus.publish(Outgoing(streams.submit(spec.tenant), body, f"submit:{task}:{digest}"))
                 answer = await self._answer(spec.tenant, task, before.sequence if before else 0)
         except (TimeoutError, Retry):
@@ -161,10 +161,10 @@ class Client:
                 failure = await read_failure(self._bus, letter)
                 tenant = (await self.status(failure.task)).tenant if failure.task else failure.sender
                 subject = streams.events(tenant, failure.task or "none")
-                before = await self._bus.last(streams.EVENTS, subject)
+                before = await self._bus.streams.last(streams.EVENTS, subject)
                 message = ResendLetter(tenant=tenant, letter=letter)
                 await self._bus.publish(Outgoing(streams.resend(tenant), message, f"resend:{letter}:{secrets.token_hex(6)}"))
-                async for delivery in self._bus.follow(streams.EVENTS, subject):
+                async for delivery in self._bus.streams.follow(streams.EVENTS, subject):
                     event = delivery.read(Event)
                     if delivery.sequence <= (before.sequence if before else 0) or event.data.get("letter") != letter:
                         continue
@@ -185,7 +185,7 @@ class Client:
         """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
         check_id(task)
         try:
-            found = await self._bus.get_value(streams.TASKS_BUCKET, task, TaskStatus)
+            found = await self._bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
         except Retry as error:
             raise await self._why(error) from None
         if found is None:
@@ -200,7 +200,7 @@ class Client:
         if task is not None:
             await self.status(task)
         try:
-            found = [letter async for letter in self._bus.stored(streams.FAILED, streams.failed("*", task or "*"))]
+            found = [letter async for letter in self._bus.streams.stored(streams.FAILED, streams.failed("*", task or "*"))]
         except Retry as error:
             raise await self._why(error) from None
         return [failure for letter in found if (failure := failure_of(letter)) is not None]
@@ -236,8 +236,8 @@ class Client:
         awaited = set(tasks)
         accepted: set[str] = set()
         subject = f"events.*.{tasks[0]}" if len(tasks) == 1 else "events.>"
-        past = await self._bus.last(streams.EVENTS, subject) if from_now or not tasks else None
-        async for delivery in self._bus.follow(streams.EVENTS, subject, new_only=not tasks):
+        past = await self._bus.streams.last(streams.EVENTS, subject) if from_now or not tasks else None
+        async for delivery in self._bus.streams.follow(streams.EVENTS, subject, new_only=not tasks):
             is_past = past is not None and delivery.sequence <= past.sequence
             if is_past and not tasks:
                 continue  # NATS restarted before any event: then nats-py follows from the stream's beginning
@@ -260,7 +260,7 @@ class Client:
         status = await self.status(task)
         if status.state in ENDED:
             return status
-        async for key, value in self._bus.watch_values(streams.TASKS_BUCKET, TaskStatus):
+        async for key, value in self._bus.kv.watch(streams.TASKS_BUCKET, TaskStatus):
             if key == task and value is not None and value.state in ENDED:
                 return value
         raise NoAnswer(f"the connection to NATS ended while waiting for task {task}")
@@ -286,9 +286,9 @@ class Client:
         """Publish a job and wait for its answer, an event on subject `about`. Raises: NoAnswer."""
         try:
             async with asyncio.timeout(timeout_s):
-                before = await self._bus.last(streams.EVENTS, about)
+                before = await self._bus.streams.last(streams.EVENTS, about)
                 await self._bus.publish(out)
-                async for delivery in self._bus.follow(streams.EVENTS, about):
+                async for delivery in self._bus.streams.follow(streams.EVENTS, about):
                     if delivery.sequence > (before.sequence if before else 0) and is_answer(event := delivery.read(Event)):
                         return event
         except (TimeoutError, Retry):
@@ -296,7 +296,7 @@ class Client:
         raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
 
     async def _was_deleted(self, task: str) -> bool:
-        events = [delivery.read(Event).event async for delivery in self._bus.stored(streams.EVENTS, streams.events("*", task))]
+        events = [delivery.read(Event).event async for delivery in self._bus.streams.stored(streams.EVENTS, streams.events("*", task))]
         return "deleted" in events
 
     async def _answer(self, tenant: str, task: str, before: int) -> Event:
@@ -307,7 +307,7 @@ class Client:
         earlier: Event | None = None
         try:
             async with asyncio.timeout(REPEATED_TIMEOUT_S if before else None):
-                async for delivery in self._bus.follow(streams.EVENTS, streams.events(tenant, task)):
+                async for delivery in self._bus.streams.follow(streams.EVENTS, streams.events(tenant, task)):
                     event = delivery.read(Event)
                     if event.event not in ("accepted", "rejected"):
                         continue
@@ -323,7 +323,7 @@ class Client:
     async def _all(self, bucket: str, model: type[V]) -> list[V]:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await self._bus.all_values(bucket, model)
+                return await self._bus.kv.values(bucket, model)
         except BucketNotFoundError:
             raise NoAnswer(f"NATS at {_shown(self._url)} knows no MARLaaS stack; start the services first") from None
         except (TimeoutError, NatsError, Retry) as error:

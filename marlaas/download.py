@@ -90,7 +90,7 @@ async def download_adapter(bus: Bus, status: TaskStatus, folder: Path, version: 
 async def _adapter_of(bus: Bus, status: TaskStatus, version: int | None) -> AdapterRef:
     """The adapter of an older version, from the event of its step."""
     known: list[int] = []
-    async for delivery in bus.stored(streams.EVENTS, streams.events(status.tenant, status.task)):
+    async for delivery in bus.streams.stored(streams.EVENTS, streams.events(status.tenant, status.task)):
         stored = StoredStep.of(delivery.read(Event))
         if stored is not None and stored.adapter.version == version:
             return stored.adapter

@@ -34,7 +34,7 @@ class Failure:
 async def read_failure(bus: Bus, letter: int) -> Failure:
     """Raises: ClientError when there is no such letter."""
     try:
-        found = failure_of(await bus.read(streams.FAILED, letter))
+        found = failure_of(await bus.streams.read(streams.FAILED, letter))
     except LookupError:
         found = None
     if found is None:

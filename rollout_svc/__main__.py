@@ -36,7 +36,7 @@ async def main(running: Running[RolloutSettings]) -> None:
         )
         tasks, slots = TaskStates(), Slots(pool.sequences)
         await tasks.read(bus)
-        rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
+        rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
 
         def report() -> ReplicaReport:
             return ReplicaReport(
@@ -55,7 +55,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             runners.create_task(rollout.follow_versions(bus, settings.pool))
             runners.create_task(report_replica(bus, report))
             running.health.set_ready(f"sampling for pool '{settings.pool}', {engine.kv_tokens} tokens of KV cache")
-            await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, most=settings.pull)
+            await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:
         engine.close()
 

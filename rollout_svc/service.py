@@ -46,7 +46,7 @@ class Rollout:
     """Answers `prompts.sample`, and hears about new versions and ended tasks."""
 
     def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of deadlines, `Bus.now_s`."""
+        """`now_s`: the clock of deadlines, `Clock.now_s`."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
@@ -180,7 +180,7 @@ class Rollout:
 
     async def follow_versions(self, bus: Bus, pool: str) -> None:
         """Load each new version of a live task before somebody asks for it, until cancelled."""
-        async for delivery in bus.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
+        async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
             try:
                 update = delivery.read(WeightUpdated)
                 if self._tasks.is_live(update.task):

@@ -52,13 +52,13 @@ async def accept(database: Database, bus: Bus) -> Accepted | None:
     if reason is None:
         return None
     done = Accepted(reason)
-    mark = await bus.get_value(HISTORY_BUCKET, store_consistency.KEY, HistoryMark)
+    mark = await bus.kv.get(HISTORY_BUCKET, store_consistency.KEY, HistoryMark)
     async with database.transaction() as connection:
         last_sequence = await groups.last_sequence(connection)
     # Anew, not purged: they remember the ids of messages, and would take those of the new past for repetitions of the old.
     # What PostgreSQL knows by a sequence keeps it for itself.
     for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
-        await bus.renew(stream, first_sequence=last_sequence + 1)
+        await bus.declarations.recreate(stream, first_sequence=last_sequence + 1)
     stored = {blob.name for blob in await Blobs(bus).listed() if blob.is_whole}
     async with database.transaction() as connection:
         await outbox.drop_work(connection)
@@ -76,7 +76,7 @@ async def accept(database: Database, bus: Bus) -> Accepted | None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 outbox.post(connection, [OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
-    await bus.put_value(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
+    await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
 
@@ -98,7 +98,7 @@ async def _go_on(connection: AsyncConnection, task: Task, stored: set[str], done
 async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
     """Put the dead letters that NATS has on record, and no others."""
     last = 0
-    async for letter in bus.stored(streams.FAILED, "failed.>"):
+    async for letter in bus.streams.stored(streams.FAILED, "failed.>"):
         last = letter.sequence
         try:
             if not is_about_a_letter(letter):
@@ -113,10 +113,10 @@ async def _forget_states(bus: Bus, known: dict[str, bool]) -> list[str]:
 
     And of live ones that NATS has as ended: services would drop their work until the relay has published what they are now.
     """
-    told = await bus.all_values(TASKS_BUCKET, TaskStatus)
+    told = await bus.kv.values(TASKS_BUCKET, TaskStatus)
     unknown = sorted(status.task for status in told if status.task not in known)
     for task in [*unknown, *(status.task for status in told if known.get(status.task) and status.state in ENDED)]:
-        await bus.delete_value(TASKS_BUCKET, task)
+        await bus.kv.delete(TASKS_BUCKET, task)
     return unknown
 
 

@@ -90,7 +90,7 @@ class Scheduler:
                 (streams.SCHEDULER_WEIGHTS, self.take_weights, SETTLE_AT_ONCE, 0.0),
                 (streams.SCHEDULER_FAILED, self.take_failures, SETTLE_AT_ONCE, 0.0),
             ):
-                runners.create_task(self._bus.consume_batches(consumer, handler, most=most, spacing_s=spacing_s))
+                runners.create_task(self._bus.consume_batches(consumer, handler, max_batch=most, spacing_s=spacing_s))
 
     # -------------------------------------------------------------------------------------------------------- handlers
 
@@ -164,7 +164,7 @@ class Scheduler:
                 while wants_more:
                     async with self._database.transaction() as connection:
                         capacities = {pool: each.times(self._stretch.factor(pool)) for pool, each in self._replicas.samplers.items()}
-                        letters, wants_more = await admission.admit(connection, capacities, self._policy, self._bus.now_s())
+                        letters, wants_more = await admission.admit(connection, capacities, self._policy, self._bus.clock.now_s())
                     if letters:
                         self._relay.wake()
                 not_before = began + spaced(SPACING_S, time.monotonic() - began)
@@ -191,7 +191,7 @@ class Scheduler:
 
     async def look_at_clocks(self) -> None:
         """Record who is alive, void overdue groups, and give waiting tasks their environment."""
-        calm_s, now_s, families = self._calm.look(), self._bus.now_s(), self._replicas.families
+        calm_s, now_s, families = self._calm.look(), self._bus.clock.now_s(), self._replicas.families
         async with self._changing() as connection:
             await replicas.record_replicas(connection, self._replicas.reports)
             overdue = {task for task, _ in await groups.overdue_groups(connection, now_s)}

@@ -96,7 +96,7 @@ class Trainer:
         yield Outgoing(streams.weight_updated(update.pool, update.task), update, f"{update.task}:v{update.version}:weights")
 
     async def _has_ended(self, task: str) -> bool:
-        status = await self._bus.get_value(streams.TASKS_BUCKET, task, TaskStatus)
+        status = await self._bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
         if status is None or status.state not in ENDED:
             return False
         self._residents.forget(task)
@@ -105,7 +105,7 @@ class Trainer:
 
     async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
         """The task's last announcement, when it is of this step or a later one."""
-        last = await self._bus.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
+        last = await self._bus.streams.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
         try:
             update = last.read(WeightUpdated) if last else None
         except Reject as error:  # not a trainer's: whoever sent it must not stop this task
@@ -158,7 +158,7 @@ class Trainer:
         async def read(sequence: int) -> TrajectoriesScored:
             async with bound:
                 try:
-                    return (await self._bus.read(streams.SCORED, sequence)).read(TrajectoriesScored)
+                    return (await self._bus.streams.read(streams.SCORED, sequence)).read(TrajectoriesScored)
                 except LookupError as error:
                     raise Reject(f"trajectories of the batch are gone: {error}") from None
 

@@ -160,7 +160,7 @@ class WaitingTrainer:
         batch = delivery.read(TrainBatch)
         asked_at = time.time()
         sequences = {member.sequence for group in batch.groups for member in group.members}
-        messages = [(await self._bus.read(streams.SCORED, sequence)).read(TrajectoriesScored) for sequence in sorted(sequences)]
+        messages = [(await self._bus.streams.read(streams.SCORED, sequence)).read(TrajectoriesScored) for sequence in sorted(sequences)]
         async with self._device:
             started_at = time.time()
             if self._train_s:
@@ -198,7 +198,7 @@ async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in
     chat: Any = NoChat()
     adapters: Any = NoAdapters()
     slots, tasks = Slots(4 * places), TaskStates()
-    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
     trainer = WaitingTrainer(bus, times.train_s, trace)
     report = ReplicaReport(
         replica="sampler", service="rollout", pool=POOL, sequences=places, kv_tokens=places * CONTEXT_TOKENS, busy={"sequences": 0}

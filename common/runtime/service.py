@@ -118,7 +118,7 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
         bus = await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True)
         try:
             await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
-            others = [beating, runners.create_task(bus.broken()), runners.create_task(bus.keep_time())]
+            others = [beating, runners.create_task(bus.wait_fatal()), runners.create_task(bus.clock.sync())]
             await main(Running(settings, bus, health))
             for other in others:
                 other.cancel()
@@ -151,9 +151,9 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
         log.warning("replica_report_failed", error=str(error) or type(error).__name__)
 
     try:
-        await run_periodically(lambda: bus.put_value(REPLICAS_BUCKET, key, report()), REPLICA_TTL_S / 4, failed, at_once=True)
+        await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, report()), REPLICA_TTL_S / 4, failed, at_once=True)
     finally:
-        await asyncio.shield(bus.delete_value(REPLICAS_BUCKET, key))
+        await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))
 
 
 def _serve_http(host: str, port: int, health: Health) -> ThreadingHTTPServer:

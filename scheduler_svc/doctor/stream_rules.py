@@ -78,7 +78,7 @@ async def examine_messages(bus: Bus, told: Told) -> list[Finding]:
 async def _orphans(bus: Bus, told: Told) -> list[Finding]:
     found: list[Finding] = []
     for stream in streams.IN_FLIGHT:
-        for subject, count in sorted((await bus.subjects(stream)).items()):
+        for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
             if task not in told.in_use:
                 state = told.tasks[task][0] if task in told.tasks else "unknown"
@@ -92,7 +92,7 @@ async def _scores(bus: Bus, told: Told) -> list[Finding]:
     async def problem(task: str, group: int, member: int, sequence: int) -> str | None:
         async with bound:
             try:
-                stored = await bus.read(streams.SCORED, sequence)
+                stored = await bus.streams.read(streams.SCORED, sequence)
             except LookupError:
                 return "the message is gone"
         settled = Settlement.model_validate_json(stored.headers.get(streams.SETTLEMENT_HEADER, "null"))
@@ -112,7 +112,7 @@ async def _weights(bus: Bus, told: Told) -> list[Finding]:
     for task, (state, version, pool) in told.tasks.items():
         if version == 0:
             continue
-        announced = [delivery async for delivery in bus.stored(streams.WEIGHTS, streams.weight_updated(pool, task))]
+        announced = [delivery async for delivery in bus.streams.stored(streams.WEIGHTS, streams.weight_updated(pool, task))]
         updates = [update for update in map(_update, announced) if update is not None and update.task == task]
         first: dict[int, WeightUpdated] = {}
         for update in updates:
@@ -135,7 +135,7 @@ def _update(delivery: Delivery) -> WeightUpdated | None:
 
 
 async def _statuses(bus: Bus, told: Told) -> list[Finding]:
-    said = {status.task: status for status in await bus.all_values(streams.TASKS_BUCKET, TaskStatus)}
+    said = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
     found: list[Finding] = []
     for task, (state, version, _) in told.tasks.items():
         status = said.get(task)
@@ -147,8 +147,8 @@ async def _statuses(bus: Bus, told: Told) -> list[Finding]:
 
 async def _deleted(bus: Bus, told: Told) -> list[Finding]:
     """What a trainer announced after its task was deleted the sweep finds; a status that is left nothing would ever correct."""
-    announced = await bus.subjects(streams.WEIGHTS) if told.deleted else {}
-    statuses = await bus.all_values(streams.TASKS_BUCKET, TaskStatus) if told.deleted else []
+    announced = await bus.streams.subjects(streams.WEIGHTS) if told.deleted else {}
+    statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if told.deleted else []
     found = [
         Finding(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
         for subject, count in sorted(announced.items())
@@ -163,7 +163,7 @@ async def _letters(bus: Bus, told: Told) -> list[Finding]:
     """What the scheduler could not read, or could not put on record, is a letter about a letter: nobody records those."""
     return [
         Finding(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
-        async for letter in bus.stored(streams.FAILED, "failed.>")
+        async for letter in bus.streams.stored(streams.FAILED, "failed.>")
         if letter.sequence not in told.letters and _is_readable(letter) and not is_about_a_letter(letter)
     ]
 

@@ -122,7 +122,7 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     if delivery.subject != streams.resend(job.tenant):
         raise Reject(f"{delivery.subject} carries a job of tenant '{job.tenant}'")
     try:
-        stored = await bus.read(streams.FAILED, job.letter)
+        stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
         return ResendRequest(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
@@ -184,7 +184,7 @@ async def _body(bus: Bus, letter: DeadLetter) -> bytes | None:
     if letter.body or not letter.sequence or not letter.subject.startswith("trajectories.scored."):
         return letter.body or None
     try:
-        stored = await bus.read(streams.SCORED, letter.sequence)
+        stored = await bus.streams.read(streams.SCORED, letter.sequence)
     except LookupError:
         return None
     return stored.body if stored.subject == letter.subject else None

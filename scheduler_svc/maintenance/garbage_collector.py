@@ -131,7 +131,7 @@ class GarbageCollector:
                 await self.purge(task.id)
             elif task.id in needed and settled:
                 before = min(needed[task.id], settled + 1)
-                await _quietly(self._bus.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
+                await _quietly(self._bus.streams.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
         for name in old:
             await _quietly(self.delete_blob(name))
 
@@ -147,7 +147,7 @@ class GarbageCollector:
         Not all below one that was: another replica may have an older one in hand, or have died or stopped with it.
         """
         try:
-            return await self._bus.acknowledged(streams.SCHEDULER_SCORED)
+            return await self._bus.streams.acknowledged(streams.SCHEDULER_SCORED)
         except Retry as error:
             log.warning("cleaning_postponed", error=str(error))
             return 0
@@ -155,7 +155,7 @@ class GarbageCollector:
     async def purge(self, task: str) -> None:
         """Delete every message of a task that has ended."""
         for stream, subject in streams.in_flight(task):
-            await _quietly(self._bus.purge(stream, subject))
+            await _quietly(self._bus.streams.purge(stream, subject))
 
     async def erase_deleted(self) -> None:
         """Delete from NATS what deleted tasks left there, and announce each. Raises: Retry when NATS or PostgreSQL is away."""
@@ -174,7 +174,7 @@ class GarbageCollector:
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
         """All that NATS has of a deleted task but what others started from; returns the bytes of its blobs."""
         for stream, subject in (*streams.in_flight(task), *streams.told(task)):
-            await self._bus.purge(stream, subject)
+            await self._bus.streams.purge(stream, subject)
         async with self._database.transaction() as connection:
             needed = await needed_blobs(connection, task)
         surplus = [blob for blob in stored if needed is None or blob.name not in needed.kept]
@@ -225,11 +225,11 @@ class GarbageCollector:
         """Messages of tasks that have ended, or that never were, as a task is written before its first message; and what was announced
         of deleted ones, which a trainer may still have had under way."""
         for stream in streams.IN_FLIGHT:
-            subjects = await self._bus.subjects(stream)
+            subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as connection:
                 live = await tasks.live_tasks(connection)
             await self._purge_subjects(stream, {name: count for name, count in subjects.items() if streams.task_of(name) not in live})
-        announced = await self._bus.subjects(streams.WEIGHTS)
+        announced = await self._bus.streams.subjects(streams.WEIGHTS)
         async with self._database.transaction() as connection:
             known = {name: streams.token(name, 2) or "" for name in announced}
             gone = await deleted.those_of(connection, set(known.values()))
@@ -238,7 +238,7 @@ class GarbageCollector:
     async def _purge_subjects(self, stream: streams.Stream, subjects: Mapping[str, int]) -> None:
         for subject, count in subjects.items():
             log.info("messages_swept", subject=subject, messages=count)
-            await self._bus.purge(stream, subject)
+            await self._bus.streams.purge(stream, subject)
 
 
 async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:

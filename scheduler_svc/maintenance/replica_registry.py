@@ -48,7 +48,7 @@ class Replicas:
         await run_periodically(self._read, REPLICA_TTL_S / 5, unknown, at_once=True)
 
     async def _read(self) -> None:
-        before, self._reports = self._reports, await self._bus.all_values(REPLICAS_BUCKET, ReplicaReport)
+        before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
         if {report.replica for report in before} != {report.replica for report in self._reports}:
             log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in self._reports))
             self._changed()

@@ -24,12 +24,12 @@ class StabilityMonitor:
         self._bus = bus
         self._replicas = replicas
         self._alive = replicas()
-        self._ahead_s = bus.now_s() - time.monotonic()
+        self._ahead_s = bus.clock.now_s() - time.monotonic()
         self._since = time.monotonic()
 
     def look(self) -> float:
         """Seconds since the last disturbance."""
-        alive, ahead_s = self._replicas(), self._bus.now_s() - time.monotonic()
+        alive, ahead_s = self._replicas(), self._bus.clock.now_s() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > JUMP_S:
             log.warning("clock_jumped", by_s=round(ahead_s - self._ahead_s, 1))
             self.disturb()

@@ -38,9 +38,9 @@ async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = 
 
 async def _is_lost(bus: Bus, step: SentStep) -> bool:
     # In this order: a step's message is removed after it was announced.
-    if await bus.last(streams.BATCHES, streams.batch(step.pool, step.task)) is not None:
+    if await bus.streams.last(streams.BATCHES, streams.batch(step.pool, step.task)) is not None:
         return False
-    announced = await bus.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
+    announced = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
     try:
         return announced is None or announced.read(WeightUpdated).version <= step.version
     except Reject:  # nobody's whom the scheduler heeds

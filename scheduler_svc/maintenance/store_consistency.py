@@ -52,7 +52,7 @@ async def compare(database: Database, bus: Bus) -> str | None:
     # In this order, a scheduler that publishes meanwhile looks like none of it.
     async with database.transaction() as connection:
         relayed = await outbox.relayed(connection)
-    mark = await bus.get_value(HISTORY_BUCKET, KEY, HistoryMark)
+    mark = await bus.kv.get(HISTORY_BUCKET, KEY, HistoryMark)
     async with database.transaction() as connection:
         last_given = await outbox.last_given(connection)
     return disagreement(relayed, mark, last_given)
@@ -99,11 +99,11 @@ class Marker:
     @classmethod
     async def read(cls, bus: Bus, deployment: str) -> "Marker":
         """Raises: Retry when NATS is away."""
-        found = await bus.find_value(HISTORY_BUCKET, KEY, HistoryMark)
+        found = await bus.kv.find(HISTORY_BUCKET, KEY, HistoryMark)
         return cls(bus, deployment, found.value.position, found.revision) if found else cls(bus, deployment, 0, 0)
 
     async def write(self, position: int) -> None:
         """Raises: Retry when NATS is away, or another relay has set the mark."""
         self._position = max(position, self._position)
         mark = HistoryMark(deployment=self._deployment, position=self._position)
-        self._revision = await self._bus.replace_value(HISTORY_BUCKET, KEY, mark, revision=self._revision)
+        self._revision = await self._bus.kv.replace(HISTORY_BUCKET, KEY, mark, revision=self._revision)

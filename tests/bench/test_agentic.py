@@ -80,7 +80,7 @@ async def test_what_passes_is_overheard_and_stays_in_its_queue(bus: Bus, nats_ur
         await bus.publish(Outgoing(streams.scored("a", "3-0"), scored(0, 1), "two"))
         await eventually(lambda: len({one.subject for one in passed}) == 2)  # a slow server's confirmation lets a message pass twice
     assert {one.subject for one in passed} == {"prompts.sample.p.a.3-0", "trajectories.scored.a.3-0"}
-    assert await bus.backlog(streams.PROMPTS) == 1
+    assert await bus.streams.backlog(streams.PROMPTS) == 1
 
 
 def step(**times: float) -> TrainedStep:

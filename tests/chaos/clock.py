@@ -1,6 +1,6 @@
 """Wall clocks that jump, one process at a time: a preloaded library adds what a file says.
 
-nats-server is linked statically and cannot be fooled so; its clock is every service's reference (`Bus.now_s`).
+nats-server is linked statically and cannot be fooled so; its clock is every service's reference (`Clock.now_s`).
 """
 
 import shutil

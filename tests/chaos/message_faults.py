@@ -70,9 +70,9 @@ async def garbage(target: Target, tasks: list[str]) -> None:
 
 async def _some(target: Target, bus: Bus, stream: Stream) -> list[Delivery]:
     """The last message of some subjects, in an order that the seed decides."""
-    subjects = sorted(await bus.subjects(stream))
+    subjects = sorted(await bus.streams.subjects(stream))
     chosen = target.random.sample(subjects, min(len(subjects), MAX_MESSAGES))
-    found = [await bus.last(stream, subject) for subject in chosen]
+    found = [await bus.streams.last(stream, subject) for subject in chosen]
     return [stored for stored in found if stored is not None]
 
 

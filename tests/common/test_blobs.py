@@ -120,7 +120,7 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_ag
             storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", large_folder))
 
             async def half_stored() -> bool:
-                return await bus.backlog(Stream("OBJ_blobs", ())) > 0
+                return await bus.streams.backlog(Stream("OBJ_blobs", ())) > 0
 
             await eventually(half_stored)
             wire.refuses = True

@@ -53,7 +53,7 @@ async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus)
         await bus.publish(job("a"))
 
         async def moved() -> bool:
-            return await bus.backlog(streams.JOBS) == 0 and await bus.backlog(streams.TURNS) == 1
+            return await bus.streams.backlog(streams.JOBS) == 0 and await bus.streams.backlog(streams.TURNS) == 1
 
         await eventually(moved)
 
@@ -61,7 +61,7 @@ async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus)
 async def test_same_message_id_is_stored_once(bus: Bus) -> None:
     first, second = await bus.publish(job("a")), await bus.publish(job("a"))
     assert first == second
-    assert await bus.backlog(streams.JOBS) == 1
+    assert await bus.streams.backlog(streams.JOBS) == 1
 
 
 async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) -> None:
@@ -71,7 +71,7 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
 
     async with consuming(bus, handler):
         await bus.publish(job("a"))
-        async for delivery in bus.follow(streams.FAILED, "failed.>"):
+        async for delivery in bus.streams.follow(streams.FAILED, "failed.>"):
             letter = delivery.read(DeadLetter)
             break
         assert letter.reason == "no such thing"
@@ -79,7 +79,7 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
         assert SubmitTask.decode(letter.body).task == "a"
 
         async def gone() -> bool:
-            return await bus.backlog(streams.JOBS) == 0
+            return await bus.streams.backlog(streams.JOBS) == 0
 
         await eventually(gone)
 
@@ -116,11 +116,11 @@ async def test_no_attempt_is_counted_while_a_server_is_away(bus: Bus) -> None:
         await bus.publish(job("a"))
 
         async def handled() -> bool:
-            return await bus.backlog(streams.JOBS) == 0
+            return await bus.streams.backlog(streams.JOBS) == 0
 
         await eventually(handled)
     assert attempts == [1] * (JOBS.max_attempts + 2)
-    assert await bus.backlog(streams.FAILED) == 0
+    assert await bus.streams.backlog(streams.FAILED) == 0
 
 
 async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) -> None:
@@ -133,7 +133,7 @@ async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) 
 
     async with consuming(bus, handler):
         await bus.publish(job("a"))
-        async for delivery in bus.follow(streams.FAILED, "failed.>"):
+        async for delivery in bus.streams.follow(streams.FAILED, "failed.>"):
             assert delivery.read(DeadLetter).reason == "ZeroDivisionError: oops"
             break
     assert attempts == [1, 2, 3]
@@ -162,7 +162,7 @@ async def test_work_that_blocks_the_event_loop_for_longer_than_its_lease_is_not_
         await ended.wait()
 
         async def gone() -> bool:
-            return await bus.backlog(streams.JOBS) == 0
+            return await bus.streams.backlog(streams.JOBS) == 0
 
         await eventually(gone)
         assert await deliveries(bus, leased) == 1
@@ -183,7 +183,7 @@ async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_beg
         return await deliveries(bus, leased) > 1
 
     async def gone() -> bool:
-        return await bus.backlog(streams.JOBS) == 0
+        return await bus.streams.backlog(streams.JOBS) == 0
 
     async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
@@ -215,7 +215,7 @@ async def test_message_with_the_sequence_of_one_in_hand_is_another_where_its_str
     async with consuming(bus, handler):
         assert await bus.publish(job("old")) == 1
         await eventually(lambda: begun)
-        await bus.renew(streams.JOBS, first_sequence=1)
+        await bus.declarations.recreate(streams.JOBS, first_sequence=1)
         assert await bus.publish(job("new")) == 1
         await eventually(lambda: begun == ["old", "new"])
         may_end.set()
@@ -262,7 +262,7 @@ async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -
 
 
 async def test_shutdown_returns_what_has_only_just_come(bus: Bus, nats_url: str) -> None:
-    bus = await Bus.connect(nats_url, "patient", timings=Timings(last_word_s=60.0))
+    bus = await Bus.connect(nats_url, "patient", timings=Timings(drain_timeout_s=60.0))
     sent, seen = 300, set[str]()
 
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -288,7 +288,7 @@ async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:
         await bus.publish(job("a"))
         with pytest.raises(ExceptionGroup):
             await asyncio.wait_for(asyncio.shield(runner), 250)
-    assert await bus.backlog(streams.JOBS) == 1
+    assert await bus.streams.backlog(streams.JOBS) == 1
 
 
 async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: Bus) -> None:
@@ -302,7 +302,7 @@ async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: B
         yield
 
     async def buried() -> bool:
-        return await bus.last(streams.FAILED, "failed.jobs.none") is not None
+        return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
 
     await bus.publish(job("a"))
     for life in range(3):
@@ -311,7 +311,7 @@ async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: B
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
     assert taken == [1, 2]
-    letter = await bus.last(streams.FAILED, "failed.jobs.none")
+    letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
     assert letter is not None
     assert "delivered 2 times without an answer" in letter.read(DeadLetter).reason
 
@@ -333,7 +333,7 @@ async def test_no_more_messages_are_taken_than_there_are_slots(bus: Bus) -> None
     async with consuming(bus, handler, slots=2):
 
         async def gone() -> bool:
-            return await bus.backlog(streams.JOBS) == 0
+            return await bus.streams.backlog(streams.JOBS) == 0
 
         await eventually(gone)
     assert peak == 2
@@ -350,7 +350,7 @@ async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_w
     async def handler(deliveries: Sequence[Delivery]) -> None:
         lists.append((time.monotonic(), len(deliveries)))
 
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256, spacing_s=2.0))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, max_batch=256, spacing_s=2.0))
     try:
         await bus.publish(job("a"))
         await eventually(lambda: len(lists) == 1)
@@ -375,12 +375,12 @@ async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
 
     for task in ("a", "bad", "b"):
         await bus.publish(job(task))
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, max_batch=256))
     try:
         await eventually(lambda: sorted(handled) == ["a", "b"])
 
         async def buried() -> bool:
-            return await bus.backlog(streams.FAILED) == 1 and await bus.backlog(streams.JOBS) == 0
+            return await bus.streams.backlog(streams.FAILED) == 1 and await bus.streams.backlog(streams.JOBS) == 0
 
         await eventually(buried)
     finally:
@@ -404,10 +404,10 @@ async def test_plain_json_job_is_understood(bus: Bus) -> None:
 
 async def test_unreadable_value_hides_no_other(bus: Bus) -> None:
     status = ReplicaReport(replica="good", service="env")
-    await bus.put_value(streams.REPLICAS_BUCKET, "env.good", status)
+    await bus.kv.put(streams.REPLICAS_BUCKET, "env.good", status)
     await bus.publish_raw(streams.value_subject(streams.REPLICAS_BUCKET, "env.bad"), b"garbage", "bad", {})
-    assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
-    async for key, value in bus.watch_values(streams.REPLICAS_BUCKET, ReplicaReport):
+    assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    async for key, value in bus.kv.watch(streams.REPLICAS_BUCKET, ReplicaReport):
         assert (key, value) == ("env.good", status)
         break
 
@@ -422,7 +422,7 @@ async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: 
         except asyncio.CancelledError:
             pass  # as asyncio.wait_for may do
 
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, most=256))
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, max_batch=256))
     await bus.publish(job("a"))
     await handling.wait()
     runner.cancel()
@@ -470,7 +470,7 @@ async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str,
 
 async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str, bus: Bus) -> None:
     status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="finished", version=1, steps=1, submitted_s=0, updated_s=0)
-    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status)
     await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
     async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
         timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), TaskStates()
@@ -478,8 +478,8 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
         try:
             wire.silence()
             told = asyncio.gather(
-                anext(aiter(behind.follow(streams.FAILED, "failed.>"))),
-                anext(aiter(behind.watch_values(streams.TASKS_BUCKET, TaskStatus))),
+                anext(aiter(behind.streams.follow(streams.FAILED, "failed.>"))),
+                anext(aiter(behind.kv.watch(streams.TASKS_BUCKET, TaskStatus))),
                 tasks.read(behind),
             )
             finished, _ = await asyncio.wait([told], timeout=2 * timings.answer_timeout_s)
@@ -501,9 +501,9 @@ async def test_what_is_no_address_is_said_at_once(url: str) -> None:
 async def test_connection_that_is_closed_for_good_ends_the_service(nats_url: str) -> None:
     """nats-py does so after errors that it takes for final; whoever runs the service starts it anew."""
     bus = await Bus.connect(nats_url, "closed")
-    await bus._client.close()
+    await bus._connection.client.close()
     with pytest.raises(Fatal, match="NATS has closed the connection"):
-        await asyncio.wait_for(bus.broken(), timeout=250)
+        await asyncio.wait_for(bus.wait_fatal(), timeout=250)
 
 
 CLOCKS = """
@@ -513,7 +513,7 @@ from common.bus import Bus
 async def main():
     bus = await Bus.connect(sys.argv[1], "clock")
     await bus.declare()
-    print(time.time(), bus.now_s())
+    print(time.time(), bus.clock.now_s())
     await bus.close()
 
 asyncio.run(main())
@@ -536,7 +536,7 @@ def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp
 async def test_bucket_that_seems_empty_for_a_moment_is_read_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """nats-py's watcher says that nothing is left when the server has sent what there was and it has not come yet."""
     status = ReplicaReport(replica="one", service="env")
-    await bus.put_value(streams.REPLICAS_BUCKET, "env.one", status)
+    await bus.kv.put(streams.REPLICAS_BUCKET, "env.one", status)
     honest, looks = KeyValue.watchall, 0
 
     async def hasty(store: KeyValue, **options: Any) -> KeyValue.KeyWatcher:
@@ -549,5 +549,5 @@ async def test_bucket_that_seems_empty_for_a_moment_is_read_again(bus: Bus, monk
         return watcher
 
     monkeypatch.setattr(KeyValue, "watchall", hasty)
-    assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
     assert looks == 2

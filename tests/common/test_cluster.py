@@ -110,11 +110,11 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
         await publishing
 
         async def all_done() -> bool:
-            return await worker.backlog(streams.JOBS) == 0
+            return await worker.streams.backlog(streams.JOBS) == 0
 
         await whole.caught_up()
         await eventually(all_done)
-        effects = await worker.patiently(lambda: worker.subjects(streams.TURNS))
+        effects = await worker.retry_until_ready(lambda: worker.streams.subjects(streams.TURNS))
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
     assert effects == {streams.checked(f"t{number}"): 1 for number in range(published)}
@@ -127,7 +127,7 @@ async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_
     (tmp_path / "adapter" / "weights").write_bytes(bytes(range(256)) * 50_000)
 
     async def follow(bus: Bus) -> None:
-        async for delivery in bus.follow(streams.EVENTS, "events.>"):
+        async for delivery in bus.streams.follow(streams.EVENTS, "events.>"):
             followed.append(delivery.read(ControlTask).task)
 
     async with connected(whole, "test") as bus:
@@ -135,14 +135,14 @@ async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_
         blob = await Blobs(bus).put_folder("adapter", tmp_path / "adapter")
         for node in range(NODES):
             await whole.caught_up()
-            await bus.put_value(HISTORY_BUCKET, "mark", HistoryMark(deployment="ours", position=node))
+            await bus.kv.put(HISTORY_BUCKET, "mark", HistoryMark(deployment="ours", position=node))
             whole.kill(node)
             await bus.publish(Outgoing(streams.events("acme", "a"), ControlTask(task=f"t{node}", tenant="acme"), f"event:{node}"))
             await eventually(lambda node=node: f"t{node}" in followed)
-            assert await bus.patiently(lambda: bus.get_value(HISTORY_BUCKET, "mark", HistoryMark)) == HistoryMark(
+            assert await bus.retry_until_ready(lambda: bus.kv.get(HISTORY_BUCKET, "mark", HistoryMark)) == HistoryMark(
                 deployment="ours", position=node
             )
-            fetched = await bus.patiently(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
+            fetched = await bus.retry_until_ready(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
             assert filecmp.cmp(fetched / "weights", tmp_path / "adapter" / "weights", shallow=False)
             whole.start(node)
         following.cancel()

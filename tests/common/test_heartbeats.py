@@ -5,7 +5,7 @@ import itertools
 from nats.aio.client import Client
 
 from common import streams
-from common.bus import BEATS_A_LEASE
+from common.bus import HEARTBEATS_PER_LEASE
 from common.heartbeats import STALLED_S, Heartbeats
 
 
@@ -50,7 +50,7 @@ def test_process_whose_event_loop_stands_still_gives_its_messages_up_until_it_tu
 
 def test_step_of_ten_minutes_keeps_its_lease_though_three_heartbeats_in_a_row_are_lost_and_the_event_loop_stalls() -> None:
     lease_s = streams.trainer_batches("small").ack_wait_s
-    every_s = lease_s / BEATS_A_LEASE
+    every_s = lease_s / HEARTBEATS_PER_LEASE
     time = Time()
     beats = Heartbeats(no_connection, time)
     beats.hold("step", every_s)

@@ -74,7 +74,7 @@ async def handles_a_message(bus: Bus, subject: str, number: int) -> None:
     await bus.publish_raw(subject, b"\xff", f"garbage:{number}", {})
 
     async def given_up() -> bool:
-        return await bus.backlog(streams.FAILED) >= number
+        return await bus.streams.backlog(streams.FAILED) >= number
 
     await eventually(given_up, PATIENCE_S)
 
@@ -133,7 +133,7 @@ async def test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_
         await bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
 
         async def told() -> bool:
-            return await bus.last(streams.EVENTS, streams.events("acme", task)) is not None
+            return await bus.streams.last(streams.EVENTS, streams.events("acme", task)) is not None
 
         await eventually(told, PATIENCE_S)
 

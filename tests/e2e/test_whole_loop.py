@@ -114,7 +114,7 @@ Sample = tuple[GroupContext, TokenRecord]
 
 async def collect_samples(bus: Bus, into: dict[str, list[Sample]]) -> None:
     """Trajectories of trained versions as they are scored, before the scheduler deletes them."""
-    async for delivery in bus.follow(streams.SCORED, "trajectories.scored.>"):
+    async for delivery in bus.streams.follow(streams.SCORED, "trajectories.scored.>"):
         scored = delivery.read(TrajectoriesScored)
         if scored.group.version > 0:
             into[scored.group.task] += [(scored.group, member.transcript) for member in scored.members]

@@ -57,10 +57,10 @@ def lives(process: int) -> bool:
 
 async def ready(bus: Bus) -> ReplicaReport:
     async def listed() -> bool:
-        return bool(await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))
+        return bool(await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
 
     await eventually(listed)
-    return (await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
+    return (await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
 
 
 async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path: Path) -> None:
@@ -73,20 +73,20 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
 
         async def answered() -> bool:
-            return await bus.last(streams.TURNS, streams.checked("t")) is not None
+            return await bus.streams.last(streams.TURNS, streams.checked("t")) is not None
 
         await eventually(answered)
-        answer = await bus.last(streams.TURNS, streams.checked("t"))
+        answer = await bus.streams.last(streams.TURNS, streams.checked("t"))
         assert answer is not None
         assert answer.read(EnvironmentChecked).objection is None
         group = group_context("t", size=4, family="reasoning_gym", environment=environment, seed=1)
         await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
 
         async def opened() -> bool:
-            return await bus.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0")) is not None
+            return await bus.streams.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0")) is not None
 
         await eventually(opened)
-        message = await bus.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
+        message = await bus.streams.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
         assert message is not None
         assert len(message.read(SampleTurns).members) == 4
         below = processes_of(process.pid)
@@ -96,10 +96,10 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         await eventually(lambda: not any(map(lives, below)))
 
         async def unlisted() -> bool:
-            return not await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport)
+            return not await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
 
         await eventually(unlisted)
-    assert await bus.backlog(streams.FAILED) == 0
+    assert await bus.streams.backlog(streams.FAILED) == 0
 
 
 async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
         """Answer the request for this turn, as the rollout service does."""
 
         async def wanted() -> bool:
-            message = await bus.last(streams.PROMPTS, asked)
+            message = await bus.streams.last(streams.PROMPTS, asked)
             return message is not None and message.read(SampleTurns).members[0].turn == turn
 
         await eventually(wanted)
-        message = await bus.last(streams.PROMPTS, asked)
+        message = await bus.streams.last(streams.PROMPTS, asked)
         assert message is not None
         request = message.read(SampleTurns).members[0]
         transcript = request.transcript.with_context([1]).with_sampled([2, 3], [-0.5, -0.5])
@@ -152,10 +152,10 @@ async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(
         await say(2, "done")
 
         async def over() -> bool:
-            return await bus.last(streams.SCORED, streams.scored("t", "0-0")) is not None
+            return await bus.streams.last(streams.SCORED, streams.scored("t", "0-0")) is not None
 
         await eventually(over)
-    message = await bus.last(streams.SCORED, streams.scored("t", "0-0"))
+    message = await bus.streams.last(streams.SCORED, streams.scored("t", "0-0"))
     assert message is not None
     (member,) = message.read(TrajectoriesScored).members
     assert (member.reward, member.turns, member.components) == (1.0, 3, {"tool_calls": 2.0, "tool_errors": 0.0, "steps": 1.0})

@@ -51,10 +51,10 @@ class Answering:
             return
         job = delivery.read(ControlTask)
         name = {"cancel": "cancelled", "pause": "paused", "resume": "resumed"}[verb]
-        status = await self._bus.get_value(streams.TASKS_BUCKET, job.task, TaskStatus)
+        status = await self._bus.kv.get(streams.TASKS_BUCKET, job.task, TaskStatus)
         assert status is not None
         state = "running" if verb == "resume" else name
-        await self._bus.put_value(streams.TASKS_BUCKET, job.task, status.model_copy(update={"state": state, "reason": job.reason}))
+        await self._bus.kv.put(streams.TASKS_BUCKET, job.task, status.model_copy(update={"state": state, "reason": job.reason}))
         yield self._event(job.tenant, job.task, name, {"reason": job.reason})
 
     async def _submit(self, job: SubmitTask) -> AsyncIterator[Outgoing]:
@@ -66,7 +66,7 @@ class Answering:
             tenant=job.tenant, task=job.task, name=spec.name, pool=spec.pool, state="running", version=0, steps=spec.steps,
             submitted_s=time.time(), updated_s=time.time(),
         )  # fmt: skip
-        await self._bus.put_value(streams.TASKS_BUCKET, job.task, status)  # before it is told, as the scheduler does
+        await self._bus.kv.put(streams.TASKS_BUCKET, job.task, status)  # before it is told, as the scheduler does
         yield self._event(job.tenant, job.task, "accepted")
         if spec.name == "slow":
             return
@@ -80,13 +80,13 @@ class Answering:
             yield Outgoing(streams.weight_updated(spec.pool, job.task), update, f"weights:{job.task}:{version}")
             stored = as_json(StoredStep(adapter=adapter, checkpoint=checkpoint))
             yield self._event(job.tenant, job.task, "step", step_data(version) | {"stored": stored})
-            await self._bus.put_value(
+            await self._bus.kv.put(
                 streams.TASKS_BUCKET, job.task, status.model_copy(update={"version": version, "adapter": adapter, "reward": version / 10})
             )
         yield self._event(job.tenant, job.task, "finished")
-        last = await self._bus.get_value(streams.TASKS_BUCKET, job.task, TaskStatus)
+        last = await self._bus.kv.get(streams.TASKS_BUCKET, job.task, TaskStatus)
         assert last is not None
-        await self._bus.put_value(streams.TASKS_BUCKET, job.task, last.model_copy(update={"state": "finished"}))
+        await self._bus.kv.put(streams.TASKS_BUCKET, job.task, last.model_copy(update={"state": "finished"}))
 
     async def _adapter(self, task: str, version: int) -> AdapterRef:
         folder = self._folder / f"{task}.v{version}"

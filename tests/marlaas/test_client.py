@@ -144,7 +144,7 @@ async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, schedu
 
 async def test_replicas_tell_which_environments_there_are(nats_url: str, bus: Bus) -> None:
     report = ReplicaReport(replica="env-1", service="env", environments=["reasoning_gym:gcd"])
-    await bus.put_value(streams.REPLICAS_BUCKET, "env.env-1", report)
+    await bus.kv.put(streams.REPLICAS_BUCKET, "env.env-1", report)
     async with Client.connect(nats_url) as client:
         assert await client.replicas() == [report]
 

@@ -68,7 +68,7 @@ class Stage:
         return self.turns(group)
 
     async def is_idle(self) -> bool:
-        return await self.bus.backlog(streams.PROMPTS) == 0
+        return await self.bus.streams.backlog(streams.PROMPTS) == 0
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -86,7 +86,7 @@ def endless(chat: Chat) -> Chat:
 @asynccontextmanager
 async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncGenerator[Stage]:
     tasks, slots = TaskStates(), Slots(64)
-    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.now_s)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
     stage = Stage(bus, rollout, slots)
 
     async def collect(delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -95,7 +95,7 @@ async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -
         yield
 
     runners = [
-        asyncio.create_task(bus.consume(streams.rollout_samples("tiny"), rollout.handle, slots, most=4)),
+        asyncio.create_task(bus.consume(streams.rollout_samples("tiny"), rollout.handle, slots, max_pull=4)),
         asyncio.create_task(rollout.follow_tasks(bus)),
         asyncio.create_task(rollout.follow_versions(bus, "tiny")),
         asyncio.create_task(bus.consume(streams.env_turns("reasoning_gym"), collect, Slots(64))),
@@ -341,7 +341,7 @@ async def test_cancelled_task_is_aborted_and_others_go_on(
         await stage.ask(doomed, *first_turns(range(4)))
         await stage.ask(other, *first_turns(range(2)))
         await eventually(lambda: stage.rollout.sequences == 6)
-        await stage.bus.put_value(streams.TASKS_BUCKET, "doomed", status("doomed", "cancelled"))
+        await stage.bus.kv.put(streams.TASKS_BUCKET, "doomed", status("doomed", "cancelled"))
         await eventually(lambda: len(stage.turns(other)) == 2)
         await stage.ask(later, *first_turns(range(4)))
         await eventually(stage.is_idle)
@@ -354,14 +354,14 @@ async def test_cancelled_task_is_aborted_and_others_go_on(
 
 
 async def test_paused_task_goes_on_with_what_is_in_flight(stage: Stage) -> None:
-    await stage.bus.put_value(streams.TASKS_BUCKET, "resting", status("resting", "paused"))
+    await stage.bus.kv.put(streams.TASKS_BUCKET, "resting", status("resting", "paused"))
     assert len(await stage.answer(group_of("resting"), *first_turns(range(2)))) == 2
 
 
 async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: Engine, blobs: Blobs, oracle: Oracle) -> None:
     live, ended = await published(blobs, oracle, "live", 1, seed=11), await published(blobs, oracle, "over", 1, seed=12)
-    await stage.bus.put_value(streams.TASKS_BUCKET, "over", status("over", "finished"))
-    await stage.bus.put_value(streams.TASKS_BUCKET, "live", status("live", "running"))
+    await stage.bus.kv.put(streams.TASKS_BUCKET, "over", status("over", "finished"))
+    await stage.bus.kv.put(streams.TASKS_BUCKET, "live", status("live", "running"))
     await eventually(lambda: stage.rollout._tasks.is_live("live"))
     for ref in (ended, live):
         await stage.bus.publish(Outgoing(streams.weight_updated("tiny", ref.task), updated(ref), f"updated:{ref.name}"))

@@ -143,12 +143,12 @@ class World:
     async def make_room(self, sequences: int) -> None:
         """Let the sampler have that much room, from now on and as long as the world lasts."""
         self.rollout = self.rollout.model_copy(update={"sequences": sequences})
-        await self.bus.put_value(streams.REPLICAS_BUCKET, "rollout.two", self.rollout)
+        await self.bus.kv.put(streams.REPLICAS_BUCKET, "rollout.two", self.rollout)
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
         """The data of the task's first event of that name; waits for it."""
         async with asyncio.timeout(250):
-            async for delivery in self.bus.follow(streams.EVENTS, streams.events(tenant, task)):
+            async for delivery in self.bus.streams.follow(streams.EVENTS, streams.events(tenant, task)):
                 from common.messages import Event
 
                 event = delivery.read(Event)

@@ -35,11 +35,11 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
         await control(world, "cancel", "mallory")
         await control(world, "pause", "acme")  # jobs are taken one after the other
         await world.event("a", "paused")
-        assert await bus.subjects(streams.TURNS) == {turn.subject: 1}
+        assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
         await control(world, "cancel", "acme", reason="\n" * 100_000)
 
         async def swept() -> bool:
-            return await bus.subjects(streams.TURNS) == {}
+            return await bus.streams.subjects(streams.TURNS) == {}
 
         await eventually(swept)
         [(reason,)] = await world.rows("SELECT reason FROM tasks")
@@ -70,7 +70,7 @@ async def test_messages_on_subjects_that_are_too_short_are_put_aside(bus: Bus, d
         await world.event("a", "finished")
 
         async def buried() -> bool:
-            return await bus.subjects(streams.FAILED) == {"failed.test": 1, "failed.settle.none": 2, "failed.jobs.none": 1}
+            return await bus.streams.subjects(streams.FAILED) == {"failed.test": 1, "failed.settle.none": 2, "failed.jobs.none": 1}
 
         await eventually(buried)
 

@@ -58,7 +58,7 @@ async def test_forty_times_more_tasks_than_there_is_room_for_are_never_in_flight
             await world.submit(f"t{number}", spec(tenant=f"tenant{number % 5}", steps=1, algorithm={"group_size": 2, "groups_per_step": 1}))
 
         async def all_ended() -> bool:
-            waiting = sum((await bus.subjects(streams.PROMPTS, "prompts.open.>")).values())
+            waiting = sum((await bus.streams.subjects(streams.PROMPTS, "prompts.open.>")).values())
             assert waiting <= room  # an answer may have come before its request is acknowledged
             return await world.rows("SELECT count(*) FROM tasks WHERE state = 'finished'") == [(tasks,)]
 

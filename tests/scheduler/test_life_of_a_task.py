@@ -34,7 +34,7 @@ async def test_task_runs_to_its_end_with_every_step_taken_once(bus: Bus, databas
             ("sampled", 3 * 2 * 2 * 2),
             ("trained", 3 * 7),
         ]
-        assert await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus) is not None
+        assert await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus) is not None
         assert [batch.version for batch in world.stages.batches] == [0, 1, 2]
 
 
@@ -44,7 +44,7 @@ async def test_status_says_what_the_row_says(bus: Bus, database_url: str) -> Non
         await world.event("a", "finished")
 
         async def final() -> bool:
-            status = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+            status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
             return status is not None and status.state == "finished" and status.version == 3 and status.reward == 0.5
 
         await eventually(final)
@@ -159,7 +159,7 @@ async def test_share_of_failed_groups_is_told_and_ends_the_task_past_its_limit(b
         assert (failed, share) == (void, void / all_groups)
 
         async def is_told() -> bool:
-            status = await bus.get_value(streams.TASKS_BUCKET, "patient", TaskStatus)
+            status = await bus.kv.get(streams.TASKS_BUCKET, "patient", TaskStatus)
             return status is not None and status.failed_share == share
 
         await eventually(is_told)
@@ -267,7 +267,7 @@ async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> N
         await world.event("a", "finished")
 
         async def nothing_left() -> bool:
-            return not any([await bus.subjects(stream) for stream in streams.IN_FLIGHT])
+            return not any([await bus.streams.subjects(stream) for stream in streams.IN_FLIGHT])
 
         await eventually(nothing_left)
 
@@ -293,7 +293,7 @@ async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass
         taken.set()
         await asyncio.Event().wait()
 
-    holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, most=1))
+    holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, max_batch=1))
     async with running_world(bus, database_url, Stages()) as world:
         await world.submit("a")
         await asyncio.wait_for(taken.wait(), timeout=250)
@@ -318,7 +318,7 @@ async def test_step_of_a_paused_task_keeps_what_is_on_its_way(bus: Bus, database
         async with world.database.transaction() as connection:
             [task] = await tasks.lock_tasks(connection, ["a"])
         await GarbageCollector(world.database, bus, sweep_s=60).after_steps([task])
-        assert await bus.subjects(streams.TURNS) == {turn.subject: 1}
+        assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
 
 
 async def test_nobody_controls_another_tenants_task(bus: Bus, database_url: str) -> None:

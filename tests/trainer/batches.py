@@ -85,7 +85,7 @@ async def serving(bus: Bus, trainer: Trainer, slots: int = 3) -> AsyncIterator[N
 
 async def announced(bus: Bus, task: str, version: int) -> WeightUpdated:
     async with asyncio.timeout(250):
-        async for delivery in bus.follow(streams.WEIGHTS, streams.weight_updated("tiny", task)):
+        async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated("tiny", task)):
             update = delivery.read(WeightUpdated)
             if update.version == version:
                 return update

@@ -62,19 +62,19 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
         await send_batch(bus, "a")
-        async for delivery in bus.follow(streams.WEIGHTS, "weight-updated.tiny.a"):
+        async for delivery in bus.streams.follow(streams.WEIGHTS, "weight-updated.tiny.a"):
             assert delivery.read(WeightUpdated).version == 1
             break
 
         async def is_reported() -> bool:
-            return [(report.service, report.pool) for report in await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport)] == [
+            return [(report.service, report.pool) for report in await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)] == [
                 ("trainer", "tiny")
             ]
 
         await eventually(is_reported)
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=250) == 0, (tmp_path / "log").read_text()
-        assert await bus.all_values(streams.REPLICAS_BUCKET, ReplicaReport) == []
+        assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == []
 
 
 @pytest.mark.parametrize("point", ["after_blobs:2", "before_ack:2"])
@@ -93,13 +93,13 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
     with process(settings, tmp_path / "second"):
 
         async def acknowledged() -> bool:
-            return await bus.backlog(streams.BATCHES) == 0
+            return await bus.streams.backlog(streams.BATCHES) == 0
 
         await eventually(acknowledged)
-    assert await bus.backlog(streams.FAILED) == 0
-    assert await bus.backlog(streams.WEIGHTS) == 4
+    assert await bus.streams.backlog(streams.FAILED) == 0
+    assert await bus.streams.backlog(streams.WEIGHTS) == 4
     for task in "abcd":
-        last = await bus.last(streams.WEIGHTS, f"weight-updated.tiny.{task}")
+        last = await bus.streams.last(streams.WEIGHTS, f"weight-updated.tiny.{task}")
         assert last is not None
         assert last.read(WeightUpdated).version == 1
 

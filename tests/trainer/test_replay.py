@@ -50,7 +50,7 @@ async def train(bus: Bus, learner: Learner, spec: TaskSpec = RECORDED) -> list[W
         await tell(bus, version + 1, stored)
         updates.append(update)
         checkpoint = update.checkpoint
-    await bus.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
+    await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
     return updates
 
 
@@ -88,7 +88,7 @@ async def test_step_whose_checkpoint_is_gone_is_reached_through_those_before_it(
 async def test_step_that_comes_out_otherwise_is_told(bus: Bus, learner: Learner) -> None:
     """As if the stored adapters were not those of the recorded trajectories."""
     updates = await train(bus, learner)
-    await bus.purge(streams.EVENTS, "events.acme.a")
+    await bus.streams.purge(streams.EVENTS, "events.acme.a")
     for update in updates:
         wrong = update.adapter.model_copy(update={"blob": update.adapter.blob.model_copy(update={"sha256": "0" * 64})})
         adapter = wrong if update.version == 2 else update.adapter

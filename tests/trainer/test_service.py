@@ -38,10 +38,10 @@ async def test_interleaved_tasks_are_trained_as_if_alone_and_published_whole(
                 checkpoints[task] = updates[task].checkpoint
 
         async def acknowledged() -> bool:
-            return await bus.backlog(streams.BATCHES) == 0
+            return await bus.streams.backlog(streams.BATCHES) == 0
 
         await eventually(acknowledged)
-    assert await bus.backlog(streams.FAILED) == 0
+    assert await bus.streams.backlog(streams.FAILED) == 0
     for task, update in updates.items():
         last = steps_alone(policy, task, 3)[-1]
         expected = last.resident
@@ -99,7 +99,8 @@ async def test_batch_that_was_announced_is_announced_again_without_a_step(bus: B
     (out,) = await call(trainer, batch_of("a", 0, named, None))
     await bus.publish(out)
     for member in named[0].members:
-        await bus.purge(streams.SCORED, "trajectories.scored.a.>", before=member.sequence + 100)  # as the scheduler does once settled
+        # As the scheduler does once settled.
+        await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>", before=member.sequence + 100)
     again = await call(Trainer(bus, learner, Residents(8), "tiny"), batch_of("a", 0, named, None))
     assert again == [out]
 

@@ -60,7 +60,7 @@ async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer
         first = await announced(bus, "b", 1)
         await send(bus, batch_of("b", 1, await store(bus, "b", groups_of("b", 1), 1), first.checkpoint))
         second = await announced(bus, "b", 2)
-        async for delivery in bus.follow(streams.FAILED, "failed.train.a"):
+        async for delivery in bus.streams.follow(streams.FAILED, "failed.train.a"):
             reason = delivery.read(DeadLetter).reason
             break
     assert reason == "task a, step from version 0: parameter norm is nan; a lower optimizer.learning_rate may help"
@@ -84,16 +84,16 @@ async def test_batches_that_are_ready_together_share_a_step_and_are_answered_eac
             await eventually(lambda: learner.waiting == 4, 60)
             all_wait.set()
             updates = {task: await announced(bus, task, 1) for task in others}
-            async for delivery in bus.follow(streams.FAILED, "failed.train.a"):
+            async for delivery in bus.streams.follow(streams.FAILED, "failed.train.a"):
                 assert "parameter norm is nan" in delivery.read(DeadLetter).reason
                 break
 
             async def acknowledged() -> bool:
-                return await bus.backlog(streams.BATCHES) == 0
+                return await bus.streams.backlog(streams.BATCHES) == 0
 
             await eventually(acknowledged)
-    assert await bus.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
-    assert await bus.backlog(streams.FAILED) == 1
+    assert await bus.streams.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
+    assert await bus.streams.backlog(streams.FAILED) == 1
     assert max(update.metrics["together"] for update in updates.values()) >= 2
     for task, spec in others.items():
         resident = residents.get(task, updates[task].checkpoint.sha256)
@@ -109,7 +109,7 @@ async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reas
         await call(trainer, batch_of("a", 1, named, None))
     with pytest.raises(Reject, match="is not in the store"):
         await call(trainer, batch_of("a", 1, named, BlobRef(name="gone", size_bytes=1, sha256="0")))
-    await bus.purge(streams.SCORED, "trajectories.scored.a.>")
+    await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")
     with pytest.raises(Reject, match="no longer in stream SCORED"):
         await call(trainer, batch_of("a", 0, named, None))
 
@@ -147,14 +147,14 @@ async def test_batch_of_an_ended_task_is_dropped_and_its_state_forgotten(
     first = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))
     assert len(residents) == 1
     status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state=state, version=1, steps=8, submitted_s=0, updated_s=0)
-    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status)
     assert await call(trainer, batch_of("a", 1, [BatchGroup(group=0, version=0, members=[])], first.checkpoint)) == []
     assert len(residents) == 0
 
 
 async def test_running_task_has_its_steps_taken(bus: Bus, trainer: Trainer) -> None:
     status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="running", version=0, steps=8, submitted_s=0, updated_s=0)
-    await bus.put_value(streams.TASKS_BUCKET, "a", status)
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status)
     assert len(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None))) == 1
 
 

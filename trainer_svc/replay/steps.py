@@ -40,8 +40,8 @@ class Compared:
 async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
     """What each step of the task left behind, by the version that it made. Raises: Retry when NATS is away."""
     found: dict[int, StoredStep] = {}
-    for subject in await bus.subjects(streams.EVENTS, streams.events("*", task)):
-        async for delivery in bus.stored(streams.EVENTS, subject):
+    for subject in await bus.streams.subjects(streams.EVENTS, streams.events("*", task)):
+        async for delivery in bus.streams.stored(streams.EVENTS, subject):
             stored = StoredStep.of(delivery.read(Event))
             if stored is not None:
                 found.setdefault(stored.adapter.version, stored)

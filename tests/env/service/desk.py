@@ -100,7 +100,7 @@ class Desk:
     async def scored(self, task: str, count: int) -> list[tuple[TrajectoriesScored, Settlement]]:
         """Scored messages until `count` members are in them."""
         found: list[tuple[TrajectoriesScored, Settlement]] = []
-        async for delivery in self.bus.follow(streams.SCORED, f"trajectories.scored.{task}.>"):
+        async for delivery in self.bus.streams.follow(streams.SCORED, f"trajectories.scored.{task}.>"):
             message = delivery.read(TrajectoriesScored)
             settlement = Settlement.model_validate(json.loads(delivery.headers[streams.SETTLEMENT_HEADER]))
             assert settlement == message.settlement()

@@ -58,9 +58,9 @@ async def test_group_past_its_deadline_is_dropped(desk: Desk) -> None:
     await desk.give(late, [sampled(request, "3")])
     await desk.open(group_of("Countdown", task="task-b"))
     await desk.handled()
-    assert await desk.bus.backlog(streams.SCORED) == 0
+    assert await desk.bus.streams.backlog(streams.SCORED) == 0
     await eventually(lambda: [message.group.task for message in desk.samples] == ["task-b"])
-    assert await desk.bus.backlog(streams.FAILED) == 0
+    assert await desk.bus.streams.backlog(streams.FAILED) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- redelivery
@@ -77,7 +77,7 @@ async def test_message_that_is_handled_twice_changes_nothing(desk: Desk) -> None
     for attempt in ("1", "2"):
         await desk.give(group, turns, attempt)
     await desk.handled()
-    assert await desk.bus.backlog(streams.SCORED) == 1
+    assert await desk.bus.streams.backlog(streams.SCORED) == 1
     assert len(desk.samples) == 2
 
 
@@ -126,7 +126,7 @@ async def test_task_that_hangs_in_workers_does_not_hold_up_another(bus: Bus, wor
         (request,) = await desk.requests(quick, 1)
         await desk.give(quick, [sampled(request, "no")])
         await desk.scored("quick", 1)
-        assert await desk.bus.backlog(streams.SCORED) < 4
+        assert await desk.bus.streams.backlog(streams.SCORED) < 4
         spun = [member for message, _ in await desk.scored("slow", 4) for member in message.members]
         assert all("did not answer within 1.5 s" in (member.failure or "") for member in spun)
 
@@ -155,7 +155,7 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
         gate.touch()
         ((message, _),) = await desk.scored("spared", 1)
         assert message.members[0].reward == 1.0
-        assert set(await bus.subjects(streams.SCORED)) == {"trajectories.scored.spared.4-0"}
+        assert set(await bus.streams.subjects(streams.SCORED)) == {"trajectories.scored.spared.4-0"}
         await desk.open(computing, attempt="late")
         await desk.handled_but(0)
         following.cancel()
@@ -179,8 +179,8 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
         await desk.requests(other, 2)
         await desk.handled_but(0)
         assert len(await desk.requests(ended, 3)) == 3
-        assert await bus.subjects(streams.SCORED) == {}
-        assert await bus.subjects(streams.FAILED) == {}
+        assert await bus.streams.subjects(streams.SCORED) == {}
+        assert await bus.streams.subjects(streams.FAILED) == {}
         following.cancel()
 
 
@@ -189,4 +189,4 @@ async def tell(bus: Bus, task: str, state: str) -> None:
     status = TaskStatus(
         tenant="acme", task=task, name=task, pool=POOL, state=state, version=0, steps=1, submitted_s=0, updated_s=time.time()
     )
-    await bus.put_value(streams.TASKS_BUCKET, task, status)
+    await bus.kv.put(streams.TASKS_BUCKET, task, status)

@@ -70,12 +70,12 @@ def test_task_without_progress_is_said_to_wait_for(changes: Mapping[str, Any], w
 
 async def said(world: World, task: str) -> list[tuple[str, bool]]:
     """Name of each warning event of the task so far, and whether it said that the warning is over."""
-    told = [delivery.read(Event) async for delivery in world.bus.stored(streams.EVENTS, f"events.*.{task}")]
+    told = [delivery.read(Event) async for delivery in world.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
     return [(str(event.data["warning"]), bool(event.data["over"])) for event in told if event.event == "warning"]
 
 
 async def status(world: World, task: str) -> TaskStatus | None:
-    return next((one for one in await world.bus.all_values(streams.TASKS_BUCKET, TaskStatus) if one.task == task), None)
+    return next((one for one in await world.bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if one.task == task), None)
 
 
 async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, database_url: str) -> None:

@@ -311,23 +311,23 @@ async def leave_a_message_of_an_unknown_task(world: Copy) -> None:
 
 
 async def lose_a_scored_message(world: Copy) -> None:
-    await world.bus.purge(streams.SCORED, "trajectories.scored.live.>")
+    await world.bus.streams.purge(streams.SCORED, "trajectories.scored.live.>")
 
 
 async def announce_other_weights(world: Copy) -> None:
-    await world.bus.purge(streams.WEIGHTS, "weight-updated.tiny.a")
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.a")
     other = updated(world.made.batches[0])
     await world.bus.publish(replace(other, message_id="other"))
 
 
 async def lose_an_announcement(world: Copy) -> None:
-    await world.bus.purge(streams.WEIGHTS, "weight-updated.tiny.live")
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.live")
 
 
 async def say_something_else_to_users(world: Copy) -> None:
-    status = await world.bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    status = await world.bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
     assert status is not None
-    await world.bus.put_value(streams.TASKS_BUCKET, "a", status.model_copy(update={"state": "running"}))
+    await world.bus.kv.put(streams.TASKS_BUCKET, "a", status.model_copy(update={"state": "running"}))
 
 
 async def leave_a_dead_letter_off_the_record(world: Copy) -> None:
@@ -336,13 +336,13 @@ async def leave_a_dead_letter_off_the_record(world: Copy) -> None:
 
 
 async def lose_a_status(world: Copy) -> None:
-    await world.bus.delete_value(streams.TASKS_BUCKET, "a")
+    await world.bus.kv.delete(streams.TASKS_BUCKET, "a")
 
 
 async def show_an_older_version_to_users(world: Copy) -> None:
-    status = await world.bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    status = await world.bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
     assert status is not None
-    await world.bus.put_value(streams.TASKS_BUCKET, "a", status.model_copy(update={"version": 1}))
+    await world.bus.kv.put(streams.TASKS_BUCKET, "a", status.model_copy(update={"version": 1}))
 
 
 async def lose_an_adapter(world: Copy) -> None:
@@ -388,9 +388,9 @@ async def announce_a_deleted_task(world: Copy) -> None:
 
 async def leave_the_status_of_a_deleted_task(world: Copy) -> None:
     await delete_a_task(world)
-    status = await world.bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    status = await world.bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
     assert status is not None
-    await world.bus.put_value(streams.TASKS_BUCKET, "gone", status.model_copy(update={"task": "gone"}))
+    await world.bus.kv.put(streams.TASKS_BUCKET, "gone", status.model_copy(update={"task": "gone"}))
 
 
 async def leave_a_blob_of_a_deleted_task(world: Copy) -> None:
@@ -421,13 +421,13 @@ STORED: list[tuple[str, Breaking]] = [
 
 
 async def lose_the_announcements_of_an_ended_task(world: Copy) -> None:
-    await world.bus.purge(streams.WEIGHTS, "weight-updated.tiny.a")
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.a")
 
 
 async def announce_what_is_none_and_what_is_anothers(world: Copy) -> None:
     subject = streams.weight_updated("tiny", "a")
     await world.bus.publish_raw(subject, b"garbage", "garbage", {})
-    await world.bus.purge(streams.WEIGHTS, subject)
+    await world.bus.streams.purge(streams.WEIGHTS, subject)
     other = next(batch for batch in world.made.batches if (batch.task, batch.version) == ("live", 0))
     await world.bus.publish(replace(updated(other), subject=subject, message_id="another's"))
     await world.bus.publish_raw(subject, b"garbage", "more garbage", {})

@@ -149,7 +149,7 @@ async def test_sweep_deletes_what_nothing_needs_and_nothing_else(finished: Finis
         assert await named(world) == []
         assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
         assert len([name for name in await blobs.names() if ".v99." in name]) == 2
-        assert set(await world.bus.subjects(streams.SCORED)) >= WAITING
+        assert set(await world.bus.streams.subjects(streams.SCORED)) >= WAITING
 
 
 async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url: str, tmp_path: Path) -> None:

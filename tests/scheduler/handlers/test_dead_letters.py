@@ -131,10 +131,10 @@ async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_u
         await client.resend(await bury(bus, "settle", "a", out, sequence=sequence, body=b""))
 
         async def stored_again() -> bool:
-            return await bus.subjects(streams.SCORED) == {out.subject: 2}
+            return await bus.streams.subjects(streams.SCORED) == {out.subject: 2}
 
         await eventually(stored_again)
-        again = await bus.last(streams.SCORED, out.subject)
+        again = await bus.streams.last(streams.SCORED, out.subject)
         assert again is not None
         assert again.read(TrajectoriesScored) == out.message
         assert again.headers[streams.SETTLEMENT_HEADER] == out.headers[streams.SETTLEMENT_HEADER]
@@ -149,7 +149,7 @@ async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, datab
         assert (await world.event("a", "failed"))["reason"] == "disk full"
         with pytest.raises(ClientError, match="task a is failed, and what has ended is not revived; submit it again"):
             await client.resend(number)
-        assert await bus.subjects(streams.BATCHES) == {}
+        assert await bus.streams.subjects(streams.BATCHES) == {}
         assert await world.rows("SELECT state, dead_letters FROM task_status") == [("failed", 1)]
         assert (await client.status("a")).dead_letters == 1
 
@@ -231,7 +231,7 @@ async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_ur
         await world.submit("a")
         await world.event("a", "finished")
         assert await world.rows("SELECT detail FROM groups WHERE state = 'void'") == [("stderr: " + 2 * "\N{REPLACEMENT CHARACTER}",)]
-        status = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+        status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
         assert status is not None
         assert status.dead_letters == 0
 
@@ -241,12 +241,12 @@ async def test_letter_that_cannot_be_recorded_makes_one_more_letter_and_no_endle
         await bus.publish(Outgoing(streams.failed("train", "a"), ControlTask(task="a", tenant="acme"), "no letter"))
 
         async def buried() -> bool:
-            return await bus.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
+            return await bus.streams.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
 
         await eventually(buried)
         await world.submit("a")
         await world.event("a", "finished")
-        assert await bus.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
+        assert await bus.streams.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
 
 
 async def test_message_too_large_for_a_letter_is_buried_without_its_body(bus: Bus) -> None:
@@ -263,10 +263,10 @@ async def test_message_too_large_for_a_letter_is_buried_without_its_body(bus: Bu
         await bus.publish_raw("jobs.submit.acme", b"x" * (MAX_PAYLOAD_BYTES - 1000), "large", {})
 
         async def buried() -> bool:
-            return await bus.last(streams.FAILED, "failed.jobs.none") is not None
+            return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
 
         await eventually(buried)
-        letter = await bus.last(streams.FAILED, "failed.jobs.none")
+        letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
         assert letter is not None
         assert (letter.read(DeadLetter).body, letter.read(DeadLetter).reason) == (b"", "no use")
         assert not runner.done()

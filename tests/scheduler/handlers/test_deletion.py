@@ -54,7 +54,7 @@ async def names(world: World) -> set[str]:
 async def pruned(world: World, request: str, **wish: Any) -> dict[str, Any]:
     tenant = wish.pop("tenant", "acme")
     await world.bus.publish(Outgoing(streams.prune(tenant), PruneTasks(tenant=tenant, request=request, **wish), f"prune:{request}"))
-    async for delivery in world.bus.follow(streams.EVENTS, streams.events(tenant, "none")):
+    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(tenant, "none")):
         event = delivery.read(Event)
         if event.data.get("request") == request:
             return event.data
@@ -72,9 +72,9 @@ async def test_deleted_task_leaves_what_it_consumed_and_nothing_else(bus: Bus, d
         await ask(world, "delete", "a")
         assert (await world.event("a", "deleted"))["bytes"] == stored > 0
         assert {name.partition(".")[0] for name in await names(world)} == {"b"}
-        assert not await bus.subjects(streams.WEIGHTS, "weight-updated.*.a")
-        assert await bus.subjects(streams.EVENTS, "events.*.a") == {"events.acme.a": 1}
-        assert [status.task for status in await bus.all_values(streams.TASKS_BUCKET, TaskStatus)] == ["b"]
+        assert not await bus.streams.subjects(streams.WEIGHTS, "weight-updated.*.a")
+        assert await bus.streams.subjects(streams.EVENTS, "events.*.a") == {"events.acme.a": 1}
+        assert [status.task for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)] == ["b"]
         assert await world.rows("SELECT task FROM task_storage") == [("b",)]
         for table in ("groups", "trajectories", "steps", "ledger", "evaluations", "evaluation_groups", "evaluation_members"):
             assert await world.rows(f"SELECT DISTINCT task FROM {table} WHERE task = 'a'") == []

@@ -44,7 +44,7 @@ def is_held(group: GroupContext, member: int) -> bool:
 
 
 async def warnings(world: World, task: str) -> list[dict[str, Any]]:
-    told = [delivery.read(Event) async for delivery in world.bus.stored(streams.EVENTS, f"events.*.{task}")]
+    told = [delivery.read(Event) async for delivery in world.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
     return [event.data for event in told if event.event == "storage"]
 
 

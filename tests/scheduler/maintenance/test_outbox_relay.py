@@ -60,7 +60,7 @@ async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_store
                 return not await outbox.oldest_parcels(connection, 1)
 
         await eventually(all_out)
-        told = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+        told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
         assert told is not None
         assert told.state == "finished"
     finally:

@@ -27,7 +27,7 @@ async def test_step_whose_message_is_gone_is_sent_again_and_counts_once(bus: Bus
         await eventually(lambda: len(stages.batches) == 1)
 
         async def gone() -> bool:
-            return await bus.backlog(streams.BATCHES) == 0
+            return await bus.streams.backlog(streams.BATCHES) == 0
 
         await eventually(gone)
         assert not await send_lost_steps_again(world.database, bus)  # it is too new for that
@@ -63,7 +63,7 @@ async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, datab
         await world.submit("a", spec(steps=1))
 
         async def is_taken() -> bool:
-            return await bus.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
+            return await bus.streams.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
 
         await eventually(is_taken)
         assert not await send_lost_steps_again(world.database, bus, age_s=0)
@@ -79,13 +79,17 @@ async def test_step_that_was_announced_and_is_not_settled_yet_is_not_sent_again(
         await world.submit("a", spec(steps=1))
 
         async def taken_and_forgotten() -> bool:
-            return len(stages.batches) == 1 and await bus.backlog(streams.BATCHES) == 0 and await world.rows("SELECT id FROM outbox") == []
+            return (
+                len(stages.batches) == 1
+                and await bus.streams.backlog(streams.BATCHES) == 0
+                and await world.rows("SELECT id FROM outbox") == []
+            )
 
         await eventually(taken_and_forgotten)
     database = await Database.connect(database_url)  # and no scheduler that settles
     done = updated(stages.batches[0])
     await bus.publish(done)
     assert not await send_lost_steps_again(database, bus, age_s=0)
-    await bus.purge(streams.WEIGHTS, done.subject)
+    await bus.streams.purge(streams.WEIGHTS, done.subject)
     assert await send_lost_steps_again(database, bus, age_s=0)
     await database.close()

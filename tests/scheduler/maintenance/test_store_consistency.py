@@ -134,13 +134,13 @@ async def test_database_restored_to_an_older_backup_is_noticed_and_its_tasks_go_
 
     database = await Database.connect(url)
     await store_checkpoints(bus, database)
-    told = await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus)
+    told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
     assert told is not None
-    await bus.put_value(streams.TASKS_BUCKET, "a", told.model_copy(update={"state": "finished"}))  # as it would have become
+    await bus.kv.put(streams.TASKS_BUCKET, "a", told.model_copy(update={"state": "finished"}))  # as it would have become
     done = await accept(database, bus)
     assert done is not None
     assert (done.unknown, done.paused) == (["b"], {})
-    assert await bus.get_value(streams.TASKS_BUCKET, "a", TaskStatus) is None
+    assert await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus) is None
     assert await accept(database, bus) is None
     await database.close()
     stages = Stages()
@@ -223,7 +223,7 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_
 
 async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, database_url: str) -> None:
     database = await Database.connect(database_url)
-    await bus.put_value(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
+    await bus.kv.put(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
         await Relay(database, bus).run()
     await database.close()
@@ -235,4 +235,4 @@ async def test_mark_of_a_relay_that_lost_its_lock_is_refused_and_no_mark_goes_ba
     with pytest.raises(Retry, match="another process"):
         await lost.write(7)
     await (await Marker.read(bus, "ours")).write(8)
-    assert await bus.get_value(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)
+    assert await bus.kv.get(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)

@@ -77,7 +77,7 @@ async def test_lost_trainer_takes_at_most_so_many_steps_again_with_equal_digests
     bus: Bus, learner: Learner, policy: Policy, tmp_path: Path, lost_at: int, again: int
 ) -> None:
     before = await steps(bus, fresh(bus, learner), lost_at)
-    await bus.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
+    await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
     counted = recomputed()
     (after,) = await steps(bus, fresh(bus, learner), 1, first=lost_at, checkpoint=before[-1].checkpoint)
     assert recomputed() - counted == again < EVERY

@@ -1,0 +1,39 @@
+"""The door to NATS: publish, consume, and read streams and key-value buckets.
+
+Delivery is at least once; derived message ids, guarded statements of the scheduler and immutable blobs make its effect exactly once. Rules:
+
+- A consumer requests as many messages as it has free slots, never more, so that another replica gets the rest.
+- Heartbeats (`common/heartbeats.py`) keep a message alive while a handler works; it is acknowledged after its results are published.
+  A message that is redelivered to the process that still works on it does not start a second time.
+- The handler's exception decides what else happens (`errors.py`). While a server is unavailable, messages wait in the process.
+- A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
+
+Layout: bus (publish, consume) on handling (one message) and pull (requests, leases); connection, declarations, clock, stream_reader,
+key_value, address, delivery (what a handler gets and returns).
+"""
+
+from nats.errors import Error as NatsError
+from nats.js.errors import BucketNotFoundError
+
+from common.bus.address import objection_to_address
+from common.bus.bus import Bus, spaced
+from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
+from common.bus.key_value import Revised
+from common.bus.pull import HEARTBEATS_PER_LEASE
+
+__all__ = [
+    "HEARTBEATS_PER_LEASE",
+    "MAX_PAYLOAD_BYTES",
+    "BatchHandler",
+    "BucketNotFoundError",
+    "Bus",
+    "Delivery",
+    "Handler",
+    "NatsError",
+    "Outgoing",
+    "Revised",
+    "Slots",
+    "objection_to_address",
+    "refuse_oversize",
+    "spaced",
+]

@@ -1,0 +1,32 @@
+"""Addresses of NATS servers: one, or those of a cluster's nodes separated by commas."""
+
+import re
+from urllib.parse import urlsplit
+
+SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
+"""Schemes of an address; all nodes of a cluster use one set."""
+
+
+def objection_to_address(url: str) -> str | None:
+    """Why `url` names no NATS servers; None when it does. nats-py's own error would look like an unavailable server."""
+    schemes = {_scheme(node) for node in nodes(url)}
+    if schemes and any(schemes <= kind for kind in SCHEMES):
+        return None
+    return f"'{without_password(url)}' is no address of NATS; one looks like nats://host:4222, or nats://user:password@host:4222"
+
+
+def nodes(url: str) -> list[str]:
+    return [node.strip() for node in url.split(",") if node.strip()]
+
+
+def without_password(url: str) -> str:
+    return ",".join(re.sub(r"^(.*://)?.*@", r"\1", node) for node in nodes(url))
+
+
+def _scheme(node: str) -> str | None:
+    """Scheme of one server's address, `nats` by default; None when it is no address."""
+    try:
+        parts = urlsplit(node if "://" in node else f"nats://{node}")
+        return parts.scheme if parts.hostname and parts.port != 0 else None
+    except ValueError:  # a port that is no number, or above 65535
+        return None

@@ -1,0 +1,206 @@
+"""Publish, and consume one by one or in batches."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import BadHeaderError, BadSubjectError
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+
+from common import crashpoints, metrics
+from common.bus.clock import Clock
+from common.bus.connection import Connection
+from common.bus.declarations import Declarations
+from common.bus.delivery import TRACE_HEADER, BatchHandler, Handler, Outgoing, Slots, current_trace, delivery_of, new_trace, refuse_oversize
+from common.bus.handling import Handling, one_by_one
+from common.bus.key_value import KeyValueStore
+from common.bus.pull import Pull
+from common.bus.stream_reader import StreamReader
+from common.errors import Fatal, MarlaasError, Reject, Unavailable
+from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
+from common.timings import DEFAULT, Timings
+
+IDLE_RATIO = 4.0
+"""Interval between batches as a multiple of the previous batch's handling time."""
+MAX_IDLE_S = 0.5
+"""Maximum pause between batches: one that took seconds because a server was unavailable must not wait for many more."""
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Bus:
+    """A connection to NATS: `publish` and `consume` here, `kv`, `streams` and `clock` beside them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._timings = connection.timings
+        self.declarations = Declarations(connection)
+        self._handling = Handling(self.publish, connection.timings.backoff)
+        self._pulls: list[Pull] = []
+        self.kv = KeyValueStore(connection)
+        self.streams = StreamReader(connection)
+        self.clock = Clock(connection)
+        connection.reconnected = self._reset_pulls
+
+    @classmethod
+    async def connect(cls, url: str, name: str, *, until_accepted: bool = False, timings: Timings = DEFAULT) -> "Bus":
+        """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
+
+        `url`: one, or those of a cluster's nodes, separated by commas. Any that answers is taken, and another when that one dies.
+        Raises: Fatal when `url` is no address, or the server is too old, or refuses the credentials otherwise.
+        """
+        return cls(await Connection.open(url, name, until_accepted=until_accepted, timings=timings))
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.client.is_connected
+
+    async def wait_fatal(self) -> None:
+        """Never returns. Raises: Fatal when the server forbids something that this process needs, or closes the connection for good."""
+        await self._connection.wait_fatal()
+
+    async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
+        """See `Connection.retry_until_ready`."""
+        return await self._connection.retry_until_ready(action)
+
+    def blobs_context(self) -> JetStreamContext:
+        """For `common.blobs`, the other half of this door."""
+        return self._connection.js
+
+    async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0) -> None:
+        """Create or update every stream and bucket. Safe to run from every service at once.
+
+        `replicas`: minimum copies of each in a cluster: a service that does not know of them must not take them from the others.
+        `blobs_bytes`: bound of the blob store; 0 leaves it as it is, for the same reason.
+        """
+        await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes)
+        await self.clock.read()
+
+    async def publish(self, out: Outgoing) -> int:
+        """Store `out` in its stream; returns its sequence, the first one's when it was there already.
+
+        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
+        """
+        body = out.message.encode()
+        headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: current_trace.get() or new_trace(), **out.headers}
+        return await self.publish_raw(out.subject, body, out.message_id, headers)
+
+    async def publish_raw(self, subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
+        """As `publish`, for a body that is already encoded."""
+        refuse_oversize(subject, body, headers)
+        started = time.monotonic()
+        attempt = 0
+        for pull in self._pulls:
+            await pull.acknowledge()
+        while True:
+            try:
+                ack = await self._connection.js.publish(
+                    subject, body, timeout=self._timings.answer_timeout_s, headers={**headers, "Nats-Msg-Id": message_id}
+                )
+                metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
+                return ack.seq
+            except (BadSubjectError, BadHeaderError) as error:
+                raise Reject(f"{subject} cannot be published: {error}") from None
+            except (TimeoutError, NatsError, OSError) as error:
+                attempt += 1
+                if time.monotonic() - started > self._timings.publish_patience_s:
+                    raise Unavailable(f"NATS did not store {subject}: {error}") from None
+                log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
+                await asyncio.sleep(self._timings.backoff.pause_s(attempt))
+
+    async def consume(self, consumer: Consumer, handler: Handler, slots: Slots, *, max_pull: int = 64) -> None:
+        """Run `handler` for each message in a runner of its own, `slots` at once, until cancelled.
+
+        `max_pull` bounds one request, so that replicas share a burst. Raises: Fatal from a handler.
+        """
+        async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
+            slots.when_released(pull.wake)
+            tending = runners.create_task(pull.tend())
+            try:
+                while True:
+                    for message in await pull.receive(lambda: min(slots.free, max_pull)):
+                        slots.take()
+                        runners.create_task(self._handling.handle(pull, message, handler, slots))
+            finally:
+                # Before the runners are cancelled: what they return must not be redelivered to this replica.
+                await asyncio.shield(pull.stop())
+                tending.cancel()
+
+    async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, max_batch: int, spacing_s: float = 0.0) -> None:
+        """Run `handler` for lists of at most `max_batch` messages, one list at a time, until cancelled.
+
+        Lists begin at least `spacing_s` apart, or IDLE_RATIO times the last one's handling time where that is longer (with a pause of
+        at most MAX_IDLE_S): nothing waits in a quiet system, and in a busy one a list is longer, so that one transaction serves more.
+        When a list fails, each of its messages is handled by itself, so that a bad one harms no other.
+        """
+        async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
+            tending = runners.create_task(pull.tend())
+            not_before = 0.0
+            try:
+                while True:
+                    messages = await pull.receive(lambda: max_batch - pull.held)
+                    if (early_s := not_before - time.monotonic()) > 0:
+                        await asyncio.sleep(early_s)
+                        messages += pull.take()
+                    began = time.monotonic()
+                    done = await self._handle_batch(pull, messages, handler)
+                    not_before = began + (spaced(spacing_s, time.monotonic() - began) if done else spacing_s)
+                    if not done:
+                        for message in messages:
+                            await self._handling.handle(pull, message, one_by_one(handler), None)
+            finally:
+                await asyncio.shield(pull.stop())
+                await asyncio.shield(pull.return_held())
+                tending.cancel()
+
+    async def _handle_batch(self, pull: Pull, messages: Sequence[Msg], handler: BatchHandler) -> bool:
+        """Whether the list was handled whole. Raises: Fatal from the handler."""
+        consumer = pull.consumer
+        deliveries = [delivery_of(message) for message in messages]
+        if any(delivery.attempt > consumer.max_deliveries for delivery in deliveries):
+            return False
+        try:
+            await handler(deliveries)
+            crashpoints.reached("before_ack")
+            for message in messages:
+                pull.done(message)
+            return True
+        except Fatal:
+            raise
+        except Exception as error:
+            if len(messages) == 1 and not isinstance(error, MarlaasError):
+                log.exception("handler_failed", consumer=consumer.name)
+            elif len(messages) > 1:
+                reason = str(error) or type(error).__name__
+                log.warning("handled_one_by_one", consumer=consumer.name, messages=len(messages), reason=reason)
+            return False
+
+    @asynccontextmanager
+    async def _pulling(self, consumer: Consumer) -> AsyncGenerator[Pull]:
+        await self.declarations.declare_consumer(consumer)
+        pull = Pull(self._connection, consumer, lambda: self.declarations.declare_consumer(consumer))
+        await pull.start()
+        self._pulls.append(pull)
+        try:
+            yield pull
+        finally:
+            self._pulls.remove(pull)
+            await asyncio.shield(pull.acknowledge())
+
+    def _reset_pulls(self) -> None:
+        for pull in self._pulls:
+            pull.reset()
+
+
+def spaced(spacing_s: float, took_s: float) -> float:
+    """Seconds from the start of a batch that took `took_s` to the start of the next."""
+    return max(spacing_s, min(IDLE_RATIO * took_s, took_s + MAX_IDLE_S)) if spacing_s else 0.0

@@ -1,0 +1,115 @@
+"""Declarations of streams, consumers and buckets. They are idempotent: every service declares all of them at its start."""
+
+from collections.abc import Sequence
+
+import structlog
+from nats.errors import Error as NatsError
+from nats.js import api
+from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
+
+from common.bus.connection import Connection
+from common.errors import Unavailable
+from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET, TASKS_BUCKET, Consumer, Stream
+
+STORE_TOO_SMALL = 10047
+"""JetStream's error code for a bound that is more than its store may take."""
+
+log = structlog.get_logger()
+
+
+class Declarations:
+    def __init__(self, connection: Connection) -> None:
+        self._js = connection.js
+        self._retry_until_ready = connection.retry_until_ready
+
+    async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int) -> None:
+        """See `Bus.declare`."""
+        for stream in streams:
+            config = _configuration(stream, replicas)
+            await self._retry_until_ready(lambda config=config: self._stream(config))
+        for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
+            await self._retry_until_ready(lambda bucket=bucket, ttl_s=ttl_s: self._bucket(bucket, ttl_s, replicas))
+        await self._retry_until_ready(lambda: self._blobs(replicas))
+        if blobs_bytes:
+            await self._retry_until_ready(lambda: self._bound_blobs(blobs_bytes))
+
+    async def declare_consumer(self, consumer: Consumer) -> None:
+        config = api.ConsumerConfig(
+            durable_name=consumer.name,
+            filter_subject=consumer.subject,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=consumer.ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=-1,
+            headers_only=consumer.headers_only or None,
+        )
+        await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
+
+    async def recreate(self, stream: Stream, *, first_sequence: int) -> None:
+        """Delete a stream with its messages, message ids and consumers, and create it empty.
+
+        Raises: Unavailable when NATS does not answer.
+        """
+        try:
+            replicas = (await self._js.stream_info(stream.name)).config.num_replicas
+            await self._js.delete_stream(stream.name)
+            await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not recreate stream {stream.name}: {error}") from None
+
+    async def _stream(self, config: api.StreamConfig) -> None:
+        assert config.name is not None and config.num_replicas is not None
+        try:
+            present = (await self._js.stream_info(config.name)).config.num_replicas or 1
+            await self._js.update_stream(config.evolve(num_replicas=max(present, config.num_replicas)))
+        except NotFoundError:
+            await self._js.add_stream(config)
+
+    async def _bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
+        try:
+            await self._js.key_value(bucket)
+        except BucketNotFoundError:
+            await self._js.create_key_value(api.KeyValueConfig(bucket=bucket, ttl=ttl_s, history=1, replicas=replicas))
+        else:
+            await self._replicate(f"KV_{bucket}", replicas)
+
+    async def _blobs(self, replicas: int) -> None:
+        try:
+            await self._js.object_store(BLOBS_BUCKET)
+        except (BucketNotFoundError, NotFoundError):
+            await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
+        else:
+            await self._replicate(f"OBJ_{BLOBS_BUCKET}", replicas)
+
+    async def _bound_blobs(self, max_bytes: int) -> None:
+        """Reserve `max_bytes` of NATS's store for blobs, and no more: a full blob store must leave room for messages."""
+        config = (await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}")).config
+        if config.max_bytes == max_bytes:
+            return
+        try:
+            await self._js.update_stream(config.evolve(max_bytes=max_bytes))
+        except APIError as error:
+            if error.err_code != STORE_TOO_SMALL:
+                raise
+            correct = "MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS"
+            log.error("blobs_not_bounded", bytes=max_bytes, reason=error.description, correct=correct)
+
+    async def _replicate(self, stream: str, replicas: int) -> None:
+        """Raise an existing bucket's replication to `replicas`."""
+        config = (await self._js.stream_info(stream)).config
+        if (config.num_replicas or 1) < replicas:
+            await self._js.update_stream(config.evolve(num_replicas=replicas))
+
+
+def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=api.RetentionPolicy(stream.retention),
+        storage=api.StorageType.FILE,
+        max_msgs_per_subject=stream.max_per_subject,
+        max_age=stream.max_age_s,
+        duplicate_window=stream.duplicate_window_s,
+        num_replicas=replicas,
+        allow_direct=True,
+    )

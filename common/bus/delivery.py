@@ -1,0 +1,105 @@
+"""What a handler receives and returns."""
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from common.errors import Reject
+from common.messages import Message
+from common.streams import KIND_HEADER
+
+M = TypeVar("M", bound=Message)
+
+TRACE_HEADER = "traceparent"
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+HEADER_BYTES = 512
+"""Upper bound of the headers that are added to every message."""
+
+current_trace: ContextVar[str | None] = ContextVar("trace", default=None)
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to publish. `message_id` is derived from what it is about, so that sending it twice stores it once."""
+
+    subject: str
+    message: Message
+    message_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message as it arrived."""
+
+    subject: str
+    headers: Mapping[str, str]
+    body: bytes
+    sequence: int
+    """Position in its stream."""
+    attempt: int
+    """1 at first delivery; 0 where deliveries are not counted."""
+
+    def read(self, model: type[M]) -> M:
+        """The body as `model`.
+
+        Raises: Reject when it is another kind or malformed.
+        """
+        kind = self.headers.get(KIND_HEADER, model.kind)
+        if kind != model.kind:
+            raise Reject(f"{self.subject} carries '{kind}'; this version understands '{model.kind}'")
+        return model.decode(self.body)
+
+
+Handler = Callable[[Delivery], AsyncIterator[Outgoing]]
+"""An async generator function: what it yields is published at once."""
+BatchHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
+
+
+class Slots:
+    """How much work a replica takes at once. The bus takes one unit a message; a handler may take and release more."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._released: Callable[[], None] = lambda: None
+
+    @property
+    def free(self) -> int:
+        return max(0, self._free)
+
+    def take(self, units: int = 1) -> None:
+        self._free -= units
+
+    def release(self, units: int = 1) -> None:
+        self._free += units
+        self._released()
+
+    def when_released(self, released: Callable[[], None]) -> None:
+        """Call `released` at each release of units."""
+        self._released = released
+
+
+def delivery_of(message: Msg) -> Delivery:
+    try:
+        metadata = message.metadata
+        sequence, attempt = metadata.sequence.stream, metadata.num_delivered
+    except NatsError:
+        sequence, attempt = 0, 0
+    return Delivery(message.subject, message.headers or {}, message.data, sequence, attempt)
+
+
+def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    """Raises: Reject when the bus would not take such a message."""
+    size = len(body) + HEADER_BYTES + sum(len(name) + len(value) + 4 for name, value in headers.items())
+    if size > MAX_PAYLOAD_BYTES:
+        raise Reject(f"{headers.get(KIND_HEADER, 'a message')} for {subject} has {size} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
+
+
+def new_trace() -> str:
+    """A W3C trace context: everything that follows from one message shares it."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"

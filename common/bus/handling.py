@@ -1,0 +1,151 @@
+"""One message's way through a handler: its outcome is an acknowledgement, a redelivery or a dead letter."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
+
+import structlog
+from nats.aio.msg import Msg
+
+from common import crashpoints, metrics
+from common.backoff import Backoff, jittered
+from common.bus.delivery import (
+    MAX_PAYLOAD_BYTES,
+    TRACE_HEADER,
+    BatchHandler,
+    Delivery,
+    Handler,
+    Outgoing,
+    Slots,
+    current_trace,
+    delivery_of,
+    new_trace,
+)
+from common.bus.pull import Pull
+from common.cancellation import notice_cancellation
+from common.errors import Fatal, Reject, Retry, Unavailable
+from common.messages import DeadLetter
+from common.streams import Consumer, failed, token
+
+MAX_DEAD_LETTER_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
+"""Maximum body that a dead letter keeps: with a larger one it would itself be too large."""
+
+log = structlog.get_logger()
+
+
+class Handling:
+    def __init__(self, publish: Callable[[Outgoing], Awaitable[int]], backoff: Backoff) -> None:
+        self._publish = publish
+        self._backoff = backoff
+
+    async def handle(self, pull: Pull, message: Msg, handler: Handler, slots: Slots | None) -> None:
+        """Raises: Fatal from the handler."""
+        consumer = pull.consumer
+        delivery = delivery_of(message)
+        trace = current_trace.set(delivery.headers.get(TRACE_HEADER) or new_trace())
+        started = time.monotonic()
+        outcome = "done"
+        try:
+            with structlog.contextvars.bound_contextvars(**_bindings(delivery, consumer)):
+                try:
+                    if delivery.attempt > consumer.max_deliveries:
+                        raise Reject(f"delivered {delivery.attempt - 1} times without an answer; it may kill the process that handles it")
+                    await self._run_handler(delivery, handler)
+                    crashpoints.reached("before_ack")
+                    pull.done(message)
+                except asyncio.CancelledError:
+                    outcome = "returned"
+                    await asyncio.shield(pull.redeliver(message, delay_s=0))
+                    raise
+                except Fatal as error:
+                    outcome = "fatal"
+                    log.error("fatal", error=str(error))
+                    pull.stop_requesting()  # or this process would receive the message once more while it ends
+                    await pull.redeliver(message, delay_s=0)
+                    raise
+                except Reject as error:
+                    outcome = "rejected"
+                    await self._dead_letter(pull, message, delivery, str(error))
+                except Retry as error:
+                    outcome = "retried"
+                    if delivery.attempt >= consumer.max_attempts:
+                        await self._dead_letter(pull, message, delivery, f"gave up after {delivery.attempt} attempts: {error}")
+                    else:
+                        log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
+                        await pull.redeliver(message, delay_s=jittered(error.delay_s))
+                except Exception as error:
+                    outcome = "failed"
+                    log.exception("handler_failed", attempt=delivery.attempt)
+                    if delivery.attempt >= consumer.max_attempts:
+                        await self._dead_letter(pull, message, delivery, f"{type(error).__name__}: {error}")
+                    else:
+                        await pull.redeliver(message, delay_s=self._backoff.pause_s(delivery.attempt))
+        finally:
+            current_trace.reset(trace)
+            metrics.HANDLED.labels(consumer.stage, outcome).inc()
+            metrics.HANDLING_S.labels(consumer.stage).observe(time.monotonic() - started)
+            if slots is not None:
+                slots.release()
+
+    async def _run_handler(self, delivery: Delivery, handler: Handler) -> None:
+        """Publish what the handler yields; rerun it, without a bound, while a server is unavailable."""
+        waits = 0
+        while True:
+            try:
+                async with aclosing(cast(AsyncGenerator[Outgoing], handler(delivery))) as results:
+                    async for out in results:
+                        crashpoints.reached("before_publish")
+                        await self._publish(out)
+                return
+            except Unavailable as error:
+                waits += 1
+                log.warning("server_away", reason=str(error), waits=waits)
+                notice_cancellation()
+                await asyncio.sleep(self._backoff.pause_s(waits))
+
+    async def _dead_letter(self, pull: Pull, message: Msg, delivery: Delivery, reason: str) -> None:
+        """Store a message that cannot be handled, with the reason, where users and the scheduler read it."""
+        consumer = pull.consumer
+        log.error("dead_letter", subject=delivery.subject, reason=reason)
+        task = token(delivery.subject, consumer.task_token)
+        letter = DeadLetter(
+            stage=consumer.stage,
+            subject=delivery.subject,
+            reason=reason,
+            attempts=delivery.attempt,
+            headers=dict(delivery.headers),
+            body=delivery.body if len(delivery.body) <= MAX_DEAD_LETTER_BYTES else b"",
+            sequence=delivery.sequence,
+        )
+        out = Outgoing(failed(consumer.stage, task or "none"), letter, f"failed:{consumer.name}:{delivery.sequence}")
+        try:
+            try:
+                await self._publish(out)
+            except Reject:  # its headers are too large, or no client can write them
+                await self._publish(replace(out, message=letter.model_copy(update={"headers": {}, "body": b""})))
+        except Retry as error:  # NATS is unavailable: the message is redelivered, and ends here once more
+            log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
+            await pull.redeliver(message, delay_s=error.delay_s)
+        else:
+            await pull.terminate(message)
+
+
+def one_by_one(handler: BatchHandler) -> Handler:
+    async def handle(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        await handler([delivery])
+        return
+        yield  # makes this an async generator, as handlers are
+
+    return handle
+
+
+def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
+    bound = {"stage": consumer.stage, "trace": delivery.headers.get(TRACE_HEADER, "")[3:35]}
+    if task := token(delivery.subject, consumer.task_token):
+        bound["task"] = task
+        if trajectory := token(delivery.subject, consumer.task_token + 1):
+            bound["trajectory"] = trajectory
+    return bound

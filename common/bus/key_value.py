@@ -1,0 +1,128 @@
+"""Key-value buckets: small values that several processes share."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+from nats.errors import Error as NatsError
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from common.bus.connection import Connection
+from common.errors import Reject, Retry, Unavailable
+from common.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+MAX_EMPTY_READS = 3
+"""Attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Revised(Generic[M]):
+    """An entry."""
+
+    value: M
+    revision: int
+
+
+class KeyValueStore:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._buckets: dict[str, KeyValue] = {}
+
+    async def put(self, bucket: str, key: str, value: Message) -> None:
+        """Set an entry, readable as JSON by any NATS client."""
+        store = await self._bucket(bucket)
+        await store.put(key, value.model_dump_json().encode())
+
+    async def get(self, bucket: str, key: str, model: type[M]) -> M | None:
+        """None when there is no such entry. Raises: Unavailable when NATS does not answer."""
+        found = await self.find(bucket, key, model)
+        return found.value if found else None
+
+    async def find(self, bucket: str, key: str, model: type[M]) -> Revised[M] | None:
+        """As `get`, with the revision that `replace` wants."""
+        try:
+            entry = await (await self._bucket(bucket)).get(key)
+        except KeyNotFoundError:
+            return None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not read {key} of {bucket}: {error}") from None
+        return Revised(model.decode(entry.value or b""), entry.revision or 0)
+
+    async def replace(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
+        """Set an entry that still has `revision`, 0 where there must be none; returns its new one.
+
+        Raises: Retry when another process has set it; Unavailable when NATS is, and then it may be set or not.
+        """
+        try:
+            return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
+        except KeyWrongLastSequenceError:
+            raise Retry(f"{key} of {bucket} was set by another process") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not set {key} of {bucket}: {error}") from None
+
+    async def values(self, bucket: str, model: type[M]) -> list[M]:
+        """Every current entry."""
+        store = await self._bucket(bucket)
+        found: list[M] = []
+        for _ in range(MAX_EMPTY_READS):
+            found = await self._values(store, bucket, model)
+            # nats-py reports the end of the values when the server has none left, before those in flight have arrived.
+            if found or not (await store.status()).values:
+                break
+        return found
+
+    async def _values(self, store: KeyValue, bucket: str, model: type[M]) -> list[M]:
+        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=self._connection.timings.reader_s)
+        found: list[M] = []
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    break
+                try:
+                    found.append(model.decode(entry.value or b""))
+                except Reject as error:
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+        return found
+
+    async def delete(self, bucket: str, key: str) -> None:
+        with suppress(KeyNotFoundError, NatsError):
+            await (await self._bucket(bucket)).delete(key)
+
+    async def watch(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
+        """(key, value) of every entry, then of every change; None when deleted. An entry that expires is no change."""
+
+        async def watch() -> KeyValue.KeyWatcher:
+            return await (await self._bucket(bucket)).watchall()
+
+        watcher = await self._connection.retry_until_ready(watch)
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    continue
+                try:
+                    yield entry.key, model.decode(entry.value) if entry.operation is None and entry.value else None
+                except Reject as error:  # one bad entry must not stop the readers of the others
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+
+    async def _bucket(self, bucket: str) -> KeyValue:
+        """Looked up once. Raises: BucketNotFoundError; Unavailable when NATS is."""
+        if bucket in self._buckets:
+            return self._buckets[bucket]
+        try:
+            found = self._buckets[bucket] = await self._connection.js.key_value(bucket)
+            return found
+        except BucketNotFoundError:
+            raise
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not open bucket {bucket}: {error}") from None

@@ -1,0 +1,212 @@
+"""Pull requests of one consumer, and the leases of what they delivered."""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from common.bus.connection import Connection
+from common.cancellation import notice_cancellation
+from common.heartbeats import beat
+from common.streams import Consumer
+
+HEARTBEATS_PER_LEASE = 5
+"""Heartbeats that a lease (`Consumer.ack_wait_s`) has room for: three may be late or lost."""
+MAX_ACKNOWLEDGEMENT_DELAY_S = 0.02
+"""Maximum time that acknowledgements wait to share a packet: alone, one costs both sides as much as a message."""
+
+log = structlog.get_logger()
+
+_Identity = tuple[int, datetime]
+"""Sequence of a message in its stream, and when it was stored."""
+
+
+class Pull:
+    """Requests messages, as many as there is room for, and keeps those in flight alive until they are acknowledged.
+
+    nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nothing keeps alive.
+    """
+
+    def __init__(self, connection: Connection, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
+        self.consumer = consumer
+        self._timings = connection.timings
+        self._client = connection.client
+        self._beats = connection.beats
+        self._beat_s = consumer.ack_wait_s / HEARTBEATS_PER_LEASE
+        self._redeclare = redeclare
+        self._inbox = self._client.new_inbox()
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
+        self._arrived: deque[Msg] = deque()
+        self._woken = asyncio.Event()
+        self._requested = 0
+        self._requested_at = 0.0
+        self._missing = False
+        self._ending = False
+        self._known: dict[_Identity, Msg] = {}
+        """Messages that arrived and are neither returned nor acknowledged."""
+        self._held: dict[_Identity, Msg] = {}
+        self._done: list[Msg] = []
+        """Messages to be acknowledged."""
+        self._any_done = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    async def start(self) -> None:
+        self._beats.start(self._beat_s)
+        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+
+    def stop_requesting(self) -> None:
+        self._ending = True
+
+    async def stop(self) -> None:
+        """Stop requesting, and return the messages that no handler has started."""
+        self.stop_requesting()
+        with suppress(NatsError, OSError, TimeoutError):
+            if self._client.is_connected:
+                async with asyncio.timeout(self._timings.drain_timeout_s):
+                    await self._subscription.drain()  # messages in flight still arrive; each would otherwise wait for the end of its lease
+            else:
+                await self._subscription.unsubscribe()
+        while self._arrived:
+            await self.redeliver(self._arrived.popleft(), delay_s=0)
+        await self.acknowledge()
+
+    async def return_held(self) -> None:
+        """Have the server deliver all held messages to the next replica that requests some."""
+        for message in list(self._held.values()):
+            await self.redeliver(message, delay_s=0)
+
+    def reset(self) -> None:
+        """The server has forgotten the pending requests."""
+        self._requested = 0
+        self._woken.set()
+
+    def wake(self) -> None:
+        """There may be more room than there was."""
+        self._woken.set()
+
+    async def receive(self, room: Callable[[], int]) -> list[Msg]:
+        """At least one message, at most `room()`, which is asked for each time that this is woken."""
+        while True:
+            notice_cancellation()
+            if self._missing:
+                self._missing = False
+                await self._redeclare()
+            if self._arrived:
+                return self.take()
+            await self._request(room())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timings.pull_expires_s):
+                    await self._woken.wait()
+            self._woken.clear()
+
+    def take(self) -> list[Msg]:
+        """All messages that have arrived; from now on they are held."""
+        found = list(self._arrived)
+        self._arrived.clear()
+        self._held.update((_identity(message), message) for message in found)
+        return found
+
+    async def _request(self, room: int) -> None:
+        if time.monotonic() - self._requested_at > self._timings.pull_expires_s + self._timings.lost_pull_s:
+            self._requested = 0
+        missing = room - self._requested
+        # Not at each message that came: only when less than half of the room is requested.
+        if missing <= 0 or 2 * self._requested > room or self._ending or not self._client.is_connected:
+            return
+        self._requested += missing
+        self._requested_at = time.monotonic()
+        request = json.dumps({"batch": missing, "expires": int(self._timings.pull_expires_s * 1e9)}).encode()
+        with suppress(NatsError, OSError):
+            await self._client.publish(self._next, request, reply=self._inbox)
+
+    async def _on_message(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status is None:
+            self._requested = max(0, self._requested - 1)
+            self._arrive(message)
+        elif status != "100":
+            pending = (message.headers or {}).get("Nats-Pending-Messages")
+            self._requested = max(0, self._requested - int(pending)) if pending else 0
+            if status == "503" or "Consumer Deleted" in (message.headers or {}).get("Description", ""):
+                self._missing = True
+        self._woken.set()
+
+    def _arrive(self, message: Msg) -> None:
+        """Queue the message, unless it is known: its lease ended while NATS was unavailable. The newest delivery is answered."""
+        known = self._known.setdefault(_identity(message), message)
+        if known is message:
+            self._arrived.append(message)
+        else:
+            self._beats.release(known.reply)
+            known.reply = message.reply
+            log.warning("message_redelivered_to_its_holder", subject=message.subject, consumer=self.consumer.name)
+        self._beats.hold(message.reply, self._beat_s)
+
+    async def tend(self) -> None:
+        """Acknowledge done messages and keep the others alive, until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._keep_alive())
+            runners.create_task(self._acknowledge_soon())
+
+    async def _acknowledge_soon(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._any_done.wait()
+            await asyncio.sleep(MAX_ACKNOWLEDGEMENT_DELAY_S)
+            await self.acknowledge()
+
+    async def acknowledge(self) -> None:
+        """Acknowledge all done messages. A lost answer means one more delivery, which every handler takes."""
+        done, self._done = self._done, []
+        self._any_done.clear()
+        for message in done:
+            self._forget(message)
+            with suppress(NatsError, OSError):
+                await message.ack()
+
+    async def _keep_alive(self) -> None:
+        """Show that the event loop turns; send the heartbeats where their own connection cannot be made."""
+        while True:
+            notice_cancellation()
+            self._beats.turned()
+            await asyncio.sleep(self._beat_s)
+            if not self._beats.is_connected:
+                await beat(self._client, self._beats.due())
+
+    def done(self, message: Msg) -> None:
+        """Acknowledge within MAX_ACKNOWLEDGEMENT_DELAY_S, or with the next message that is published."""
+        self._held.pop(_identity(message), None)
+        self._done.append(message)
+        self._any_done.set()
+
+    async def terminate(self, message: Msg) -> None:
+        """Have the server never redeliver the message."""
+        await self._settle(message, message.term)
+
+    async def redeliver(self, message: Msg, *, delay_s: float) -> None:
+        await self._settle(message, lambda: message.nak(delay=delay_s or None))
+
+    async def _settle(self, message: Msg, answer: Callable[[], Awaitable[None]]) -> None:
+        self._held.pop(_identity(message), None)
+        self._forget(message)
+        with suppress(NatsError, OSError):  # as in `acknowledge`
+            await answer()
+
+    def _forget(self, message: Msg) -> None:
+        self._known.pop(_identity(message), None)
+        self._beats.release(message.reply)
+
+
+def _identity(message: Msg) -> _Identity:
+    """Equal for all deliveries of one message and different from every other's, also where NATS was restored to an older backup."""
+    return message.metadata.sequence.stream, message.metadata.timestamp

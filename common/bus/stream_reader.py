@@ -1,0 +1,105 @@
+"""Reading streams without consuming them, and deleting what they store. Raises: Unavailable when NATS does not answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext, api
+from nats.js.errors import NotFoundError
+
+from common.bus.connection import Connection
+from common.bus.delivery import Delivery, delivery_of
+from common.errors import Unavailable
+from common.streams import Consumer, Stream
+
+
+class StreamReader:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._js = connection.js
+
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False, new_only: bool = False) -> AsyncIterator[Delivery]:
+        """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
+
+        `last_only` starts with the last of each subject; `new_only` with the next that arrives.
+        """
+        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
+
+        async def subscribe() -> JetStreamContext.PushSubscription:
+            config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
+            heartbeat_s = self._connection.timings.idle_heartbeat_s
+            return await self._js.subscribe(subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=heartbeat_s, config=config)
+
+        subscription = await self._connection.retry_until_ready(subscribe)
+        try:
+            async for message in subscription.messages:
+                yield delivery_of(message)
+        finally:
+            with suppress(NatsError, asyncio.TimeoutError):
+                await subscription.unsubscribe()
+
+    async def read(self, stream: Stream, sequence: int) -> Delivery:
+        """One stored message, body included. Raises: LookupError when it was deleted."""
+        try:
+            try:
+                stored = await self._js.get_msg(stream.name, sequence, direct=True)
+            except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
+                stored = await self._js.get_msg(stream.name, sequence)
+        except NotFoundError:
+            raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not read message {sequence} of {stream.name}: {error}") from None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
+
+    async def last(self, stream: Stream, subject: str) -> Delivery | None:
+        """The newest stored message on exactly `subject`."""
+        try:
+            stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
+        except NotFoundError:
+            return None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not read the last message on {subject}: {error}") from None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
+
+    async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
+        """Messages stored on `subject`, oldest first; acknowledges nothing."""
+        sequence = 1
+        while True:
+            try:
+                found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
+            except NotFoundError:
+                return
+            except (TimeoutError, NatsError, OSError) as error:
+                raise Unavailable(f"could not read {subject}: {error}") from None
+            assert found.seq is not None
+            yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
+            sequence = found.seq + 1
+
+    async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
+        """Number of stored messages by subject."""
+        try:
+            return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not list the subjects of {stream.name}: {error}") from None
+
+    async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
+        """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
+        try:
+            await self._js.purge_stream(stream.name, subject=subject, seq=before)
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not purge {subject}: {error}") from None
+
+    async def acknowledged(self, consumer: Consumer) -> int:
+        """Last sequence that `consumer` acknowledged with all before it; 0 at first."""
+        try:
+            floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
+        except NotFoundError:
+            return 0
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not look at consumer {consumer.name}: {error}") from None
+        return floor.stream_seq if floor else 0
+
+    async def backlog(self, stream: Stream) -> int:
+        """Number of messages in a stream. Raises: NATS's own errors."""
+        return (await self._js.stream_info(stream.name)).state.messages
