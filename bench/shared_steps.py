@@ -135,7 +135,7 @@ def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
     from trainer_svc.model.batched_lora import by_grouped_mm, by_loop
 
     policy = load(args)
-    policy.way_together = by_grouped_mm if way == "grouped_mm" else by_loop
+    policy.batched_products = by_grouped_mm if way == "grouped_mm" else by_loop
     run = steps(args, policy, tasks, together=way != "alone")
     on_gpu = args.device == "cuda"
     run(0)
@@ -163,7 +163,7 @@ def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
 
 def steps(args: argparse.Namespace, policy: "Policy", tasks: int, *, together: bool) -> Callable[[int], list["torch.Tensor"]]:
     """A function that takes one step of each task, always from the same states, and returns their first moments."""
-    from trainer_svc.algorithm.batched_steps import take
+    from trainer_svc.algorithm.batched_steps import run_steps
     from trainer_svc.algorithm.step import StepResult, step
     from trainer_svc.learner import initial_resident
 
@@ -181,7 +181,7 @@ def steps(args: argparse.Namespace, policy: "Policy", tasks: int, *, together: b
         ]
         found: dict[int, torch.Tensor] = {}
         for offset, members in [(0, asked)] if together else [(task, [one]) for task, one in enumerate(asked)]:
-            for index, result in take(policy, members, budget_tokens=args.budget):
+            for index, result in run_steps(policy, members, budget_tokens=args.budget):
                 assert isinstance(result, StepResult), result
                 found[offset + index] = result.resident.optimizer.exp_avg
         return [found[task] for task in range(tasks)]

@@ -3,16 +3,16 @@
 Consumes  trajectories.batch.<pool>.<task> (TrainBatch), and reads the scored trajectories that it names by sequence
 Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs for each version: adapter and checkpoint
 Owns      nothing durable: residents are a cache of checkpoints, the base model is frozen
+Layout    top to bottom, imports go down only
 
-    service.py        one batch message: the state it goes on from, its step, and the version that is announced
-    restoring.py      a resident from its checkpoint, or from the batches after it
-    learner.py        the device's thread: which tasks' steps it takes together, and which residents stay in memory
-    batch.py          a batch message as arrays
+    service.py        handler of a batch: restore the task's state, train one step, publish the new version
+    replay/           recorded steps, recomputed: to restore a state that no checkpoint holds, and to compare digests
+    learner.py        the device's thread and its queue of steps
     algorithm/        one optimizer step
+    state/            training state of a task: in memory, as a checkpoint, as a record
     model/            the frozen base model with adapters
-    state/            what a task's training carries from step to step
-    replay/           recorded steps, taken again
-    merge.py          an adapter merged into its base model
-    allocator.py      memory that goes back to the system on a CPU
-    device_errors.py  which errors of a device end the process, and which end a task
+    batch.py          trajectories of a batch, validated
+    merge.py          program that merges an adapter into its base model
+    allocator.py      return of freed memory to the system on a CPU
+    device_errors.py  errors of a device or disk, mapped to Fatal, Retry and Unavailable
 """

@@ -15,7 +15,7 @@ from trainer_svc.settings import TrainerSettings
 if TYPE_CHECKING:
     from trainer_svc.service import Trainer
 
-BESIDE_COMPUTING = 2
+PREFETCHED_BATCHES = 2
 """Batches in hand beyond those that are computed: one is read, one is published. More would only keep them from other replicas."""
 
 
@@ -31,7 +31,7 @@ async def main(running: Running[TrainerSettings]) -> None:
 
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
-        slots = Slots(settings.shared_steps + BESIDE_COMPUTING)
+        slots = Slots(settings.shared_steps + PREFETCHED_BATCHES)
         runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         running.health.set_ready(f"training for pool '{settings.pool}'")
 
@@ -64,7 +64,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
         pool,
         device=settings.device,
         threads=settings.threads,
-        most_together=settings.shared_steps,
+        shared_steps=settings.shared_steps,
     )
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
     return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every)

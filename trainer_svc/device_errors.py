@@ -44,7 +44,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def computing(need: str = "") -> Generator[None]:
+def device_errors(need: str = "") -> Generator[None]:
     """Raises: what `classify_device_error` makes of an error inside."""
     try:
         yield

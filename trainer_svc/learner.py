@@ -23,10 +23,10 @@ from common.errors import Fatal, Reject
 from common.memory import train_memory
 from common.pools import Pool
 from common.spec import TaskSpec
-from trainer_svc.algorithm.batched_steps import take
+from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step
 from trainer_svc.batch import Group
-from trainer_svc.device_errors import classify_device_error, computing
+from trainer_svc.device_errors import classify_device_error, device_errors
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
 from trainer_svc.model.policy import Policy, choose_device, prepare_torch
@@ -52,17 +52,17 @@ class Learner:
     All that computes raises Fatal when the device broke, and Retry when there is no memory.
     """
 
-    def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, most_together: int = 1) -> None:
+    def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, shared_steps: int = 1) -> None:
         self._policy = policy
         self._thread = thread
         self._budget_tokens = budget_tokens
-        self._most_together = most_together
-        self._asked: deque[_Asked] = deque()
+        self._shared_steps = shared_steps
+        self._queue: deque[_QueuedStep] = deque()
         self.waiting = 0
         """Pieces of work that are queued or running."""
 
     @classmethod
-    async def start(cls, pool: Pool, *, device: str, threads: int, most_together: int = 1) -> "Learner":
+    async def start(cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1) -> "Learner":
         """Load the pool's base model. Raises: Fatal when it or the device cannot be used."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
@@ -72,7 +72,7 @@ class Learner:
             return Policy.load(pool.model, chosen, pool.precision)
 
         policy = await asyncio.get_running_loop().run_in_executor(thread, load)
-        return cls(policy, thread, budget_tokens=pool.train_tokens, most_together=most_together)
+        return cls(policy, thread, budget_tokens=pool.train_tokens, shared_steps=shared_steps)
 
     @property
     def vocabulary(self) -> int:
@@ -87,7 +87,7 @@ class Learner:
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
         """The state in a checkpoint. Raises: Reject when it is not the one expected, or made for another base model."""
-        with computing(self._need(spec)):
+        with device_errors(self._need(spec)):
             resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
         for module in resident.layout.modules:
             layer = self._policy.layers.get(module.name)
@@ -98,55 +98,55 @@ class Learner:
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
         """One step. Raises: Reject when numbers are not finite."""
         need = self._need(spec, unpadded_tokens(groups))
-        asked = _Asked(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
-        self._asked.append(asked)
+        queued = _QueuedStep(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
+        self._queue.append(queued)
         self.waiting += 1
-        self._thread.submit(self._take)
+        self._thread.submit(self._run_next)
         try:
-            return await asked.found
+            return await queued.future
         finally:
             self.waiting -= 1
 
-    def _take(self) -> None:
-        """In the thread, once for each step that was asked for: takes the first that still waits, and who goes with it."""
-        asked = self._next()
-        if not asked:
+    def _run_next(self) -> None:
+        """In the thread, once for each step that was queued for: takes the first that still waits, and who goes with it."""
+        queued = self._dequeue()
+        if not queued:
             return
         started_s = time.monotonic()
-        steps = [step(self._policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in asked]
-        open_ = set(range(len(asked)))
+        steps = [step(self._policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in queued]
+        open_ = set(range(len(queued)))
         failed: Exception | None = None
         try:
-            for index, result in take(self._policy, steps, budget_tokens=self._budget_tokens):
+            for index, result in run_steps(self._policy, steps, budget_tokens=self._budget_tokens):
                 open_.discard(index)
-                asked[index].answer(result if isinstance(result, Exception) else Trained(result, started_s - asked[index].at_s))
+                queued[index].resolve(result if isinstance(result, Exception) else Trained(result, started_s - queued[index].queued_s))
         except Exception as error:  # nobody's in particular, so each is tried by itself: a state that went in is as it was
             failed = error
-            if len(asked) > 1:
+            if len(queued) > 1:
                 log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
         if failed is None:
             return
         for index in open_:  # out here the memory of what failed is free again
-            tries = len(asked) > 1 and not isinstance(classify_device_error(failed), Fatal)
-            asked[index].answer(self._alone(asked[index], started_s) if tries else failed)
+            tries = len(queued) > 1 and not isinstance(classify_device_error(failed), Fatal)
+            queued[index].resolve(self._run_alone(queued[index], started_s) if tries else failed)
 
-    def _alone(self, asked: "_Asked", started_s: float) -> "Trained | Exception":
+    def _run_alone(self, queued: "_QueuedStep", started_s: float) -> "Trained | Exception":
         try:
-            found = train_step(self._policy, asked.resident, asked.groups, asked.spec, budget_tokens=self._budget_tokens)
-            return Trained(found, started_s - asked.at_s)
+            found = train_step(self._policy, queued.resident, queued.groups, queued.spec, budget_tokens=self._budget_tokens)
+            return Trained(found, started_s - queued.queued_s)
         except Exception as error:
             return error
 
-    def _next(self) -> "list[_Asked]":
-        found: list[_Asked] = []
+    def _dequeue(self) -> "list[_QueuedStep]":
+        found: list[_QueuedStep] = []
         tokens = 0
-        while self._asked and len(found) < self._most_together:
-            tokens += unpadded_tokens(self._asked[0].groups)
+        while self._queue and len(found) < self._shared_steps:
+            tokens += unpadded_tokens(self._queue[0].groups)
             if found and tokens > self._budget_tokens:
                 break
-            asked = self._asked.popleft()
-            if not asked.found.cancelled():
-                found.append(asked)
+            queued = self._queue.popleft()
+            if not queued.future.cancelled():
+                found.append(queued)
         return found
 
     async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
@@ -158,7 +158,7 @@ class Learner:
                 origin, folder = checkpoint
                 write_checkpoint(folder, resident, spec, origin, adapter / WEIGHTS_FILE)
 
-        with computing(self._need(spec)):
+        with device_errors(self._need(spec)):
             await asyncio.to_thread(work)
 
     def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
@@ -179,14 +179,14 @@ class Learner:
     async def _run(self, work: Callable[[], T], need: str) -> T:
         self.waiting += 1
         try:
-            with computing(need):
+            with device_errors(need):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self.waiting -= 1
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _QueuedStep:
     """A step that somebody waits for."""
 
     resident: Resident
@@ -194,21 +194,21 @@ class _Asked:
     spec: TaskSpec
     need: str
     """Of memory, for the error when there is none."""
-    at_s: float
-    found: "asyncio.Future[Trained]"
+    queued_s: float
+    future: "asyncio.Future[Trained]"
 
-    def answer(self, result: "Trained | Exception") -> None:
+    def resolve(self, result: "Trained | Exception") -> None:
         """From the thread."""
 
         def settle() -> None:
-            if self.found.done():  # cancelled meanwhile
+            if self.future.done():  # cancelled meanwhile
                 return
             if isinstance(result, Exception):
-                self.found.set_exception(classify_device_error(result, self.need))
+                self.future.set_exception(classify_device_error(result, self.need))
             else:
-                self.found.set_result(result)
+                self.future.set_result(result)
 
-        self.found.get_loop().call_soon_threadsafe(settle)
+        self.future.get_loop().call_soon_threadsafe(settle)
 
 
 def initial_resident(policy: Policy, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:

@@ -23,12 +23,12 @@ from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
-from trainer_svc.restoring import restore
+from trainer_svc.replay.restoring import restore
 from trainer_svc.state.lineage import lineage_of, write_lineage
 from trainer_svc.state.resident import Resident, Residents
 from trainer_svc.state.step_recording import Recording, origin_of, write_recording
 
-READS_AT_ONCE = 32
+MAX_CONCURRENT_READS = 32
 
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
@@ -153,7 +153,7 @@ class Trainer:
 
     async def _read(self, sequences: list[int]) -> dict[int, TrajectoriesScored]:
         """Each message once, some at a time. Raises: Reject when one was deleted."""
-        bound = asyncio.Semaphore(READS_AT_ONCE)
+        bound = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def read(sequence: int) -> TrajectoriesScored:
             async with bound:

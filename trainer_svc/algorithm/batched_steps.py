@@ -1,7 +1,7 @@
 """Steps of several tasks, computed together: what they need of the base model is gathered round by round.
 
-A step (`step.py`) is a generator. It yields a `Demand` whenever it needs the base model, is sent the `Answer`, and returns
-its result; it owns everything of its task and sees nothing of another's. Here the demands of all steps that wait become
+A step (`step.py`) is a generator. It yields a `ForwardRequest` whenever it needs the base model, is sent the `ForwardResult`, and returns
+its result; it owns everything of its task and sees nothing of another's. Here the requests of all steps that wait become
 common micro-batches: one forward, one backward, each task's loss on its own tokens, each task's gradient in its own
 vector. A step that raises is out, and the others go on with the numbers that they would have had anyway.
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer_svc.algorithm.loss import LossTerms, Tokens
-from trainer_svc.algorithm.step_metrics import Measured
+from trainer_svc.algorithm.step_metrics import TokenMeasurements
 from trainer_svc.model.packing import Packed, Row, Segment, pack
 from trainer_svc.model.policy import Adapted, Policy, TokenScores
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """What a gradient is wanted of. Shapes: (N,) over all tokens of the demand, in the order of its rows; None as in `Tokens`."""
+    """What a gradient is wanted of. Shapes: (N,) over all tokens of the request, in the order of its rows; None as in `Tokens`."""
 
     loss: Callable[[Tokens], LossTerms]
     entropy_gradient: bool = False
@@ -38,7 +38,7 @@ class Objective:
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
+class ForwardRequest:
     """Of these rows: their sampled tokens' log-probabilities, and, where there is an objective, its gradient."""
 
     rows: Sequence[Row]
@@ -52,17 +52,17 @@ class Gradient:
 
     vector: Tensor
     loss: Tensor
-    measured: Measured
+    measured: TokenMeasurements
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """Shapes: `logprobs_N` (N,), without gradient, in the order of the demand's rows."""
+class ForwardResult:
+    """Shapes: `logprobs_N` (N,), without gradient, in the order of the request's rows."""
 
     logprobs_N: Tensor
     gradient: Gradient | None
     micro_batches: int
-    """In which the demand had a part."""
+    """In which the request had a part."""
     computed_tokens: int
     """Of its own rows, with their padding."""
     tasks: int
@@ -71,67 +71,66 @@ class Answer:
     """For all of them."""
 
 
-Step = Generator[Demand, Answer, R]
+Step = Generator[ForwardRequest, ForwardResult, R]
 
 
-def take(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -> Iterator[tuple[int, R | Exception]]:
+def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -> Iterator[tuple[int, R | Exception]]:
     """The result of each step, or what it raised, with its index, as soon as it has one.
 
     Micro-batches have at most `budget_tokens`, so memory does not grow with the number of steps but for their own vectors.
     Raises: what the computation raises (no memory, say), which then is nobody's in particular.
     """
-    waiting: dict[int, Demand] = {}
+    waiting: dict[int, ForwardRequest] = {}
 
-    def go_on(index: int, answer: Answer | None) -> Iterator[tuple[int, R | Exception]]:
+    def advance(index: int, result: ForwardResult | None) -> Iterator[tuple[int, R | Exception]]:
         try:
-            waiting[index] = next(steps[index]) if answer is None else steps[index].send(answer)
+            waiting[index] = next(steps[index]) if result is None else steps[index].send(result)
         except StopIteration as finished:
             yield index, finished.value
         except Exception as error:  # even a bug that one task's data provoked must not stop the others
             yield index, error
 
     for index in range(len(steps)):
-        yield from go_on(index, None)
+        yield from advance(index, None)
     while waiting:
         # Gradients wait until nobody needs anything else before, so that as many as possible are computed together.
-        chosen = {index: demand for index, demand in waiting.items() if demand.objective is None} or dict(waiting)
+        chosen = {index: request for index, request in waiting.items() if request.objective is None} or dict(waiting)
         for index in chosen:
             del waiting[index]
-        answers = answer(policy, list(chosen.values()), budget_tokens=budget_tokens)
-        for index, found in zip(chosen, answers, strict=True):
-            yield from go_on(index, found)
+        results = run_requests(policy, list(chosen.values()), budget_tokens=budget_tokens)
+        for index, found in zip(chosen, results, strict=True):
+            yield from advance(index, found)
 
 
-def answer(policy: Policy, demands: Sequence[Demand], *, budget_tokens: int) -> list[Answer]:
-    """All of the demands, which either all have an objective or none has."""
+def run_requests(policy: Policy, requests: Sequence[ForwardRequest], *, budget_tokens: int) -> list[ForwardResult]:
+    """All of the requests, which either all have an objective or none has."""
     started_s = time.perf_counter()
-    shares = [_Share(policy, demand) for demand in demands]
-    for packed in pack([demand.rows for demand in demands], budget_tokens=budget_tokens):
-        parts = [shares[segment.owner] for segment in packed.segments]
+    accumulators = [_RequestAccumulator(policy, request) for request in requests]
+    for packed in pack([request.rows for request in requests], budget_tokens=budget_tokens):
+        parts = [accumulators[segment.owner] for segment in packed.segments]
         entropy_gradient = any(part.entropy_gradient for part in parts)
         with torch.set_grad_enabled(parts[0].params is not None):
             scores = policy.scores(packed, [part.adapted for part in parts], entropy_gradient=entropy_gradient)
         losses = [part.add(packed, segment, scores) for part, segment in zip(parts, packed.segments, strict=True)]
-        gradients = [loss for loss in losses if loss is not None]
-        if gradients:
-            torch.autograd.backward(gradients)
-    found = [share.total() for share in shares]
+        if with_gradient := [loss for loss in losses if loss is not None]:
+            torch.autograd.backward(with_gradient)
+    gradients = [one.gradient() for one in accumulators]
     seconds = time.perf_counter() - started_s
     return [
-        Answer(share.logprobs_N(), gradient, share.micro_batches, share.computed_tokens, len(demands), seconds)
-        for share, gradient in zip(shares, found, strict=True)
+        ForwardResult(one.logprobs_N(), gradient, one.micro_batches, one.computed_tokens, len(requests), seconds)
+        for one, gradient in zip(accumulators, gradients, strict=True)
     ]
 
 
-class _Share:
-    """What becomes of one demand while micro-batches pass by."""
+class _RequestAccumulator:
+    """What becomes of one request while micro-batches pass by."""
 
-    def __init__(self, policy: Policy, demand: Demand) -> None:
+    def __init__(self, policy: Policy, request: ForwardRequest) -> None:
         self._policy = policy
-        self._objective = demand.objective
-        self.params = demand.adapted.vector.detach().clone().requires_grad_() if demand.objective else None
-        self.adapted = demand.adapted if self.params is None else Adapted(demand.adapted.layout, self.params, demand.adapted.temperature)
-        self.entropy_gradient = demand.objective is not None and demand.objective.entropy_gradient
+        self._objective = request.objective
+        self.params = request.adapted.vector.detach().clone().requires_grad_() if request.objective else None
+        self.adapted = request.adapted if self.params is None else Adapted(request.adapted.layout, self.params, request.adapted.temperature)
+        self.entropy_gradient = request.objective is not None and request.objective.entropy_gradient
         self.micro_batches = 0
         self.computed_tokens = 0
         self._tokens = 0
@@ -141,7 +140,7 @@ class _Share:
         self._staleness: list[NDArray[np.int16]] = []
 
     def add(self, packed: Packed, segment: Segment, scores: TokenScores) -> Tensor | None:
-        """Take this demand's tokens of a micro-batch; returns their loss, with gradient."""
+        """Take this request's tokens of a micro-batch; returns their loss, with gradient."""
         self.micro_batches += 1
         self.computed_tokens += packed.ids_B_T[segment.rows].size
         logprobs_N = scores.logprobs_N[segment.sampled]
@@ -165,7 +164,7 @@ class _Share:
             )
         )
         self._loss += terms.loss.detach()
-        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # as `Measured`'s fields
+        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # as `TokenMeasurements`'s fields
         self._measured.append(torch.stack([row.to(torch.float32) for row in rows]))
         self._staleness.append(packed.staleness_N[segment.sampled])
         return terms.loss
@@ -173,10 +172,10 @@ class _Share:
     def logprobs_N(self) -> Tensor:
         return torch.cat(self._logprobs)
 
-    def total(self) -> Gradient | None:
+    def gradient(self) -> Gradient | None:
         """Waits for the device."""
         if self.params is None:
             return None
         assert self.params.grad is not None
         rows: list[NDArray[np.float64]] = list(torch.cat(self._measured, dim=1).cpu().numpy().astype(np.float64))
-        return Gradient(self.params.grad, self._loss, Measured(*rows, staleness_N=np.concatenate(self._staleness)))
+        return Gradient(self.params.grad, self._loss, TokenMeasurements(*rows, staleness_N=np.concatenate(self._staleness)))

@@ -18,7 +18,7 @@ from common.errors import Reject
 from common.messages import Canary
 from common.spec import Optimizer, TaskSpec
 from trainer_svc.algorithm.advantage import step_advantages
-from trainer_svc.algorithm.batched_steps import Answer, Demand, Gradient, Objective, Step, take
+from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Step, run_steps
 from trainer_svc.algorithm.loss import policy_loss, token_weights
 from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
 from trainer_svc.algorithm.step_metrics import batch_metrics, sampler_mismatch, token_metrics
@@ -44,7 +44,7 @@ class StepResult:
 class Update:
     """What one update was made of."""
 
-    answer: Answer
+    result: ForwardResult
     gradient: Gradient
     loss: float
     grad_norm: float
@@ -54,14 +54,14 @@ class Update:
 
 def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> StepResult:
     """The step alone. Raises: as `step`."""
-    ((_, result),) = take(policy, [step(policy, resident, groups, spec, budget_tokens=budget_tokens)], budget_tokens=budget_tokens)
+    ((_, result),) = run_steps(policy, [step(policy, resident, groups, spec, budget_tokens=budget_tokens)], budget_tokens=budget_tokens)
     if isinstance(result, Exception):
         raise result
     return result
 
 
 def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> Step[StepResult]:
-    """The step from `resident.version` to the next, with exactly these groups, for `shared.take`.
+    """The step from `resident.version` to the next, with exactly these groups, for `run_steps`.
 
     `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when loss, gradient, new parameters or
     the new adapter's canary are not finite, or when the sampler's log-probabilities are not those of the policy that it
@@ -81,8 +81,8 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
         objectives.append((yield from _objective(rows, resident, spec)))
     state, updates = resident.optimizer, list[Update]()
     for rows, objective in list(zip(minibatches, objectives, strict=True)) * spec.algorithm.passes:
-        answer = yield Demand(rows, Adapted(resident.layout, state.params, spec.sampling.temperature), objective)
-        state, update = _updated(where, state, answer, learning_rate(spec.optimizer, resident.version, spec.steps), spec.optimizer)
+        result = yield ForwardRequest(rows, Adapted(resident.layout, state.params, spec.sampling.temperature), objective)
+        state, update = _updated(where, state, result, learning_rate(spec.optimizer, resident.version, spec.steps), spec.optimizer)
         updates.append(update)
     measured = [update.gradient.measured for update in updates[: len(minibatches)]]
     _require_agreement(where, sampler_mismatch(measured), spec.correction.max_sampler_mismatch)
@@ -122,29 +122,29 @@ def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[
     start = Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)
     start_logprobs_N = base_logprobs_N = None
     if algorithm.passes * algorithm.minibatches > 1:
-        start_logprobs_N = (yield Demand(rows, start)).logprobs_N
+        start_logprobs_N = (yield ForwardRequest(rows, start)).logprobs_N
     if algorithm.kl_coefficient:
-        base_logprobs_N = (yield Demand(rows, start.base())).logprobs_N
+        base_logprobs_N = (yield ForwardRequest(rows, start.base())).logprobs_N
     loss = partial(policy_loss, algorithm=algorithm, correction=spec.correction)
     return Objective(loss, algorithm.entropy_coefficient > 0, start_logprobs_N, base_logprobs_N)
 
 
-def _updated(where: str, state: OptimizerState, answer: Answer, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
-    gradient, started_s = answer.gradient, perf_counter()
+def _updated(where: str, state: OptimizerState, result: ForwardResult, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
+    gradient, started_s = result.gradient, perf_counter()
     assert gradient is not None
     clipped, norm = clip(gradient.vector, spec.clip_norm)
     loss, grad_norm = gradient.loss.item(), norm.item()  # waits for the device
     _require_finite(where, loss=loss, gradient_norm=grad_norm)
     state = adamw(state, clipped, spec, rate)
     _require_finite(where, parameter_norm=torch.linalg.vector_norm(state.params).item())
-    return state, Update(answer, gradient, loss, grad_norm, perf_counter() - started_s)
+    return state, Update(result, gradient, loss, grad_norm, perf_counter() - started_s)
 
 
 def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
     """Ids that depend on the vocabulary alone, and log-probabilities (T−1,) float32 of tokens 1…T−1 under the new adapter."""
     sample = canary_sample(policy.vocabulary)
-    answer = yield Demand([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
-    logprobs = answer.logprobs_N.float().cpu().numpy()
+    result = yield ForwardRequest([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
+    logprobs = result.logprobs_N.float().cpu().numpy()
     _require_finite(where, canary=float(logprobs.sum()))
     return Canary(ids=sample.ids_T.tobytes(), logprobs=logprobs.astype("<f4").tobytes())
 
@@ -161,10 +161,10 @@ def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: Ta
         "clip_fraction": float(np.concatenate([update.gradient.measured.clipped_N for update in updates]).mean()),
         **token_metrics([update.gradient.measured for update in first]),
         **(kl_base if spec.algorithm.kl_coefficient else {}),
-        "micro_batches": float(sum(update.answer.micro_batches for update in first)),
-        "computed_tokens": float(sum(update.answer.computed_tokens for update in first)),
-        "together": float(max(update.answer.tasks for update in updates)),
-        "forward_backward_s": sum(update.answer.seconds for update in updates),
+        "micro_batches": float(sum(update.result.micro_batches for update in first)),
+        "computed_tokens": float(sum(update.result.computed_tokens for update in first)),
+        "together": float(max(update.result.tasks for update in updates)),
+        "forward_backward_s": sum(update.result.seconds for update in updates),
         "optimizer_s": sum(update.seconds for update in updates),
     }
 

@@ -16,7 +16,7 @@ RATIO_EDGES = (0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.25, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class TokenMeasurements:
     """Of each sampled token that one update saw. Shapes: all (N,).
 
     `log_ratio_N` is from the sampler to the policy at the start of the step, `kl_base_N` from the current policy to the
@@ -31,7 +31,7 @@ class Measured:
     staleness_N: NDArray[np.int16]
 
 
-def sampler_mismatch(measured: Sequence[Measured]) -> float | None:
+def sampler_mismatch(measured: Sequence[TokenMeasurements]) -> float | None:
     """How far the sampler's log-probabilities are from the trainer's, on tokens that the trained version itself sampled.
 
     Half the mean square of the difference, in nats: for small differences the KL between the two, and one odd token moves
@@ -41,7 +41,7 @@ def sampler_mismatch(measured: Sequence[Measured]) -> float | None:
     return float(np.square(fresh).mean() / 2) if len(fresh) else None
 
 
-def token_metrics(measured: Sequence[Measured]) -> dict[str, float]:
+def token_metrics(measured: Sequence[TokenMeasurements]) -> dict[str, float]:
     """Of the updates that together saw each token of the step once. Means over tokens, if nothing else is said."""
     log_ratio_N = np.concatenate([update.log_ratio_N for update in measured])
     ratio_N = np.exp(log_ratio_N)

@@ -24,7 +24,7 @@ BRANCHING = "branching"
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionCall:
     """A block on the device. Shapes: `mask_S_1_Q_K` is added to the scores; None: plain causal."""
 
     queries_S_Q: Tensor
@@ -33,24 +33,24 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Calls:
-    blocks: Sequence[Call]
-    home_N: Tensor
+class AttentionCalls:
+    blocks: Sequence[AttentionCall]
+    result_index_N: Tensor
 
 
-def calls(packed: Packed, tensor: Callable[[NDArray[Any]], Tensor], dtype: torch.dtype) -> Calls | None:
+def attention_calls(packed: Packed, tensor: Callable[[NDArray[Any]], Tensor], dtype: torch.dtype) -> AttentionCalls | None:
     """What the layers need for this micro-batch; None where plain causal attention is right. `tensor` moves to the device."""
     if packed.spans is None:
         return None
     blocks = [
-        Call(
+        AttentionCall(
             tensor(block.queries_S_Q),
             tensor(block.keys_S_K),
             None if block.causal else _mask(tensor(visible(packed, block)), dtype),
         )
         for block in packed.spans.blocks
     ]
-    return Calls(blocks, tensor(packed.spans.home_N))
+    return AttentionCalls(blocks, tensor(packed.spans.result_index_N))
 
 
 def attention(
@@ -60,7 +60,7 @@ def attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    spans: Calls | None = None,
+    spans: AttentionCalls | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Shapes: query, key, value (B, heads, T, D) → (B, T, heads, D). Options are sdpa's."""
@@ -74,7 +74,7 @@ def attention(
         )
         output, _ = sdpa_attention_forward(module, query_S_Q, key_S_K, value_S_K, call.mask_S_1_Q_K, **options)
         found.append(output.flatten(0, 1))
-    output = torch.cat(found).index_select(0, spans.home_N)
+    output = torch.cat(found).index_select(0, spans.result_index_N)
     return output.view(query.shape[0], query.shape[2], *output.shape[1:]), None
 
 

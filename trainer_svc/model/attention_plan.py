@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_UNEVEN = 4
+MAX_PADDING_RATIO = 4
 """A span whose pairs of query and key, padded as its block's largest, are more than so many times its own begins a new block."""
 SMALL_PAIRS = 4096
 """Of so few pairs a span may have any padding: another call would cost more."""
-KEYS_OF_A_TOKEN = 8
+KEYS_PER_TOKEN = 8
 """So many keys are copied and kept for the way back at the cost of a token."""
 UNUSED = -1
 
@@ -44,7 +44,7 @@ class Block:
 @dataclass(frozen=True, eq=False)
 class Spans:
     blocks: tuple[Block, ...]
-    home_N: NDArray[np.int64]
+    result_index_N: NDArray[np.int64]
     """Shape: (B · T,): where each token's result is in the flat results of all blocks. Unused columns have that of their row's
     first token: another row may be another task's, and what is not finite there would come in by them."""
 
@@ -52,23 +52,23 @@ class Spans:
 def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int) -> Spans:
     """`prefixes` are those of all rows, in their order; `columns` is T."""
     found = [(spans, True) for spans in _blocks(prefixes)] + [(spans, False) for spans in _blocks(branches)]
-    home_B_T, start = np.full((len(prefixes), columns), UNUSED, np.int64), 0
-    home_N = home_B_T.reshape(-1)
+    result_index_B_T, start = np.full((len(prefixes), columns), UNUSED, np.int64), 0
+    result_index_N = result_index_B_T.reshape(-1)
     for spans, _ in found:
         width = max(len(span.queries_Q) for span in spans)
         for span in spans:
-            home_N[span.queries_Q] = np.arange(start, start + len(span.queries_Q))
+            result_index_N[span.queries_Q] = np.arange(start, start + len(span.queries_Q))
             start += width
-    np.copyto(home_B_T, home_B_T[:, :1].copy(), where=home_B_T == UNUSED)
-    return Spans(tuple(_block(spans, causal=causal) for spans, causal in found), home_N)
+    np.copyto(result_index_B_T, result_index_B_T[:, :1].copy(), where=result_index_B_T == UNUSED)
+    return Spans(tuple(_block(spans, causal=causal) for spans, causal in found), result_index_N)
 
 
-def members_of_a_span(branches: list[int], prefix: int, width: int) -> int:
+def branches_per_span(branches: list[int], prefix: int, width: int) -> int:
     """How many branches cost least in one span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
 
     def cost(members: int) -> float:
         queries = [sum(branches[start : start + members]) for start in range(0, len(branches), members)]
-        return sum((own + prefix) / KEYS_OF_A_TOKEN + pair_tokens(own * (own + prefix), width) for own in queries)
+        return sum((own + prefix) / KEYS_PER_TOKEN + pair_tokens(own * (own + prefix), width) for own in queries)
 
     return min([*(2**power for power in range((len(branches) - 1).bit_length())), len(branches)], key=cost)
 
@@ -85,7 +85,7 @@ def _blocks(spans: Iterable[Span]) -> list[list[Span]]:
     widths = (0, 0)
     for span in sorted(spans, key=_pairs, reverse=True):
         padded = max(widths[0], len(span.queries_Q)), max(widths[1], len(span.keys_K))
-        if not found or padded[0] * padded[1] > max(SMALL_PAIRS, MAX_UNEVEN * _pairs(span)):
+        if not found or padded[0] * padded[1] > max(SMALL_PAIRS, MAX_PADDING_RATIO * _pairs(span)):
             found.append([])
             padded = len(span.queries_Q), len(span.keys_K)
         found[-1].append(span)
@@ -99,14 +99,14 @@ def _pairs(span: Span) -> int:
 
 def _block(spans: list[Span], *, causal: bool) -> Block:
     return Block(
-        _filled_up([span.queries_Q for span in spans]),
-        _filled_up([span.keys_K for span in spans]),
+        _padded([span.queries_Q for span in spans]),
+        _padded([span.keys_K for span in spans]),
         np.array([len(span.keys_K) for span in spans]),
         causal,
     )
 
 
-def _filled_up(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     found = np.repeat(np.array([row[0] for row in rows])[:, None], max(len(row) for row in rows), axis=1)
     for filled, row in zip(found, rows, strict=True):
         filled[: len(row)] = row

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer_svc.model.lora import Layout, LoraModule, Product, alone
+from trainer_svc.model.lora import Layout, LoraModule, Product, single_product
 
 RANK_MULTIPLE = 8
 """Ranks are filled up to a multiple of this: `grouped_mm` wants rows of a multiple of 16 bytes on a GPU."""
 
-PLACES_KEPT = 8
+MAX_CACHED_INDICES = 8
 """Of adapters that have to be filled up. Each takes twice the memory of its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
 
 
@@ -36,11 +36,11 @@ class Part:
     vector: Tensor
 
 
-Way = Callable[[Sequence[Part]], dict[str, Product]]
+ProductBuilder = Callable[[Sequence[Part]], dict[str, Product]]
 """What each layer has to compute for these parts, by the layer's name; layers that none of them changes are left out."""
 
 
-def way_on(device: torch.device) -> Way:
+def builder_on(device: torch.device) -> ProductBuilder:
     """The faster one there."""
     return by_grouped_mm if device.type == "cuda" else by_loop
 
@@ -48,7 +48,7 @@ def way_on(device: torch.device) -> Way:
 def by_one(parts: Sequence[Part]) -> dict[str, Product]:
     """For a single part."""
     (part,) = parts
-    return {name: alone(pair) for name, pair in part.layout.views(part.vector).items()}
+    return {name: single_product(pair) for name, pair in part.layout.views(part.vector).items()}
 
 
 def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
@@ -74,7 +74,7 @@ def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
     if not modules:
         return {}
     device = parts[0].vector.device
-    bank_G_P = torch.stack([_filled_up(part, modules, rank) for part in parts])
+    bank_G_P = torch.stack([_padded(part, modules, rank) for part in parts])
     sizes = [rank * width for module in modules for width in (module.inputs, module.outputs)]
     matrices = iter(bank_G_P.split(sizes, dim=1))
     tokens = [part.tokens for part in parts]
@@ -96,7 +96,7 @@ def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
 def _by_loop(
     rows: Sequence[slice], scalings: Sequence[float], matrices: Sequence[Tensor], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    return _LoopedProduct.apply(x, weight, bias, rows, scalings, *matrices)
+    return _LoopProduct.apply(x, weight, bias, rows, scalings, *matrices)
 
 
 def _by_grouped_mm(
@@ -105,16 +105,16 @@ def _by_grouped_mm(
     return _GroupedMmProduct.apply(x, weight, bias, offsets_G, scaling_N_1, a_G_R_I, b_G_O_R)
 
 
-def _filled_up(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
+def _padded(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
     if (part.layout.rank, part.layout.modules) == (rank, modules):
         return part.vector
     size = sum(rank * (module.inputs + module.outputs) for module in modules)
-    places = _places(part.layout.rank, part.layout.modules, modules, rank)
-    return part.vector.new_zeros(size).index_copy(0, places.to(part.vector.device), part.vector)
+    index = _padded_index(part.layout.rank, part.layout.modules, modules, rank)
+    return part.vector.new_zeros(size).index_copy(0, index.to(part.vector.device), part.vector)
 
 
-@lru_cache(maxsize=PLACES_KEPT)
-def _places(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModule, ...], rank: int) -> Tensor:
+@lru_cache(maxsize=MAX_CACHED_INDICES)
+def _padded_index(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModule, ...], rank: int) -> Tensor:
     """Where each element of a vector of `own` modules goes: for each of `modules` A (rank, inputs), then B (outputs, rank)."""
     start = dict(zip(modules, accumulate([0, *(rank * (module.inputs + module.outputs) for module in modules)]), strict=False))
     found: list[Tensor] = []
@@ -125,7 +125,7 @@ def _places(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModul
     return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
 
 
-class _LoopedProduct(torch.autograd.Function):
+class _LoopProduct(torch.autograd.Function):
     """xWᵀ + bias, plus s·(xAᵀ)Bᵀ for each of the given ranges of rows with its own A, B and s.
 
     Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range. The rank

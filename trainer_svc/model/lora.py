@@ -81,7 +81,7 @@ class LoraLinear(nn.Linear):
         return output.view(*input.shape[:-1], self.out_features)
 
 
-def alone(pair: Pair) -> Product:
+def single_product(pair: Pair) -> Product:
     """One adapter for all of x."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer_svc.batch import Group
-from trainer_svc.model.attention_plan import Span, Spans, members_of_a_span, spans_of
+from trainer_svc.model.attention_plan import Span, Spans, branches_per_span, spans_of
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
@@ -62,7 +62,7 @@ class Row:
 
     prefix: int
     samples: tuple[Sample, ...]
-    members_of_a_span: int = 1
+    branches_per_span: int = 1
 
     @cached_property
     def tokens(self) -> int:
@@ -162,7 +162,7 @@ def unpadded_tokens(groups: Sequence_[Group]) -> int:
 def _row(prefix: int, samples: list[Sample], width: int) -> Row:
     if len(samples) == 1:
         return Row(samples[0].input_tokens, tuple(samples))
-    return Row(prefix, tuple(samples), members_of_a_span([sample.input_tokens - prefix for sample in samples], prefix, width))
+    return Row(prefix, tuple(samples), branches_per_span([sample.input_tokens - prefix for sample in samples], prefix, width))
 
 
 def common_prefix(samples: Sequence_[Sample]) -> int:
@@ -200,7 +200,7 @@ def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
             predictors.append(index * shape[1] + np.where(before < prefix, before, before + start - prefix))
             start = end
             ends.append(end)
-        ends = [*ends[: -1 : row.members_of_a_span], row.tokens]
+        ends = [*ends[: -1 : row.branches_per_span], row.tokens]
         for start, end in pairwise(ends if len(row.samples) > 1 else []):
             own_Q = np.arange(start, end) + index * shape[1]
             if len(own_Q):

@@ -20,12 +20,12 @@ from common.memory import ModelShape
 from common.pools import precision_on
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
-from trainer_svc.model.attention import BRANCHING, calls
-from trainer_svc.model.batched_lora import Part, by_one, way_on
+from trainer_svc.model.attention import BRANCHING, attention_calls
+from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
 from trainer_svc.model.lora import Layout, LoraLinear, Product, adapt, attached
 from trainer_svc.model.packing import Packed, Row, Sample, collate
-from trainer_svc.model.selective_mlp import narrow_last_mlp
+from trainer_svc.model.selective_mlp import select_in_last_mlp
 
 CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())
@@ -61,7 +61,7 @@ class Policy:
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
         self.device = device
         self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
-        self._narrowed = narrow_last_mlp(self._model)
+        self._selective = select_in_last_mlp(self._model)
         self._decoder = self._model.base_model
         self._head = _plain_head(self._model)
         self.vocabulary = self._head.shape[0]
@@ -70,7 +70,7 @@ class Policy:
         if device.type == "cpu":
             give_large_tensors_their_own_pages(self.width)
         self.shares_prefixes = True
-        self.way_together = way_on(device)
+        self.batched_products = builder_on(device)
         # Of four axes, so that models take it for a finished mask and do not make one of their own from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
@@ -103,10 +103,10 @@ class Policy:
         columns = packed.ids_B_T.shape[1]
         ends = [0, *(segment.rows.stop * columns for segment in packed.segments)]
         products = self._products(ends, adapted)
-        spans = calls(packed, self.tensor, self.dtype)
+        spans = attention_calls(packed, self.tensor, self.dtype)
         with ExitStack() as stack:
-            if self._narrowed:
-                mlp, names = self._narrowed
+            if self._selective:
+                mlp, names = self._selective
                 wanted_W = np.unique(packed.predictor_N)
                 if len(adapted) > 1:  # one adapter's products are for any tokens
                     narrow = self._products(np.searchsorted(wanted_W, ends).tolist(), adapted)
@@ -126,7 +126,7 @@ class Policy:
         """Of each layer, where the tokens up to `ends[i + 1]` are for `adapted[i]`."""
         counts = [end - start for start, end in pairwise(ends)]
         parts = [Part(tokens, part.layout, part.vector.to(self.dtype)) for tokens, part in zip(counts, adapted, strict=True)]
-        return (by_one if len(parts) == 1 else self.way_together)(parts)
+        return (by_one if len(parts) == 1 else self.batched_products)(parts)
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """The array on this policy's device."""
@@ -143,7 +143,7 @@ class Policy:
         with torch.no_grad():
             expected_N = torch.cat([self._reference(sample)[prefix - 1 :] for sample in samples])
             if not self._agrees(alone, expected_N):
-                self._narrowed = None
+                self._selective = None
                 if not self._agrees(alone, expected_N):
                     raise Fatal(
                         "this base model's output layer does more than multiply (soft-capping, scaling, …); the trainer cannot use it"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 
-class Narrowed(nn.Module):
+class SelectiveMLP(nn.Module):
     """A token-wise module that can be told which tokens to compute; the others get zeros."""
 
     def __init__(self, inner: nn.Module) -> None:
@@ -31,8 +31,8 @@ class Narrowed(nn.Module):
         return flat_N_H.new_zeros(flat_N_H.shape).index_copy(0, self._wanted_W, found_1_W_H[0]).view(x_B_T_H.shape)
 
 
-def narrow_last_mlp(model: nn.Module) -> tuple[Narrowed, tuple[str, ...]] | None:
-    """Make the last layer's MLP a `Narrowed`; returns it, and the full names that its linear layers had.
+def select_in_last_mlp(model: nn.Module) -> tuple[SelectiveMLP, tuple[str, ...]] | None:
+    """Make the last layer's MLP a `SelectiveMLP`; returns it, and the full names that its linear layers had.
 
     None where there is none: the model's last `down_proj` is to be in a child of the last of a list of layers. (An expert's
     is in the last of a list of experts, which is no layer's child but an MLP's.)
@@ -45,7 +45,7 @@ def narrow_last_mlp(model: nn.Module) -> tuple[Narrowed, tuple[str, ...]] | None
     listed = model.get_submodule(".".join([*path, layers]))
     if not isinstance(listed, nn.ModuleList) or int(number) != len(listed) - 1:
         return None
-    narrowed = Narrowed(listed[-1].get_submodule(mlp))
-    setattr(listed[-1], mlp, narrowed)
+    selective = SelectiveMLP(listed[-1].get_submodule(mlp))
+    setattr(listed[-1], mlp, selective)
     prefix = ".".join([*path, layers, number, mlp, ""])
-    return narrowed, tuple(name for name in names if name.startswith(prefix))
+    return selective, tuple(name for name in names if name.startswith(prefix))

@@ -13,7 +13,7 @@ from trainer_svc.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from common.bus import Bus
-    from trainer_svc.replay.steps import Compared
+    from trainer_svc.replay.steps import StepComparison
 
 CONNECT_TIMEOUT_S = 8.0
 
@@ -64,7 +64,7 @@ async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Name
 
     pool = read_pools(settings.pools_file)[settings.pool]
     learner = await Learner.start(pool, device=settings.device, threads=settings.threads)
-    found: list[Compared] = []
+    found: list[StepComparison] = []
     if options.step is not None:
         found.append(await replay_step(bus, learner, options.task, options.step))
         sys.stdout.write(_shown(found[-1], as_json=options.json))
@@ -76,7 +76,7 @@ async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Name
     return _verdict(found, as_json=options.json)
 
 
-def _shown(compared: "Compared", *, as_json: bool) -> str:
+def _shown(compared: "StepComparison", *, as_json: bool) -> str:
     if as_json:
         return json.dumps(vars(compared) | {"equal": compared.is_equal}) + "\n"
     pairs = (
@@ -87,7 +87,7 @@ def _shown(compared: "Compared", *, as_json: bool) -> str:
     return f"step {compared.version:>5}  {'equal  ' if compared.is_equal else 'DIFFERS'}  {said}\n"
 
 
-def _verdict(found: "Sequence[Compared]", *, as_json: bool) -> int:
+def _verdict(found: "Sequence[StepComparison]", *, as_json: bool) -> int:
     different = [compared.version for compared in found if not compared.is_equal]
     if not as_json:
         steps = f"{len(found)} step{'s' if len(found) > 1 else ''}"

@@ -16,14 +16,14 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import Event, StoredStep
 from trainer_svc.learner import Learner
-from trainer_svc.restoring import begin, restore
+from trainer_svc.replay.restoring import begin, restore
 from trainer_svc.state.lineage import lineage_of, write_lineage
 from trainer_svc.state.resident import Resident
 from trainer_svc.state.step_recording import Recording, origin_of, read_recording
 
 
 @dataclass(frozen=True)
-class Compared:
+class StepComparison:
     """One step taken again. Digests are of the blobs: SHA-256."""
 
     version: int
@@ -48,7 +48,7 @@ async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
     return found
 
 
-async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[Compared]:
+async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[StepComparison]:
     """Every step from version 0 on, each going on from what was computed here, so that only the recorded batches are believed.
 
     Raises: Reject when a step is not recorded.
@@ -61,11 +61,11 @@ async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[Com
         recording = await _recording(bus, stored, task, version)
         if resident is None:
             resident = await begin(Blobs(bus), learner, recording.batch)
-        resident, compared = await _take(learner, resident, recording, stored[version])
+        resident, compared = await _replay(learner, resident, recording, stored[version])
         yield compared
 
 
-async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> Compared:
+async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> StepComparison:
     """The step that made `version`, from the stored state before it, or from what the steps before it come to.
 
     Raises: Reject when it is not recorded, or nothing before it is.
@@ -77,7 +77,7 @@ async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> Co
     for recording in recordings[:-1]:
         resident = (await learner.train(resident, recording.groups, recording.batch.spec)).step.resident
         resident = _as_stored(resident, stored[resident.version])
-    return (await _take(learner, resident, recordings[-1], stored[version]))[1]
+    return (await _replay(learner, resident, recordings[-1], stored[version]))[1]
 
 
 async def _recording(bus: Bus, stored: Mapping[int, StoredStep], task: str, version: int) -> Recording:
@@ -101,7 +101,7 @@ async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident |
     return await restore(Blobs(bus), learner, batch)
 
 
-async def _take(learner: Learner, resident: Resident, recording: Recording, stored: StoredStep) -> tuple[Resident, Compared]:
+async def _replay(learner: Learner, resident: Resident, recording: Recording, stored: StoredStep) -> tuple[Resident, StepComparison]:
     """The step, and its blobs' digests beside those that are on record."""
     batch = recording.batch
     after = (await learner.train(resident, recording.groups, batch.spec)).step.resident
@@ -115,7 +115,7 @@ async def _take(learner: Learner, resident: Resident, recording: Recording, stor
             assert stored.batch is not None  # the recording that was just taken
             write_lineage(paths[1], lineage_of(after, batch, recording.groups, adapter=adapter, recording=stored.batch))
         checkpoint = await asyncio.to_thread(folder_ref, f"{name}.checkpoint", paths[1])
-    return _as_stored(after, stored), Compared(
+    return _as_stored(after, stored), StepComparison(
         after.version, adapter.sha256, stored.adapter.blob.sha256, checkpoint.sha256, stored.checkpoint.sha256
     )
 

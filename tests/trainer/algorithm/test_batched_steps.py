@@ -23,12 +23,12 @@ from common.errors import Fatal, Reject, Retry, Unavailable
 from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_trajectory
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin
-from trainer_svc.algorithm.batched_steps import take
+from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step, weighted_samples
 from trainer_svc.batch import Group
 from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
-from trainer_svc.model.batched_lora import Way, by_grouped_mm, by_loop
+from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
 from trainer_svc.model.packing import PAD, Packed, Segment, pack, rows_of, unpadded_tokens
 from trainer_svc.model.policy import Adapted, Policy, TokenScores
 from trainer_svc.state.resident import Resident
@@ -52,7 +52,7 @@ def together(
 ) -> dict[str, Outcome]:
     steps = [step(policy, residents[name], groups[name], specs[name], budget_tokens=BUDGET) for name in residents]
     names = list(residents)
-    return {names[index]: result for index, result in take(policy, steps, budget_tokens=BUDGET)}
+    return {names[index]: result for index, result in run_steps(policy, steps, budget_tokens=BUDGET)}
 
 
 def alone(policy: Policy, resident: Resident, spec: TaskSpec, groups: list[Group]) -> StepResult:
@@ -78,10 +78,10 @@ def assert_equal_but_for_rounding(found: Outcome, expected: StepResult, before: 
 
 
 @pytest.fixture(params=[by_loop, by_grouped_mm])
-def either_way(request: pytest.FixtureRequest, policy: Policy) -> Way:
+def either_way(request: pytest.FixtureRequest, policy: Policy) -> ProductBuilder:
     """The session's policy, multiplying one way or the other."""
-    before, policy.way_together = policy.way_together, request.param
-    request.addfinalizer(lambda: setattr(policy, "way_together", before))
+    before, policy.batched_products = policy.batched_products, request.param
+    request.addfinalizer(lambda: setattr(policy, "batched_products", before))
     return request.param
 
 
@@ -169,7 +169,7 @@ def segments(policy: Policy, groups: dict[str, list[Group]], *, owner: int) -> I
 
 
 def test_garbage_of_one_task_fails_that_task_alone(policy: Policy) -> None:
-    """Log-probabilities of another policy, rewards that its rule cannot take, rewards that are no numbers, nothing sampled."""
+    """Log-probabilities of another policy, rewards that its rule cannot run_steps, rewards that are no numbers, nothing sampled."""
     specs = DIFFERENT | {"b": make_spec("b", correction={"max_sampler_mismatch": 1e-4})}
     residents = {name: begin(policy, spec) for name, spec in specs.items()}
     groups = {name: groups_of(name) for name in specs}
@@ -251,7 +251,7 @@ async def busy_thread() -> AsyncGenerator[tuple[ThreadPoolExecutor, Event]]:
 async def trained(policy: Policy, names: str, *, budget: int = 4096, most: int = 8) -> list[Trained]:
     """Steps that all wait when the thread gets to them."""
     async with busy_thread() as (thread, gate):
-        learner = Learner(policy, thread, budget_tokens=budget, most_together=most)
+        learner = Learner(policy, thread, budget_tokens=budget, shared_steps=most)
         asked = [asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in names]
         await asyncio.sleep(0)
         assert learner.waiting == len(names)
@@ -324,7 +324,7 @@ def test_full_disk_is_told_from_other_errors(tmp_path: Path) -> None:
 
 async def test_step_whose_asker_is_gone_is_not_taken(policy: Policy) -> None:
     async with busy_thread() as (thread, gate):
-        learner = Learner(policy, thread, budget_tokens=4096, most_together=8)
+        learner = Learner(policy, thread, budget_tokens=4096, shared_steps=8)
         gone, stays = (
             asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in "ab"
         )

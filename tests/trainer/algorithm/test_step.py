@@ -11,7 +11,7 @@ from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, packed_samples, run, step
-from trainer_svc.algorithm.batched_steps import Gradient, answer
+from trainer_svc.algorithm.batched_steps import Gradient, run_requests
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.algorithm.step import step as step_of
 from trainer_svc.batch import Group
@@ -29,8 +29,8 @@ def gradient(
     try:
         running, found = step_of(policy, resident, groups, spec, budget_tokens=budget), None
         while found is None or found.gradient is None:
-            demand = next(running) if found is None else running.send(found)
-            (found,) = answer(policy, [demand], budget_tokens=budget)
+            request = next(running) if found is None else running.send(found)
+            (found,) = run_requests(policy, [request], budget_tokens=budget)
     finally:
         policy.shares_prefixes = True
     return found.gradient
@@ -56,7 +56,7 @@ def test_what_another_task_computes_amid_a_step_changes_no_bit_of_it(policy: Pol
     turns = 0
     while asked:
         for name in [name for name in order if name in asked]:
-            (answered,) = answer(policy, [asked.pop(name)], budget_tokens=64)
+            (answered,) = run_requests(policy, [asked.pop(name)], budget_tokens=64)
             turns += answered.micro_batches
             try:
                 asked[name] = running[name].send(answered)

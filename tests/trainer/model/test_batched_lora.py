@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer_svc.model.batched_lora import PLACES_KEPT, Part, Way, _places, by_grouped_mm, by_loop
+from trainer_svc.model.batched_lora import MAX_CACHED_INDICES, Part, ProductBuilder, _padded_index, by_grouped_mm, by_loop
 from trainer_svc.model.lora import Layout, LoraLinear, LoraModule, attached
 
 INPUTS, OUTPUTS = 24, 40
 TOKENS = (5, 1, 16, 9)
 RANKS: tuple[int | None, ...] = (3, 8, None, 16)
 """None: this part leaves the layer as it is."""
-WAYS: tuple[Way, ...] = (by_loop, by_grouped_mm)
+WAYS: tuple[ProductBuilder, ...] = (by_loop, by_grouped_mm)
 
 
 def layer(*, bias: bool) -> LoraLinear:
@@ -32,7 +32,7 @@ def parts(dtype: torch.dtype = torch.float32) -> tuple[list[Part], list[Tensor]]
     return found, masters
 
 
-def forward(layer: LoraLinear, x: Tensor, parts: Sequence[Part], way: Way) -> Tensor:
+def forward(layer: LoraLinear, x: Tensor, parts: Sequence[Part], way: ProductBuilder) -> Tensor:
     with attached({"own": layer}, way(parts)):
         return layer(x)
 
@@ -47,7 +47,7 @@ def gradients(masters: Sequence[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_parts_equal_the_formula_by_plain_autograd(way: Way, bias: bool) -> None:
+def test_parts_equal_the_formula_by_plain_autograd(way: ProductBuilder, bias: bool) -> None:
     linear, (together, masters), (alone, plain_masters) = layer(bias=bias), parts(), parts()
     x, plain_x = inputs(), inputs()
     pull = torch.randn(sum(TOKENS), OUTPUTS, generator=torch.Generator().manual_seed(3))
@@ -67,7 +67,7 @@ def test_parts_equal_the_formula_by_plain_autograd(way: Way, bias: bool) -> None
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_half_precision_keeps_gradients_in_the_masters_precision(way: Way) -> None:
+def test_half_precision_keeps_gradients_in_the_masters_precision(way: ProductBuilder) -> None:
     linear, found = layer(bias=False).bfloat16(), []
     for computed in (way, by_loop):
         given, masters = parts(torch.bfloat16)
@@ -82,7 +82,7 @@ def test_half_precision_keeps_gradients_in_the_masters_precision(way: Way) -> No
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_what_is_not_finite_in_one_part_changes_no_bit_of_another(way: Way, number: float) -> None:
+def test_what_is_not_finite_in_one_part_changes_no_bit_of_another(way: ProductBuilder, number: float) -> None:
     linear, found, found_gradients = layer(bias=False), [], []
     for sick in (False, True):
         given, masters = parts()
@@ -112,12 +112,12 @@ def test_what_is_remembered_of_filling_up_is_little() -> None:
         layouts = [Layout(rank, alpha, module) for rank in ranks]
         by_grouped_mm([Part(4, layout, torch.zeros(layout.size)) for layout in layouts])
 
-    _places.cache_clear()
+    _padded_index.cache_clear()
     grouped(8, 8)
-    assert _places.cache_info().currsize == 0
+    assert _padded_index.cache_info().currsize == 0
     for alpha in (1.0, 2.0, 3.0):
         grouped(3, 8, alpha=alpha)
-    assert _places.cache_info().currsize == 1
+    assert _padded_index.cache_info().currsize == 1
     for rank in range(1, 40):
         grouped(rank, 40)
-    assert _places.cache_info().currsize == PLACES_KEPT <= 8
+    assert _padded_index.cache_info().currsize == MAX_CACHED_INDICES <= 8

@@ -48,7 +48,7 @@ def _seen_in_spans(packed: Packed) -> list[np.ndarray]:
         )
         for keys, visible_Q_K in zip(block.keys_S_K, visible_S_Q_K, strict=True):
             results += [keys[visible_K] for visible_K in visible_Q_K]
-    return [results[home] for home in packed.spans.home_N]
+    return [results[home] for home in packed.spans.result_index_N]
 
 
 def expected_contexts(samples: Sequence[Sample]) -> list[Seen]:
@@ -108,7 +108,7 @@ def test_prefix_ends_where_prompts_differ_or_sampling_begins() -> None:
 def test_branches_attend_together_where_that_costs_less(replies: list[int], together: int) -> None:
     group = [sample([1] * 20 + [reply] * (reply + 1), [0] * 20 + [1] * (reply + 1)) for reply in replies]
     (row,) = rows_of_group(group, budget_tokens=16_384, width=128, shared=True)
-    assert row.members_of_a_span == together
+    assert row.branches_per_span == together
     packed = collate([(0, row)])
     assert packed.spans
     assert sorted(len(block.queries_S_Q) for block in packed.spans.blocks) == sorted([1, len(replies) // together])

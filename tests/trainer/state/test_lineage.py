@@ -20,8 +20,8 @@ from tests.trainer.test_process import environment, process
 from tests.trainer.test_replay import tell
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
+from trainer_svc.replay.restoring import RECOMPUTED
 from trainer_svc.replay.steps import replay_all, replay_step
-from trainer_svc.restoring import RECOMPUTED
 from trainer_svc.service import Trainer
 from trainer_svc.state.checkpoint import read_checkpoint
 from trainer_svc.state.lineage import Lineage, read_lineage, vectors_digest, write_lineage

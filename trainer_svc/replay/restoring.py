@@ -2,7 +2,7 @@
 holds a state and the recorded steps since.
 
 What is recomputed has the digest that was recorded, on a CPU with the same threads and PyTorch. Elsewhere it is rounded otherwise: its
-inputs are proven by their digests, and its adapter must be the stored one within LARGEST_DIFFERENCE.
+inputs are proven by their digests, and its adapter must be the stored one within MAX_ADAPTER_DIFFERENCE.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from trainer_svc.state.lineage import Lineage, read_lineage, vectors_digest
 from trainer_svc.state.resident import Resident
 from trainer_svc.state.step_recording import Recording, read_recording, trained_digest
 
-LARGEST_DIFFERENCE = 0.5
+MAX_ADAPTER_DIFFERENCE = 0.5
 """Norm of the difference between the recomputed and the stored adapter, as a share of what the step changed. Adapters of different
 steps differ by more than 1."""
-PRECISION = 2**-8
+STORED_PRECISION = 2**-8
 """The same as a share of the adapter's own norm: what storing in bfloat16 may change."""
 
 RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
@@ -71,7 +71,7 @@ async def _recompute(blobs: Blobs, learner: Learner, lineage: Lineage) -> Reside
     RECOMPUTED.inc()
     log.info("step_recomputed", version=after.version, since=lineage.since)
     if await asyncio.to_thread(vectors_digest, after) != lineage.vectors_sha256:
-        await _require_rounding(where, blobs, lineage, before, after)
+        await _require_equal_but_for_rounding(where, blobs, lineage, before, after)
     return after
 
 
@@ -80,14 +80,14 @@ async def _recording(blobs: Blobs, lineage: Lineage) -> Recording:
         return await asyncio.to_thread(read_recording, await blobs.fetch_folder(lineage.recording, folder / "batch"))
 
 
-async def _require_rounding(where: str, blobs: Blobs, lineage: Lineage, before: Resident, after: Resident) -> None:
+async def _require_equal_but_for_rounding(where: str, blobs: Blobs, lineage: Lineage, before: Resident, after: Resident) -> None:
     """Raises: Reject when the recomputed adapter differs from the stored one by more than rounding."""
     with scratch_folder("adapter") as folder:
         fetched = await blobs.fetch_folder(lineage.adapter, folder / "adapter")
         stored = await asyncio.to_thread(read_adapter, fetched, after.layout)
     old, new = before.optimizer.params.cpu(), after.optimizer.params.cpu()
     difference, change = (float(torch.linalg.vector_norm(stored - other)) for other in (new, old))
-    bound = LARGEST_DIFFERENCE * change + PRECISION * float(torch.linalg.vector_norm(stored))
+    bound = MAX_ADAPTER_DIFFERENCE * change + STORED_PRECISION * float(torch.linalg.vector_norm(stored))
     if difference > bound:
         raise Reject(f"{where}: recomputed, its adapter differs from the stored one by {difference:.3g}; rounding explains {bound:.3g}")
     log.warning("step_recomputed_otherwise", version=lineage.version, difference=difference, change=change)
