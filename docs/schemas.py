@@ -20,7 +20,7 @@ def submit_task() -> str:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:marlaas:{SubmitTask.kind}",
-        "$comment": "Made from common/messages.py and common/spec.py by `python -m docs.generate`.",
+        "$comment": "Made from common/messages and common/spec by `python -m docs.generate`.",
         **message,
         "description": "A job: published on jobs.submit.<tenant>, as MessagePack or JSON, with the header Marlaas-Kind: " + SubmitTask.kind,
         "$defs": {"TaskSpec": spec, **definitions},

@@ -12,6 +12,7 @@ Layout: bus (publish, consume) on handling (one message) and pull (requests, lea
 key_value, address, delivery (what a handler gets and returns).
 """
 
+# pyright: reportUnusedImport=false
 from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
@@ -20,20 +21,3 @@ from common.bus.bus import Bus, spaced
 from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
 from common.bus.key_value import Revised
 from common.bus.pull import HEARTBEATS_PER_LEASE
-
-__all__ = [
-    "HEARTBEATS_PER_LEASE",
-    "MAX_PAYLOAD_BYTES",
-    "BatchHandler",
-    "BucketNotFoundError",
-    "Bus",
-    "Delivery",
-    "Handler",
-    "NatsError",
-    "Outgoing",
-    "Revised",
-    "Slots",
-    "objection_to_address",
-    "refuse_oversize",
-    "spaced",
-]

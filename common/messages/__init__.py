@@ -1,0 +1,26 @@
+"""Every message that travels between services, a module for each family of subjects; all names are re-exported here.
+
+Arrays are raw little-endian bytes (int32 token ids, float32 logprobs, uint8 mask: 9 bytes a token), so that coding a
+trajectory costs microseconds. A new optional field is compatible, in a section of a task too; anything else is a new kind.
+
+A message about one group carries the group's `GroupContext` whole, so that any replica can continue it without a look-up.
+A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
+settled by itself. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
+"""
+
+# pyright: reportUnusedImport=false
+from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord
+from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
+from common.messages.jobs import ControlTask, PruneTasks, ResendLetter, SubmitTask
+from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
+from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus
+from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated
+from common.messages.trajectories import (
+    UNSUPPORTED,
+    SampledTurn,
+    ScoredTrajectory,
+    SettledMember,
+    Settlement,
+    TrajectoriesScored,
+    TurnsSampled,
+)

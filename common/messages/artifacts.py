@@ -1,0 +1,106 @@
+"""Blobs, adapters, checkpoints, and the tokens of a trajectory."""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from common.messages.base import Value
+
+
+class BlobRef(Value):
+    """An immutable object in the blob store."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class CheckpointRef(BlobRef):
+    """What training goes on from: a version's state, or what it is recomputed from."""
+
+    since: int | None = None
+    """Latest version before it whose state is stored (0: the spec's); the steps from there on are taken again from their batches.
+    None where the blob holds the state itself."""
+
+
+class Canary(Value):
+    """A fixed token sequence and the log-probabilities that the trainer gives it under the new adapter.
+
+    Shapes: `ids` (T,) int32; `logprobs` (T-1,) float32, of tokens 1…T-1 at temperature 1.
+    """
+
+    ids: bytes
+    logprobs: bytes
+
+
+class AdapterRef(Value):
+    """One version of a task's adapter: a PEFT folder in the blob store. Never reused, never overwritten."""
+
+    task: str
+    version: int = Field(ge=0)
+    """0 only where the task starts from another task's adapter."""
+    rank: int
+    blob: BlobRef
+    canary: Canary
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}.v{self.version}"
+
+    @property
+    def engine_name(self) -> str:
+        """What the engine calls it: a step that was taken twice may have made two adapters of one version, and they never mix."""
+        return f"{self.name}-{self.blob.sha256[:12]}"
+
+
+class TokenRecord(Value):
+    """Tokens of one trajectory so far, prompt and replies in order, never re-encoded.
+
+    Shapes: all (T,). `ids` int32; `logprobs` float32, of the distribution that was sampled from (0 where not sampled);
+    `sampled` uint8, 1 where the policy chose the token.
+    """
+
+    ids: bytes = b""
+    logprobs: bytes = b""
+    sampled: bytes = b""
+
+    @model_validator(mode="after")
+    def _one_entry_per_token(self) -> Self:
+        if not len(self.ids) == len(self.logprobs) == 4 * len(self.sampled):
+            raise ValueError(
+                f"ids, logprobs and sampled differ in length: {len(self.ids)}, {len(self.logprobs)}, {len(self.sampled)} bytes"
+            )
+        return self
+
+    def __len__(self) -> int:
+        return len(self.sampled)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return self.sampled.count(1)
+
+    def ids_T(self) -> NDArray[np.int32]:
+        return np.frombuffer(self.ids, dtype="<i4")
+
+    def logprobs_T(self) -> NDArray[np.float32]:
+        return np.frombuffer(self.logprobs, dtype="<f4")
+
+    def sampled_T(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self.sampled, dtype=np.uint8)
+
+    def with_context(self, ids: list[int]) -> "TokenRecord":
+        """This record followed by tokens that the policy did not choose."""
+        return self._extended(ids, [0.0] * len(ids), sampled=0)
+
+    def with_sampled(self, ids: list[int], logprobs: list[float]) -> "TokenRecord":
+        """This record followed by tokens that the policy chose."""
+        return self._extended(ids, logprobs, sampled=1)
+
+    def _extended(self, ids: list[int], logprobs: list[float], *, sampled: int) -> "TokenRecord":
+        return TokenRecord(
+            ids=self.ids + np.asarray(ids, dtype="<i4").tobytes(),
+            logprobs=self.logprobs + np.asarray(logprobs, dtype="<f4").tobytes(),
+            sampled=self.sampled + bytes([sampled]) * len(ids),
+        )

@@ -1,0 +1,64 @@
+"""Message: a pydantic model, MessagePack on the wire."""
+
+import json
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import msgpack
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from common.errors import Reject
+
+MAX_SENTENCE_CHARS = 4000
+"""Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
+Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
+"""Text that may quote anything, kept by PostgreSQL, which stores every character but one."""
+V = TypeVar("V", bound=BaseModel)
+
+
+class Value(BaseModel):
+    """A part of a message. Unknown fields are dropped: a newer sender may know more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Message(Value):
+    """A whole message body. `kind` travels as a header and is checked on arrival."""
+
+    kind: ClassVar[str]
+
+    def encode(self) -> bytes:
+        packed = msgpack.packb(self.model_dump())
+        assert packed is not None
+        return packed
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """The message in `body`, MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
+
+        Unknown fields are dropped in a task's sections too, which are strict only where a user writes them (`parse_spec`).
+        Raises: Reject, naming the field that is wrong.
+        """
+        try:
+            if body[:1] == b"{":
+                return cls.model_validate_json(body, extra="ignore")
+            return cls.model_validate(msgpack.unpackb(body), extra="ignore")
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Reject(f"not a {cls.kind} message: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except (ValueError, msgpack.UnpackException) as error:
+            raise Reject(f"not a {cls.kind} message: {error}") from None
+
+
+def shortened(text: str) -> str:
+    """Without what is beyond MAX_SENTENCE_CHARS."""
+    return text if len(text) <= MAX_SENTENCE_CHARS else text[: MAX_SENTENCE_CHARS - 1] + "…"
+
+
+def as_json(value: BaseModel) -> dict[str, Any]:
+    """A JSON-able copy, bytes as base64. `Any` because JSON is what it is."""
+    return value.model_dump(mode="json")
+
+
+def from_json(model: type[V], value: dict[str, Any]) -> V:
+    """What `as_json` was given."""
+    return model.model_validate_json(json.dumps(value))

@@ -1,0 +1,121 @@
+"""Events, dead letters, and values of key-value buckets."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
+from common.messages.base import Message, Sentence, Value, from_json
+
+
+class Event(Message):
+    """Something that the task's owner wants to know. `data` depends on `event`; see docs/events.md."""
+
+    kind: ClassVar[str] = "event.1"
+    tenant: str
+    task: str
+    event: Literal[
+        "accepted",
+        "rejected",
+        "step",
+        "evaluation",
+        "paused",
+        "resumed",
+        "resent",
+        "cancelled",
+        "finished",
+        "failed",
+        "deleted",
+        "pruned",
+        "storage",
+        "warning",
+    ]
+    at_s: float
+    data: dict[str, JsonValue] = {}
+
+
+class StoredStep(Value):
+    """What a step left in the blob store, as `step` events carry it in `data.stored`: while they are kept, any version is found."""
+
+    adapter: AdapterRef
+    checkpoint: CheckpointRef
+    batch: BlobRef | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> "StoredStep | None":
+        """None for other events, and for those of before this was told."""
+        stored = event.data.get("stored") if event.event == "step" else None
+        return from_json(cls, stored) if isinstance(stored, dict) else None
+
+
+class DeadLetter(Message):
+    """A message that could not be handled, with the reason; the scheduler settles what it was about."""
+
+    kind: ClassVar[str] = "dead-letter.1"
+    stage: str
+    subject: str
+    reason: Sentence
+    attempts: int
+    headers: dict[str, str]
+    body: bytes
+    """Empty where the reader was given headers only."""
+    sequence: int = 0
+    """Of the message in its own stream; 0 where the sender is older than this field."""
+
+
+class TaskStatus(Message):
+    """A task's current state, in the key-value bucket `tasks` under the task's id."""
+
+    kind: ClassVar[str] = "task-status.1"
+    tenant: str
+    task: str
+    name: str
+    pool: str
+    state: str
+    reason: str = ""
+    version: int
+    steps: int
+    reward: float | None = None
+    """Mean of the latest trained step; None before the first."""
+    staleness: float | None = None
+    """Mean of the latest trained step, in versions."""
+    sampled_tokens: int = 0
+    failed_share: float | None = None
+    """Of the latest 100 groups that were scored or failed, those that failed; None before the first."""
+    dead_letters: int = 0
+    """Messages about the task that were given up, so far."""
+    adapter: AdapterRef | None = None
+    warnings: dict[str, str] = {}
+    """That stand about the task, sentences by name; those of a task that has ended stood then."""
+    submitted_s: float
+    updated_s: float
+
+
+class HistoryMark(Message):
+    """How much of the scheduler's outbox NATS has, in the key-value bucket `history`."""
+
+    kind: ClassVar[str] = "history-mark.1"
+    deployment: str
+    position: int = Field(ge=0)
+
+
+class ReplicaReport(Message):
+    """What a replica is, holds and can take, in the key-value bucket `replicas` until it expires."""
+
+    kind: ClassVar[str] = "replica-report.1"
+    replica: str
+    service: Literal["rollout", "env", "trainer"]
+    pool: str | None = None
+    """None for env replicas, which serve every pool."""
+    families: list[str] = []
+    """Env replicas: the environment families whose queues it reads."""
+    environments: list[str] = []
+    """Env replicas: every environment name that can be listed."""
+    sandbox: str | None = None
+    """Env replicas: where code runs that a policy wrote, and what that means; None where it is refused."""
+    sequences: int = 0
+    """Rollout replicas: sequences it decodes at once."""
+    kv_tokens: int = 0
+    """Rollout replicas: tokens its KV cache holds."""
+    busy: dict[str, float] = {}
+    """Current load by name (sequences running, workers busy, …), for `stage_health`."""

@@ -1,0 +1,91 @@
+"""Trajectories: sampler → environment service → scheduler and trainer."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from common.messages.artifacts import TokenRecord
+from common.messages.base import Message, Sentence, Value
+from common.messages.prompts import GroupContext
+
+UNSUPPORTED = "unsupported by the sandbox"
+"""Beginning of the failure of an attempt that this deployment cannot grade; the scheduler counts them apart."""
+
+
+class SampledTurn(Value):
+    """One member's turn, sampled; or the reason why it could not be."""
+
+    member: int = Field(ge=0)
+    turn: int = Field(ge=0)
+    transcript: TokenRecord
+    """All tokens so far, this turn's included."""
+    reply: str
+    """The turn's text, without the end-of-turn token."""
+    finish: Literal["stop", "length"]
+    """Whether the policy ended the turn or the token limit did."""
+    state: bytes
+    failure: str | None = None
+    """Set when the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
+
+
+class TurnsSampled(Message):
+    kind: ClassVar[str] = "turns-sampled.1"
+    group: GroupContext
+    members: list[SampledTurn] = Field(min_length=1)
+
+
+class ScoredTrajectory(Value):
+    """One finished attempt. With `failure` set it carries no reward and is void: never reward 0."""
+
+    member: int = Field(ge=0)
+    transcript: TokenRecord
+    reward: float = Field(allow_inf_nan=False)
+    components: dict[str, float] = {}
+    turns: int = Field(ge=0)
+    truncated: bool = False
+    """The last turn hit its token limit."""
+    failure: str | None = None
+
+
+class SettledMember(Value):
+    member: int
+    reward: float = Field(allow_inf_nan=False)
+    prompt_tokens: int
+    sampled_tokens: int
+    turns: int
+    truncated: bool = False
+    failure: Sentence | None = None
+
+
+class Settlement(Value):
+    """What the scheduler needs of a scored message, as a JSON header (`streams.SETTLEMENT_HEADER`)."""
+
+    task: str
+    group: int
+    members: list[SettledMember]
+
+
+class TrajectoriesScored(Message):
+    """Read by the trainer, by stream sequence; the scheduler sees only its `Settlement` header."""
+
+    kind: ClassVar[str] = "trajectories-scored.1"
+    group: GroupContext
+    members: list[ScoredTrajectory] = Field(min_length=1)
+
+    def settlement(self) -> "Settlement":
+        return Settlement(
+            task=self.group.task,
+            group=self.group.group,
+            members=[
+                SettledMember(
+                    member=member.member,
+                    reward=member.reward,
+                    prompt_tokens=len(member.transcript) - member.transcript.sampled_tokens,
+                    sampled_tokens=member.transcript.sampled_tokens,
+                    turns=member.turns,
+                    truncated=member.truncated,
+                    failure=member.failure,
+                )
+                for member in self.members
+            ],
+        )

@@ -1,0 +1,24 @@
+"""A task as its user writes it in `task.toml`: sections, the whole task, and parsing with its complaints."""
+
+# pyright: reportUnusedImport=false
+from common.spec.parsing import MAX_GROUPS, parse_spec
+from common.spec.sections import (
+    LORA_TARGETS,
+    TASK_ID_PATTERN,
+    Algorithm,
+    Correction,
+    EnvironmentSection,
+    Evaluation,
+    Keep,
+    Limits,
+    Lora,
+    Name,
+    Optimizer,
+    Overlong,
+    Sampling,
+    Section,
+    Start,
+    Stop,
+    ToolSection,
+)
+from common.spec.task import TaskSpec

@@ -1,0 +1,107 @@
+"""Validation of a submitted task, with complaints for its user."""
+
+import json
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from common.errors import Reject
+from common.spec.task import TaskSpec
+
+MAX_BYTES = 1024 * 1024
+"""Of a task as JSON: parts of it travel with every message that is about it."""
+MAX_ATTEMPTS = 131_072
+"""In one step: each is named in one message to the trainer."""
+MAX_GROUPS = 250_000_000
+"""Of a task's training, and of its evaluations: their numbers tell them apart."""
+MAX_ERRORS = 20
+"""That are told at once."""
+LARGEST_INTEGER = 2**63 - 1
+"""That every message can carry."""
+LARGEST_WEIGHT = 1e6
+LARGEST_DECAY = 10.0
+"""More throws the parameters out of range within a step or two."""
+
+
+def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
+    """The task that `raw` describes.
+
+    Raises: Reject, naming every wrong field with what was expected.
+    """
+    if complaints := [*_not_storable(raw)]:
+        raise Reject("; ".join(complaints))
+    if (size := len(json.dumps(raw))) > MAX_BYTES:
+        raise Reject(f"task: it has {size} bytes as JSON, {MAX_BYTES} at most are taken; data belongs into files of the environment")
+    try:
+        spec = TaskSpec.model_validate(raw)
+    except ValidationError as error:
+        found = error.errors()
+        more = [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
+        raise Reject("; ".join([*(_complaint(detail) for detail in found[:MAX_ERRORS]), *more])) from None
+    if complaints := [*_too_much(spec)]:
+        raise Reject("; ".join(complaints))
+    return spec
+
+
+def _too_much(spec: TaskSpec) -> Iterator[str]:
+    """What is said at the door only: a task that was taken when there was no such bound can still be read."""
+    algorithm = spec.algorithm
+    if (attempts := algorithm.group_size * algorithm.groups_per_step) > MAX_ATTEMPTS:
+        of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
+        yield f"algorithm: {of} are {attempts} attempts; a step takes {MAX_ATTEMPTS} at most"
+    if (groups := spec.steps * algorithm.groups_per_step) > MAX_GROUPS:
+        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task has {MAX_GROUPS} at most"
+    every, prompts = spec.evaluation.every, spec.evaluation.prompts
+    if every and (groups := (spec.steps // every + 2) * prompts) > MAX_GROUPS:
+        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task has {MAX_GROUPS} at most"
+    if (decay := spec.optimizer.weight_decay) > LARGEST_DECAY:
+        yield f"optimizer.weight_decay: {decay:g} is more than {LARGEST_DECAY:g}; each update takes it times the learning rate off"
+    for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):
+        for name, weight in weights.items():
+            if abs(weight) > LARGEST_WEIGHT:
+                yield f"environment.{table}.{name}: {weight:g} is beyond ±{LARGEST_WEIGHT:g}"
+
+
+def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
+    """What neither messages nor PostgreSQL can hold, wherever it stands: also where an environment's options take anything."""
+    match value:
+        case str() if "\0" in value:
+            yield f"{place or 'task'}: a text with a null character"
+        case int() | float() if not abs(value) <= LARGEST_INTEGER:
+            yield f"{place}: {str(value)[:40]} is no number that can be kept; use a finite one below 2^63"
+        case dict():
+            for name, part in value.items():
+                if "\0" in name:
+                    yield f"{place or 'task'}: a name with a null character"
+                yield from _not_storable(part, f"{place}.{name}" if place else name)
+        case list():
+            for position, part in enumerate(value):
+                yield from _not_storable(part, f"{place}.{position}")
+        case _:
+            pass
+
+
+def _complaint(detail: object) -> str:
+    assert isinstance(detail, dict)
+    place = ".".join(str(part) for part in detail["loc"]) or "task"
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: no such field{_nearest(detail['loc'])}"
+    if detail["type"] == "missing":
+        return f"{place}: required, but not given"
+    text = re.sub(r"^Value error, ", "", str(detail["msg"]))
+    given = detail.get("input")
+    return f"{place}: {text}" + (f" (given: {given!r})" if isinstance(given, str | int | float) else "")
+
+
+def _nearest(loc: tuple[str | int, ...]) -> str:
+    section: type[BaseModel] = TaskSpec
+    for part in loc[:-1]:
+        annotation = section.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return ""
+        section = annotation
+    known = list(section.model_fields)
+    close = get_close_matches(str(loc[-1]), known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(known)}"

@@ -1,0 +1,101 @@
+"""The whole task, and what its sections must agree on."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from common.spec.sections import (
+    Algorithm,
+    Correction,
+    EnvironmentSection,
+    Evaluation,
+    Keep,
+    Limits,
+    Lora,
+    Name,
+    Optimizer,
+    Overlong,
+    Sampling,
+    Section,
+    Start,
+    Stop,
+)
+
+
+class TaskSpec(Section):
+    """One task, as submitted. The server adds nothing to it: what is not written takes the default shown here."""
+
+    name: Name
+    tenant: Name
+    pool: Name
+    """Which base model to fine-tune; `marlaas pools` lists what the deployment offers."""
+    steps: int = Field(ge=1, le=1_000_000)
+    """Optimizer steps to take."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of adapter initialisation, prompts and sampling."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
+    environment: EnvironmentSection
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    algorithm: Algorithm = Algorithm()
+    correction: Correction = Correction()
+    overlong: Overlong = Overlong()
+    lora: Lora = Lora()
+    optimizer: Optimizer = Optimizer()
+    keep: Keep = Keep()
+    start: Start = Start()
+    evaluation: Evaluation = Evaluation()
+    stop: Stop = Stop()
+
+    @property
+    def evaluation_environment(self) -> EnvironmentSection:
+        """The environment of held-out prompts."""
+        return self.environment.model_copy(update={"options": {**self.environment.options, **self.evaluation.options}})
+
+    @property
+    def trajectory_tokens(self) -> int:
+        """Tokens of the longest trajectory that this task can produce."""
+        return self.limits.trajectory_tokens(self.sampling)
+
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens that the policy may choose in one trajectory."""
+        return self.limits.max_turns * self.sampling.max_tokens
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
+        """A default that depends on another section. Once it is taken it is said, in what is stored and sent."""
+        match raw:
+            case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(said := raw.get("correction", {}), dict):
+                return {**raw, "correction": {"proximal": "start", **said}}
+            case _:
+                return raw
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_best_of_an_evaluated_task_is_kept(cls, raw: Any) -> Any:
+        """Like the default above; only in what is submitted: a task that was stored before says `best` itself."""
+        match raw:
+            case {"evaluation": {"every": int(steps)}} if steps > 0 and isinstance(said := raw.get("keep", {}), dict):
+                return {**raw, "keep": {"best": 1, **said}}
+            case _:
+                return raw
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        algorithm, correction, limit = self.algorithm, self.correction, self.reply_tokens
+        if self.evaluation.every == 0 and (self.stop.reward is not None or self.keep.best):
+            raise ValueError(f"{'keep.best' if self.keep.best else 'stop.reward'} is about evaluations: set evaluation.every too")
+        if self.overlong.buffer_tokens > limit:
+            raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
+        if self.environment.rank_weights and algorithm.group_size < 2:
+            raise ValueError("environment.rank_weights rank attempts at one prompt: use a group_size of 2 or more")
+        bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None
+        if algorithm.max_staleness > 0 and not bounded:
+            raise ValueError(
+                "algorithm.loss 'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal to 'start', "
+                "or give correction.mask_high"
+            )
+        return self
