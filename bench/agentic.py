@@ -26,12 +26,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from bench.charts.policy_tables import POLICIES
 from bench.harness import cores, report, stages, timeline
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError
 from bench.harness.standins import SampledSpan, Trace
 from bench.harness.tap import overheard, sampled_spans
-from bench.scaling import DRAWN_TASKS, POLICIES
+from bench.scaling import DRAWN_TASKS
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError

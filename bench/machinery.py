@@ -11,13 +11,11 @@
 import argparse
 import asyncio
 import re
-import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +23,17 @@ import psycopg
 
 from bench.harness import report, timeline
 from bench.harness.injected import Times, Work
+from bench.harness.scheduler_costs import decisions, past
 from bench.harness.services import BenchError, Services, postgres, services
-from bench.harness.standins import POOL, Trace, TrainedSpan, at_work, updated
-from bench.scaling import all_finished, scheduler_knows, submission
+from bench.harness.standins import Trace, at_work
+from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
-from common.messages import TrainBatch
-from common.spec import parse_spec
-from marlaas.stack import servers
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
 
 NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
-TIMED = 40
-"""Admissions and steps, of each case."""
-PAST_STEPS = (10, 1_000, 10_000)
-"""That a task has behind it when its next one is noted."""
 AIMED_TURNS_PER_S = 2000.0
 BEGIN_AND_END = 1.2
 """So many times the mean rate is asked for: it is lower while tasks begin and end."""
-WAIT_MS = 1000
-"""An environment's answer while memory is measured."""
 
 
 def main() -> None:
@@ -263,152 +251,6 @@ async def _until(running: Services, query: str, wanted: int) -> None:
     async with asyncio.timeout(180), await psycopg.AsyncConnection.connect(running.postgres_url, autocommit=True) as connection:
         while (await (await connection.execute(query.encode())).fetchone() or (0,))[0] < wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-
-
-# ----------------------------------------------------------------------------------------- a scheduler's work, taken back
-
-
-def _migrated_database(port: int, name: str) -> str:
-    """Its address."""
-    from scheduler_svc.migrate import migrate
-
-    servers.create_database(port, name)
-    url = servers.database_url(port, name)
-    migrate(url)
-    return url
-
-
-class _RolledBack(Exception):
-    pass
-
-
-@asynccontextmanager
-async def _rolled_back(database: Any) -> AsyncGenerator[Any]:
-    """A transaction of which nothing stays."""
-    with suppress(_RolledBack):
-        async with database.transaction() as connection:
-            yield connection
-            raise _RolledBack
-
-
-# ----------------------------------------------------------------------------------------------------------- decisions
-
-
-def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of one admission of one group, transaction included, by how many tasks could be next; rolled back each time."""
-    del folder
-    port, _ = server
-    found: dict[str, Any] = {}
-    for tenants in ("one tenant", "a tenant each"):
-        for count in options.counts:
-            url = _migrated_database(port, f"decisions_{count}_{tenants.replace(' ', '_')}")
-            found[f"{count} tasks, {tenants}"] = asyncio.run(_decisions(url, count, tenants == "one tenant"))
-    return found
-
-
-async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
-    from sqlalchemy import text
-
-    from scheduler_svc.dispatch import admission
-    from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import outbox, tasks
-
-    database = await Database.connect(url)
-    work = Work(count, 1000, 8, 8, 1, 64)
-    try:
-        async with database.transaction() as connection:
-            for number in range(count):
-                raw = submission(f"t{number:05}", work).message.spec  # pyright: ignore
-                await tasks.add_task(connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
-            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
-            await connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
-        async with database.transaction() as connection:
-            await connection.execute(text("ANALYZE"))
-        spent: list[float] = []
-        computed: list[float] = []
-        for _ in range(TIMED):
-            began, began_cpu = time.perf_counter(), time.process_time()
-            async with _rolled_back(database) as connection:
-                opened, _ = await admission.admit(
-                    connection, {POOL: Capacity(work.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time()
-                )
-                await outbox.write(connection)
-                spent.append(time.perf_counter() - began)
-                computed.append(time.process_time() - began_cpu)
-                if opened != 1:
-                    raise BenchError(f"{opened} groups were admitted, expected 1")
-    finally:
-        await database.close()
-    return {
-        "p50_ms": round(1000 * statistics.median(spent), 2),
-        "p90_ms": round(1000 * report.percentile(spent, 0.9), 2),
-        "scheduler_cpu_p50_ms": round(1000 * statistics.median(computed), 2),
-    }
-
-
-# ---------------------------------------------------------------------------------------------------------------- past
-
-
-def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of sending and noting one step, and of what cleaning asks after it, by how many steps lie behind; rolled back."""
-    del folder, options
-    port, _ = server
-    return {f"{count}": asyncio.run(_past(_migrated_database(port, f"past_{count}"), count)) for count in PAST_STEPS}
-
-
-PAST = """
-UPDATE tasks SET state = 'running', family = 'module', version = {steps}, admitted = 4 * {steps} + 2, voided = 2 * {steps};
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
-    SELECT 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
-    SELECT 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
-INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
-    SELECT 't', number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 8 + m + 1, now()
-    FROM groups, generate_series(0, 7) m;
-INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
-    SELECT 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
-    FROM generate_series(2 * {steps} + 2, 4 * {steps} + 1) n;
-INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
-                   first_admitted_at, first_scored_at, last_scored_at, trained_at)
-    SELECT 't', n, 'trained', 0, 0, 0, 1, '{{}}', jsonb_build_object('name', n::text, 'size_bytes', 1, 'sha256', repeat('0', 64)),
-           now(), now(), now(), now() FROM generate_series(0, {steps} - 1) n;
-INSERT INTO ledger (tenant, task, kind, number, tokens)
-    SELECT 't', 't', kind, n, 1 FROM unnest(ARRAY['prompt', 'sampled']) kind, generate_series(0, 2 * {steps} - 1) n;
-ANALYZE
-"""
-"""What a task `t` with two groups a step leaves behind, as many void ones among it, and its next step, which is ready."""
-
-
-async def _past(url: str, count: int) -> dict[str, float]:
-    from sqlalchemy import text
-
-    from scheduler_svc.handlers import weight_updates
-    from scheduler_svc.maintenance import garbage_collector
-    from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import outbox, steps, tasks
-
-    spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
-    database = await Database.connect(url)
-    spent: list[float] = []
-    try:
-        async with database.transaction() as connection:
-            await tasks.add_task(connection, "t", spec)
-            for statement in PAST.format(steps=count).split(";"):
-                await connection.execute(text(statement))
-        for _ in range(TIMED):
-            began = time.perf_counter()
-            async with _rolled_back(database) as connection:
-                members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
-                batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
-                message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                task = await weight_updates.weight_updated(connection, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
-                await outbox.write(connection)
-                await garbage_collector.superseded_blobs(connection, [task])  # pyright: ignore
-                await steps.first_needed_sequences(connection, ["t"])
-                spent.append(time.perf_counter() - began)
-    finally:
-        await database.close()
-    return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}
 
 
 PARTS = {"throughput": throughput, "aim": aim, "statements": statements, "memory": memory, "decisions": decisions, "past": past}

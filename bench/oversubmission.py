@@ -16,7 +16,7 @@ from bench.harness import report
 from bench.harness.injected import Times, Work
 from bench.harness.services import Services, postgres, services
 from bench.harness.standins import Trace, at_work
-from bench.scaling import all_finished, scheduler_knows, submission
+from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common import streams
 from common.bus import Bus
 

@@ -21,15 +21,14 @@ from typing import Any
 
 import psycopg
 
+from bench.charts.policy_tables import POLICIES
 from bench.harness import report, timeline
 from bench.harness.injected import LowerBounds, Times, Work, lower_bounds
 from bench.harness.services import BenchError, Services, postgres, services
-from bench.harness.standins import POOL, Trace, at_work
-from common import streams
-from common.bus import Bus, Outgoing
-from common.messages import Event, SubmitTask
+from bench.harness.standins import Trace, at_work
+from bench.harness.tasks import all_finished, scheduler_knows, submission
+from common.bus import Bus
 
-POLICIES = ("asynchronous", "synchronous", "sequential")
 DRAWN_TASKS = 8
 """The run whose timeline is drawn."""
 PATIENCE, PATIENCE_S = 8.0, 120.0
@@ -148,43 +147,6 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
         "memory_mib": {name: size >> 20 for name, size in memory.items()},
         "lanes": timeline.lanes(trace, submitted_at) if work.tasks == DRAWN_TASKS else None,
     }
-
-
-def submission(name: str, work: Work) -> Outgoing:
-    """A strictly on-policy task of the injected kind; each of its own tenant."""
-    spec = {
-        "name": name,
-        "tenant": name,
-        "pool": POOL,
-        "steps": work.steps,
-        "environment": {"name": "bench.harness.waiting:WaitingEnvironment", "options": {"turns": work.turns}},
-        "sampling": {"max_tokens": 16},
-        "limits": {"max_turns": work.turns, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
-        "algorithm": {"group_size": work.group_size, "groups_per_step": work.groups_per_step, "max_staleness": 0},
-    }
-    return Outgoing(streams.submit(name), SubmitTask(task=name, tenant=name, spec=spec), f"submit:{name}")
-
-
-async def scheduler_knows(running: Services, wanted: set[str]) -> None:
-    """Returns once the scheduler has seen replicas of these services."""
-    async with asyncio.timeout(60):
-        async with await psycopg.AsyncConnection.connect(running.postgres_url, autocommit=True) as connection:
-            while not wanted <= {row[0] for row in await (await connection.execute("SELECT service FROM replicas")).fetchall()}:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
-
-async def all_finished(bus: Bus, names: set[str]) -> dict[str, float]:
-    """When each task finished. Raises: BenchError when one ended otherwise."""
-    ended: dict[str, float] = {}
-    async for delivery in bus.streams.follow(streams.EVENTS, "events.>"):
-        event = delivery.read(Event)
-        if event.event in ("failed", "rejected", "cancelled"):
-            raise BenchError(f"task {event.task} {event.event}: {event.data}")
-        if event.event == "finished":
-            ended[event.task] = event.at_s
-            if ended.keys() == names:
-                return ended
-    raise BenchError("the event stream ended")
 
 
 def line(found: dict[str, Any]) -> str:

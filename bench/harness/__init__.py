@@ -2,6 +2,7 @@
 
 report.py    what every result begins with, and where it goes
 services.py  NATS, PostgreSQL, scheduler and environments as child processes
+tasks.py     tasks of the injected kind: submitted, and awaited
 standins.py  a sampler and a trainer that take injected times
 injected.py  those times
 waiting.py   an environment that waits as long as each reply says
@@ -12,5 +13,6 @@ stages.py    how long a step is with sampler, environment and trainer
 cores.py     who takes the processor's cores
 usage.py     what processes have used
 models.py    base models with random weights
+scheduler_costs.py  one admission and one noted step, rolled back
 recovery.py  the table of recoveries
 """

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench import agentic, pages
+from bench import agentic
+from bench.charts import policy_tables
 from bench.harness import cores, stages
 from bench.harness.groups import group_context
 from bench.harness.services import BenchError
@@ -156,7 +157,9 @@ def test_the_table_tells_medians_gains_and_failures() -> None:
         "cores": {"sampler": [0], "trainer": [1]},
         "engine_alone": {"tokens_per_s": 4000, "tokens_per_turn": 3, "adapters": 2},
     }
-    made = pages.agentic(result | {"runs": runs, "stages": stages.to_gain([run("sequential", 1, 10.0)]), "failed": ["synchronous: why"]})
+    made = policy_tables.agentic(
+        result | {"runs": runs, "stages": stages.to_gain([run("sequential", 1, 10.0)]), "failed": ["synchronous: why"]}
+    )
     assert "Sampler on core 0, trainer on core 1." in made
     assert "| 2 | asynchronous | 3 | 11.0 (10.0 – 12.0) | 25% | 50% | 3.0 | 400 (10%) | 2.00 | 5.00 / 6.00 |" in made
     assert "2 tasks asynchronous are done 3.0× sooner than sequential (cores of sampler and trainer 2.5× and 1.0× as busy) and 2.0×" in made

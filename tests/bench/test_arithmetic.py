@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from bench import pages
+from bench.charts import tables
 from bench.harness import report, timeline
 from bench.harness.injected import Times, Work, lower_bounds, turn_s
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
@@ -90,9 +91,9 @@ def test_lanes_join_what_overlaps() -> None:
 
 def test_only_what_is_between_the_marks_is_written_anew() -> None:
     text = "before\n<!-- scaling: made by bench.pages -->\nold\n<!-- end -->\nafter\n"
-    tables: dict[str, pages.Table] = {"scaling": lambda result: f"table of {result['x']}"}
-    assert pages.page(text, {"scaling": {"x": 7}}, tables) == text.replace("old", "table of 7")
-    assert pages.page(text, {}, tables) == text
+    made: dict[str, pages.Table] = {"scaling": lambda result: f"table of {result['x']}"}
+    assert pages.page(text, {"scaling": {"x": 7}}, made) == text.replace("old", "table of 7")
+    assert pages.page(text, {}, made) == text
 
 
 def test_pages_hold_the_tables_that_their_results_make() -> None:
@@ -106,12 +107,12 @@ def test_tables_are_made_of_what_was_measured() -> None:
     side = {"train_s": 4.0, "cpu_s": 6.0, "with_starts_s": 9.0, "reward": {"first": 0.1, "last": 0.5}, "reached": 0.25, "peak_mib": 7}
     side |= {"all_train_s": [3.0, 4.0, 5.0]}
     result = {"machine": machine, "options": {"tasks": 2, "steps": 3, "groups": 4, "size": 5, "staleness": 0}, "single": {"marlaas": side}}
-    assert "| single | marlaas | 4.0 (3.0 – 5.0) | 6.0 | 9.0 | 0.100 → 0.500 | 0.250 | 7 |" in pages.trl(result)
+    assert "| single | marlaas | 4.0 (3.0 – 5.0) | 6.0 | 9.0 | 0.100 → 0.500 | 0.250 | 7 |" in tables.trl(result)
     side["all_reached"], result["options"]["our_steps"] = [0.25, 0.5, 0.2], 2
-    assert "ours may be 0 versions behind, and take 2 steps." in pages.trl(result)
-    assert "| 0.250 (0.200 – 0.500) | 7 |" in pages.trl(result)
+    assert "ours may be 0 versions behind, and take 2 steps." in tables.trl(result)
+    assert "| 0.250 (0.200 – 0.500) | 7 |" in tables.trl(result)
     decisions = {"10 tasks, one tenant": {"p50_ms": 1.5, "p90_ms": 2.5, "scheduler_cpu_p50_ms": 0.5}}
-    made = pages.machinery({"machine": machine, "decisions": decisions})
+    made = tables.machinery({"machine": machine, "decisions": decisions})
     assert "| one admission, 10 tasks, one tenant, ms | 1.5 (p90 2.5), of it in the scheduler's process 0.5 |" in made
 
 
@@ -124,4 +125,4 @@ def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, m
     assert 0 < before < 1000 and 0 < after < 1000
     stolen = result["machine"]["stolen_share"]
     assert 0 <= stolen < 1
-    assert f"took {before:.1f} ms, afterwards {after:.1f} ms, its host gave {stolen:.0%} of the time to others." in pages.machinery(result)
+    assert f"took {before:.1f} ms, afterwards {after:.1f} ms, its host gave {stolen:.0%} of the time to others." in tables.machinery(result)

@@ -1,0 +1,157 @@
+"""Tables of the scheduling policies: `bench.scaling` and `bench.agentic`."""
+
+from collections.abc import Callable
+
+from bench.charts.tables import Result, machine_line, with_spread
+from bench.harness.report import median
+
+POLICIES = ("asynchronous", "synchronous", "sequential")
+
+
+def scaling(result: Result) -> str:
+    """Medians by number of tasks and policy, and what is gained over the other policies."""
+    runs, times, options = result["runs"], result["times"], result["options"]
+    lines = [
+        f"{machine_line(result)} Injected means: sampling {times['sample_s']} s and environment {times['environment_s']} s a turn,"
+        f" {options['turns']} turns, training {times['train_s']} s a step; {options['groups']} × {options['size']} trajectories a step,"
+        f" {options['steps']} steps a task, strictly on policy.",
+        "",
+        "| tasks | policy | runs | all done, s (spread) | limit, s | of the limit | sampler busy | trainer busy | first step, s"
+        " | step p50 / p99, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for tasks in sorted({run["tasks"] for run in runs}):
+        for policy in POLICIES:
+            chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
+            if chosen:
+                lines.append(_scaling_row(tasks, policy, chosen))
+    most = max(run["tasks"] for run in runs)
+    of_most = {policy: [run for run in runs if run["tasks"] == most and run["policy"] == policy] for policy in POLICIES}
+    if all(of_most.values()):
+        lines += ["", _gains(most, of_most)]
+    return "\n".join(lines)
+
+
+def _scaling_row(tasks: int, policy: str, chosen: list[Result]) -> str:
+    def middle(value: Callable[[Result], float]) -> float:
+        return median([value(run) for run in chosen])
+
+    return (
+        f"| {tasks} | {policy} | {len(chosen)} | {with_spread([run['end_to_end_s'] for run in chosen])} | {chosen[0]['limit_s']:.1f}"
+        f" | {middle(lambda run: run['share_of_limit']):.0%} | {middle(lambda run: run['sampler']['busy']):.1%}"
+        f" | {middle(lambda run: run['trainer']['busy']):.1%} | {middle(lambda run: run['first_step_s']['p50']):.2f}"
+        f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
+    )
+
+
+def _gains(tasks: int, runs: dict[str, list[Result]]) -> str:
+    ours = runs["asynchronous"][0]
+    found = []
+    for other in ("sequential", "synchronous"):
+        times = median([run["end_to_end_s"] for run in runs[other]]) / median([run["end_to_end_s"] for run in runs["asynchronous"]])
+        use = median([run["trainer"]["busy"] for run in runs["asynchronous"]]) / median([run["trainer"]["busy"] for run in runs[other]])
+        possible = runs[other][0]["limit_s"] / ours["limit_s"]
+        found.append(f"against {other}: {times:.1f}× sooner (what the limits leave: {possible:.1f}×), stages {use:.1f}× busier")
+    return (
+        f"{tasks} tasks asynchronous, {'; '.join(found)}. Closed form for updates one at a time, (R + E + T) / T:"
+        f" {ours['limits_s']['closed_form']:.1f}×. Busiest stage: {ours['busiest']}."
+    )
+
+
+def agentic(result: Result) -> str:
+    """Medians by number of tasks and policy on the real stack, what is gained, and what one task's stages leave to gain."""
+    runs, options, cores, alone = result["runs"], result["options"], result["cores"], result["engine_alone"]
+    lines = [
+        f"{machine_line(result)} Sampler on core {_list(cores['sampler'])}, trainer on core {_list(cores['trainer'])}."
+        f" {options['steps']} steps a task of {options['groups']} × {options['size']} attempts, three turns each."
+        f" The engine alone, full of turns of {alone['tokens_per_turn']} tokens with {alone['adapters']} adapters:"
+        f" {alone['tokens_per_s']} tokens a second.",
+        "",
+        "| tasks | policy | runs | all done, s (spread) | sampler's core | trainer's core | trajectories a second | tokens a second"
+        " (of the engine alone) | first step, s | step p50 / p99, s |",
+        "|---" * 10 + "|",
+    ]
+    for tasks in sorted({run["tasks"] for run in runs}):
+        for policy in POLICIES:
+            chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
+            if chosen:
+                lines.append(_agentic_row(tasks, policy, chosen, alone["tokens_per_s"]))
+    lines += ["", *_agentic_gains(result)]
+    lines += [f"\nFailed: {'; '.join(result['failed'])}."] if result["failed"] else []
+    return "\n".join(lines)
+
+
+def _agentic_row(tasks: int, policy: str, chosen: list[Result], engine_tokens_per_s: float) -> str:
+    def middle(value: Callable[[Result], float]) -> float:
+        return median([value(run) for run in chosen])
+
+    tokens_per_s = middle(lambda run: run["tokens_per_s"])
+    return (
+        f"| {tasks} | {policy} | {len(chosen)} | {with_spread([run['end_to_end_s'] for run in chosen])}"
+        f" | {middle(lambda run: run['sampler']['core']):.0%} | {middle(lambda run: run['trainer']['core']):.0%}"
+        f" | {middle(lambda run: run['trajectories_per_s']):.1f}"
+        f" | {tokens_per_s:.0f} ({tokens_per_s / engine_tokens_per_s:.0%})"
+        f" | {middle(lambda run: run['first_step_s']['p50']):.2f}"
+        f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
+    )
+
+
+def _agentic_gains(result: Result) -> list[str]:
+    runs, stages = result["runs"], result["stages"]
+    most = max(run["tasks"] for run in runs)
+    of_most = {policy: [run for run in runs if run["tasks"] == most and run["policy"] == policy] for policy in POLICIES}
+    ends = {policy: median([run["end_to_end_s"] for run in found]) for policy, found in of_most.items() if found}
+    found: list[str] = []
+    others = [policy for policy in ("sequential", "synchronous") if policy in ends]
+    if "asynchronous" in ends and others and most > 1:
+        against = [
+            f"{ends[other] / ends['asynchronous']:.1f}× sooner than {other} (cores of sampler and trainer"
+            f" {_times_busier(of_most, other, 'sampler')} and {_times_busier(of_most, other, 'trainer')} as busy)"
+            for other in others
+        ]
+        found.append(f"{most} tasks asynchronous are done {' and '.join(against)}.")
+    if stages:
+        found.append(
+            f"A step of one task takes {stages['step']:.2f} s: sampling R {stages['sampling']:.2f} s and tools E"
+            f" {stages['environment']:.2f} s of its slowest attempt, training T {stages['training']:.2f} s,"
+            f" {stages['between']:.2f} s between them."
+            f" (R + E + T) / T = {stages['closed_form']:.1f} is the most that updates one at a time leave to gain."
+        )
+    if of_most["asynchronous"]:
+        cpu_s, cores = median([run["cpu_s_per_step"] for run in of_most["asynchronous"]]), result["machine"]["cores"]
+        busy = median([run["cores_busy"] for run in of_most["asynchronous"]])
+        found.append(
+            f"With {most} tasks asynchronous everything together takes {cpu_s:.2f} s of processor time a step and keeps the cores"
+            f" {busy:.0%} busy" + (f": {cores} cores leave {cores * stages['step'] / cpu_s:.1f}×, {most} tasks {most}×." if stages else ".")
+        )
+    elsewhere = [run["elsewhere"] for run in runs]
+    found.append(
+        f"Staleness was {max(run['staleness_max'] for run in runs):.0f} throughout. {_agreement(runs)}"
+        f" Others took {min(elsewhere):.0%} to {max(elsewhere):.0%} of the cores meanwhile."
+    )
+    return [" ".join(found)]
+
+
+def _times_busier(runs: dict[str, list[Result]], other: str, stage: str) -> str:
+    ours, theirs = (median([run[stage]["core"] for run in runs[policy]]) for policy in ("asynchronous", other))
+    return f"{ours / theirs:.1f}×" if theirs else "far more"
+
+
+def _agreement(runs: list[Result]) -> str:
+    """What was learned, and how far a task's rewards differ between runs, whoever ran beside it."""
+    seen: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        for task, rewards in run["rewards"].items():
+            for step, reward in enumerate(rewards):
+                seen.setdefault((task, step), []).append(reward)
+    apart = max(max(found) - min(found) for found in seen.values())
+    rewards = max((run["rewards"] for run in runs), key=len).values()
+    first, last = (sum(one[step] for one in rewards) / len(rewards) for step in (0, -1))
+    return (
+        f"Mean reward of the {len(rewards)} tasks' first and last steps: {first:.3f} → {last:.3f}; that of a step of a task differs by"
+        f" {apart:.4f} at most between these runs."
+    )
+
+
+def _list(values: list[int]) -> str:
+    return ", ".join(map(str, values))

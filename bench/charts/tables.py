@@ -1,0 +1,148 @@
+"""Tables of the pages: a result's JSON to Markdown, one function a benchmark."""
+
+from typing import Any
+
+from bench.harness.report import median
+
+Result = dict[str, Any]
+
+
+def machinery(result: Result) -> str:
+    """What was measured of the machinery, one line each."""
+    lines = [machine_line(result), "", "| what | value |", "|---|---|"]
+    if "throughput" in result:
+        for name, fast, slow in (("together", "full", "half"), ("apart", "apart", "apart_half")):
+            full, half = result["throughput"][fast], result["throughput"][slow]
+            spent = ", ".join(f"{name} {value:.2f}" for name, value in full["cpu_ms_per_turn"].items())
+            lines += [
+                f"| members {name}: turns a second, as fast as they go | {full['turns_per_s']:.0f}{_among(full)} |",
+                f"| members {name}: processor time a turn, ms | {sum(full['cpu_ms_per_turn'].values()):.2f}: {spent} |",
+                _added(name, half),
+            ]
+        if "aim" in result:
+            lines.append(_added("together", result["aim"]))
+        full = result["throughput"]["full"]
+        written, kept = full["wal_bytes_per_trajectory"], full["rows_bytes_per_trajectory"]
+        lines.append(f"| PostgreSQL a trajectory, bytes | {written} written ahead, {kept} kept |")
+    if "statements" in result:
+        counted = result["statements"]
+        lines.append(f"| SQL statements | {counted['per_step']} a step, {counted['per_trajectory']} a trajectory |")
+    if "memory" in result:
+        for what, found in (("a waiting task", "kib_per_task"), ("a trajectory in flight", "kib_per_trajectory_in_flight")):
+            values = ", ".join(f"{name} {value:.1f}" for name, value in result["memory"][found].items())
+            lines.append(f"| memory of {what}, KiB | {values} |")
+    for case, found in result.get("decisions", {}).items():
+        spent = f"{found['p50_ms']} (p90 {found['p90_ms']}), of it in the scheduler's process {found['scheduler_cpu_p50_ms']}"
+        lines.append(f"| one admission, {case}, ms | {spent} |")
+    for steps, found in result.get("past", {}).items():
+        lines.append(f"| one step noted, {int(steps):,} steps behind it, ms | {found['p50_ms']} (p90 {found['p90_ms']}) |")
+    return "\n".join(lines)
+
+
+def _added(name: str, found: Result) -> str:
+    added = found["added_ms"]
+    return (
+        f"| members {name}: added to a turn at {found['turns_per_s']:.0f} turns a second, ms"
+        f" | p50 {added['p50']}{_among(found)}, p90 {added['p90']}, p99 {added['p99']} |"
+    )
+
+
+def _among(found: Result) -> str:
+    """The least and the most that several runs came to."""
+    return f" ({found['all'][0]:.4g} – {found['all'][-1]:.4g})" if len(found.get("all", [])) > 1 else ""
+
+
+def slow_tools(result: Result) -> str:
+    """What may be in flight fixed, and following the samplers."""
+    options = result["options"]
+    lines = [
+        f"{machine_line(result)} Sampling {options['sample']} s and tool {options['environment']} s a turn, {options['places']} places.",
+        "",
+        "| what may be in flight | turns a second, come to | places busy |",
+        "|---|---|---|",
+    ]
+    for way, what in (("fixed", "1.5 times the places"), ("following", "1.5 to 8 times the places, following the sampler")):
+        lines.append(f"| {what} | {result[way]['turns_per_s']} | {result[way]['places_busy']:.0%} |")
+    return "\n".join(lines)
+
+
+def trl(result: Result) -> str:
+    """Both workloads, each way."""
+    options = result["options"]
+    lines = [
+        f"{machine_line(result)} {options['tasks']} tasks, {options['steps']} steps of {options['groups']} × {options['size']} attempts;"
+        f" ours may be {options['staleness']} versions behind"
+        + (f", and take {options['our_steps']} steps." if options.get("our_steps") else "."),
+        "",
+        "| workload | way | all trained, s | processor, s | with starting it, s | reward in training, first → last steps"
+        " | reward afterwards, on other rows | memory, MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for workload in ("single", "tools"):
+        for way in ("marlaas", "one-by-one", "parallel"):
+            if found := result.get(workload, {}).get(way):
+                reward = f"{found['reward']['first']:.3f} → {found['reward']['last']:.3f}"
+                spread = f" ({found['all_train_s'][0]} – {found['all_train_s'][-1]})" if len(found["all_train_s"]) > 1 else ""
+                times_s = f"{found['train_s']}{spread} | {found.get('cpu_s', '–')} | {found['with_starts_s']}"
+                reached = found.get("all_reached", [])
+                among = f" ({min(reached):.3f} – {max(reached):.3f})" if len(reached) > 1 else ""
+                lines.append(f"| {workload} | {way} | {times_s} | {reward} | {found['reached']:.3f}{among} | {found['peak_mib']} |")
+        if times := result.get(workload, {}).get("times_faster_than_the_better"):
+            lines.append(f"| {workload} | the better of TRL's ways took so many times as long | {times} | | | | | |")
+    return "\n".join(lines)
+
+
+def shared_steps(result: Result) -> str:
+    """Seconds and memory of a step of each ready task, one after another and together."""
+    lines = [
+        f"{machine_line(result)} {result['groups']} × {result['size']} attempts a task and step; medians of {result['repeats']}.",
+        "",
+        "| ready tasks | one after another | together, loop | together, `grouped_mm` | gain |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = [
+            f"{row[way]['cpu_s']:.2f} s, {row[way]['memory_mib']} MiB" if way in row else "–" for way in ("alone", "loop", "grouped_mm")
+        ]
+        lines.append(f"| {row['tasks']} | {' | '.join(cells)} | {row['gain'] or '–'} |")
+    return "\n".join(lines)
+
+
+def outside_torch(result: Result) -> str:
+    """The share of a step outside torch, and in which module."""
+    columns = {  # modules by their names of today, and of the day when it was measured
+        "packing": ["packing.py"],
+        "gathering (`batched_steps.py`)": ["batched_steps.py", "shared.py"],
+        "the step itself": ["step.py"],
+        "metrics": ["step_metrics.py", "metrics.py"],
+        "advantages, shaping": ["advantage.py", "reward_shaping.py", "shaping.py", "batch.py"],
+    }
+    lines = [
+        machine_line(result),
+        "",
+        f"| attempts in a step | step | outside torch | standard error | {' | '.join(columns)} |",
+        "|---" * (4 + len(columns)) + "|",
+    ]
+    for row in result["rows"]:
+        parts = [f"{sum(row['outside_by_module'].get(name, 0.0) for name in names):.1%}" for names in columns.values()]
+        lines.append(
+            f"| {row['groups']} × {result['size']} | {row['step_cpu_ms']:.0f} ms | **{row['outside_torch_share']:.1%}** |"
+            f" {row['standard_error']:.1%} | {' | '.join(parts)} |"
+        )
+    return "\n".join(lines)
+
+
+def machine_line(result: Result) -> str:
+    machine = result["machine"]
+    return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began{_speed(machine)}."
+
+
+def _speed(machine: Result) -> str:
+    """Nothing where it was not measured yet."""
+    before_and_after = [f"{ms:.1f}" for ms in machine.get("fixed_work_ms", [])]
+    took = f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
+    return took + (f", its host gave {machine['stolen_share']:.0%} of the time to others" if "stolen_share" in machine else "")
+
+
+def with_spread(values: list[float]) -> str:
+    return f"{median(values):.1f}" + (f" ({min(values):.1f} – {max(values):.1f})" if len(values) > 1 else "")
