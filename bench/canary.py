@@ -23,7 +23,8 @@ import torch
 from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
-from rollout_svc.engine import Engine, EngineSettings
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
 from trainer_svc.model.adapter import initial_adapter, write_adapter
 from trainer_svc.model.packing import Row, collate
 from trainer_svc.model.policy import Adapted, Policy, canary_sample, choose_device

@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 
 from common.pools import read_pools
 from common.spec import LORA_TARGETS
-from rollout_svc.engine import Engine, EngineSettings, SampleRequest
+from rollout_svc.engine import Engine, SampleRequest
+from rollout_svc.engine_config import EngineSettings
 
 ROUNDS = 5
 RANK = 8

@@ -12,7 +12,8 @@ from common.streams import rollout_samples
 from common.task_states import TaskStates
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, EngineSettings, Tolerance
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings, Tolerance
 from rollout_svc.service import Rollout
 from rollout_svc.settings import RolloutSettings
 
@@ -32,7 +33,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             settings.data_dir.absolute() / "adapters" / settings.replica,
             keep=settings.keep_versions,
             keep_s=settings.keep_s,
-            tolerance=Tolerance(most=said, mean=said) if said else engine.canary_tolerance,
+            tolerance=Tolerance(max=said, mean=said) if said else engine.canary_tolerance,
         )
         tasks, slots = TaskStates(), Slots(pool.sequences)
         await tasks.read(bus)
@@ -49,7 +50,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             )
 
         async with asyncio.TaskGroup() as runners:
-            runners.create_task(engine.broken())
+            runners.create_task(engine.wait_fatal())
             runners.create_task(adapters.run())
             runners.create_task(rollout.follow_tasks(bus))
             runners.create_task(rollout.follow_versions(bus, settings.pool))

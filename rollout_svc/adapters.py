@@ -1,13 +1,12 @@
-"""Which adapter versions this replica's engine holds: fetched, checked, counted, and let go.
+"""The adapter versions that this replica's engine holds: fetched, checked, reference-counted, evicted.
 
-A version is loaded when somebody first needs it, or ahead when its task took a step. It stays while anyone uses it.
-Unused, it goes when its task has ended, when its task is more than `keep` versions further and nobody has used it for
-`keep_s` (dialogues come back to it after each answer of their environment, and evaluations are of old versions), or when
-another needs the room, least recently used first. What went comes back on demand. When all that is loaded is in use, the
-next one waits.
+A version is loaded at its first request, or ahead when its task took a step. It stays while a request uses it. An idle one is
+evicted when its task has ended, when it is more than `keep` versions behind and was idle for `keep_s` (dialogues return to it
+after each answer of their environment, and evaluations are of old versions), or when another version needs the room, least
+recently used first. An evicted version is reloaded on demand. While all loaded versions are in use, the next one waits.
 
-Before a version serves anyone, the engine must give a fixed token sequence the log-probabilities that the trainer gave
-it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly goes wrong.
+Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
+it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
 """
 
 import asyncio
@@ -25,7 +24,8 @@ from prometheus_client import Gauge, Histogram
 from common.blobs import Blobs
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
-from rollout_svc.engine import Engine, Tolerance
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import Tolerance
 
 ADAPTERS = Gauge("marlaas_rollout_adapters", "Adapter versions that the engine holds")
 LOAD_S = Histogram("marlaas_rollout_adapter_load_seconds", "Time to fetch, load and check an adapter version")
@@ -38,14 +38,14 @@ class _Version:
     ref: AdapterRef
     users: int = 0
     held: bool = False
-    """By the engine."""
+    """The engine has it."""
     loaded: bool = False
     """Held and checked: it may serve."""
     used_at: float = 0.0
 
 
 class Adapters:
-    """Adapter versions by name. One engine change at a time; using what is loaded waits for nothing."""
+    """Adapter versions by name. One engine change at a time; a loaded version is used at once."""
 
     def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, keep_s: float, tolerance: Tolerance) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Adapters:
         self._changing = asyncio.Lock()
         self._room = asyncio.Event()
         self._tidy = asyncio.Event()
-        shutil.rmtree(folder, ignore_errors=True)  # a process that was killed left it, and perhaps not whole
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process, perhaps incomplete
 
     @property
     def held(self) -> int:
@@ -95,7 +95,7 @@ class Adapters:
             self._tidy.set()
 
     def end(self, task: str) -> None:
-        """The task is over: its versions go as soon as nobody uses them."""
+        """The task has ended: evict its versions once they are idle."""
         if any(version.ref.task == task for version in self._versions.values()):
             self._ended.add(task)
         self._newest.pop(task, None)
@@ -104,7 +104,7 @@ class Adapters:
         self._tidy.set()
 
     async def run(self) -> None:
-        """Let versions go when their time has come, until cancelled; then remove what was fetched."""
+        """Evict outdated versions, until cancelled; then remove the fetched files."""
         try:
             while True:
                 with suppress(TimeoutError):
@@ -112,7 +112,7 @@ class Adapters:
                         await self._tidy.wait()
                 self._tidy.clear()
                 async with self._changing:
-                    # Looked for anew each time: while one goes, another may have come into use.
+                    # One at a time: while one is evicted, another may have come into use.
                     while (version := next(filter(self._is_over, self._by_use()), None)) is not None:
                         await self._unload(version)
                 self._ended &= {version.ref.task for version in self._versions.values()}
@@ -120,7 +120,7 @@ class Adapters:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _by_use(self) -> list[_Version]:
-        """Loaded and used by nobody, the least recently used first."""
+        """Loaded and idle, the least recently used first."""
         return sorted(
             (version for version in self._versions.values() if version.loaded and version.users == 0), key=lambda version: version.used_at
         )
@@ -130,9 +130,9 @@ class Adapters:
         return task in self._ended or version.ref.version < self._newest.get(task, 0) - self._keep
 
     def _is_over(self, version: _Version) -> bool:
-        """Nobody will miss it; or it is behind, and its room is needed soon."""
-        is_forgotten = version.ref.task in self._ended or time.monotonic() - version.used_at >= self._keep_s
-        return self._is_behind(version) and (is_forgotten or self.held >= self._capacity)
+        """Behind, and either no longer requested or in the way of the next version."""
+        is_unused = version.ref.task in self._ended or time.monotonic() - version.used_at >= self._keep_s
+        return self._is_behind(version) and (is_unused or self.held >= self._capacity)
 
     async def _load(self, version: _Version) -> None:
         ref = version.ref
@@ -164,7 +164,7 @@ class Adapters:
         folder = self._folder / ref.engine_name
         try:
             await self._blobs.fetch_folder(ref.blob, folder)
-            await asyncio.to_thread(folder.stat)  # the last step, its renaming, may fail unheard
+            await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
         except OSError as error:
             raise Unavailable(
                 f"{ref.name} cannot be written to {self._folder}: {error.strerror or error}; make room there, or set MARLAAS_DATA_DIR"
@@ -181,11 +181,11 @@ class Adapters:
             )
         got = np.asarray(await self._engine.prompt_logprobs(ids.tolist(), ref.engine_name), dtype=np.float32)
         differences = np.abs(got - expected)
-        most, mean, allowed = float(differences.max()), float(differences.mean()), self._tolerance
-        if not (most <= allowed.most and mean <= allowed.mean):  # also when they are not numbers
+        largest, mean, allowed = float(differences.max()), float(differences.mean()), self._tolerance
+        if not (largest <= allowed.max and mean <= allowed.mean):  # also when they are not numbers
             raise Reject(
                 f"engine and trainer disagree about version {ref.version} of task {ref.task}: their log-probabilities differ by "
-                f"{most:.3g} at most and {mean:.3g} on average, allowed is {allowed.most:.3g} and {allowed.mean:.3g}; "
+                f"{largest:.3g} at most and {mean:.3g} on average, allowed is {allowed.max:.3g} and {allowed.mean:.3g}; "
                 "where both are right and only their arithmetic differs, allow more with MARLAAS_ROLLOUT_CANARY_TOLERANCE"
             )
 
@@ -200,7 +200,7 @@ class Adapters:
                 await self._room.wait()
 
     async def _unload(self, version: _Version) -> None:
-        """To be called by whoever holds `_changing`. Whoever starts using the version meanwhile loads it again."""
+        """The caller holds `_changing`. A request that starts meanwhile reloads the version."""
         version.loaded = version.held = False
         if version.users == 0:
             self._versions.pop(version.ref.engine_name, None)

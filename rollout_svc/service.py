@@ -1,8 +1,8 @@
-"""The sampler's handler: a message asks for turns of several members of one group; each is answered as it finishes.
+"""The sampler's handler: a message requests turns of several members of one group; each is answered as it finishes.
 
-Members that finish within a short moment share a message (`moment_s`), unless they are too large for one: on its way through
+Members that finish within `coalescing_window_s` share a message, unless they are too large for one: on its way through
 queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
-member; when it comes again, it is sampled again with the same seeds.
+member; a redelivered one is resampled with the same seeds.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requ
 SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, waiting ones included")
 
 MAX_COALESCING_S = 0.05
-MOMENT_SHARE = 0.25
+COALESCING_SHARE = 0.25
 
 log = structlog.get_logger()
 
 
-def moment_s(sampling_s: float) -> float:
-    """How long members that finished after `sampling_s` may be held until others of their message have finished, too.
+def coalescing_window_s(sampling_s: float) -> float:
+    """Maximum time that members, which finished after `sampling_s`, wait for others of their message.
 
-    A share of it, so that short turns stay short; and never so long that environments would feel it.
+    A share of `sampling_s`, so that short turns stay short, up to MAX_COALESCING_S, which environments do not notice.
     """
-    return min(MAX_COALESCING_S, MOMENT_SHARE * sampling_s)
+    return min(MAX_COALESCING_S, COALESCING_SHARE * sampling_s)
 
 
 class Rollout:
-    """Answers `prompts.sample`, and hears about new versions and ended tasks."""
+    """Answers `prompts.sample`; follows new versions and ended tasks."""
 
     def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Clock.now_s`."""
@@ -65,15 +65,15 @@ class Rollout:
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         message = delivery.read(SampleTurns)
-        group, held = message.group, _HeldSlots(self._slots, len(message.members) - 1)
+        group, reserved = message.group, SlotReservation(self._slots, len(message.members) - 1)
         try:
             if self._is_unwanted(group):
                 return
             async with self._adapters.using(group.adapter) as adapter:
-                if self._is_unwanted(group):  # waiting for an adapter may have taken long
+                if self._is_unwanted(group):  # the adapter may have taken long to load
                     return
-                async with aclosing(self._sample(group, message.members, adapter, held)) as moments:
-                    async for turns in moments:
+                async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
+                    async for turns in batches:
                         for answer in _answers(group, turns):
                             yield answer
         except Reject as error:
@@ -81,7 +81,7 @@ class Rollout:
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
                 yield answer
         finally:
-            held.release_all()
+            reserved.release_all()
 
     def _is_unwanted(self, group: GroupContext) -> bool:
         if self._tasks.has_ended(group.task):
@@ -93,13 +93,13 @@ class Rollout:
         return False
 
     async def _sample(
-        self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, held: "_HeldSlots"
+        self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, reserved: "SlotReservation"
     ) -> AsyncGenerator[list[SampledTurn], None]:
-        """Turns as they finish, those of one moment together. Members that were aborted are left out."""
+        """Turns as they finish, those of one window together. Aborted members are left out."""
         began = time.monotonic()
         runners = {asyncio.create_task(self._sample_one(group, request, adapter)) for request in requests}
         for runner in runners:
-            runner.add_done_callback(lambda _: held.release(1))
+            runner.add_done_callback(lambda _: reserved.release(1))
         pending = runners
         try:
             while pending:
@@ -109,7 +109,7 @@ class Rollout:
                     log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))
                     return
                 if pending:
-                    also, pending = await asyncio.wait(pending, timeout=moment_s(time.monotonic() - began))
+                    also, pending = await asyncio.wait(pending, timeout=coalescing_window_s(time.monotonic() - began))
                     done |= also
                 turns = [turn for turn in (runner.result() for runner in done) if turn is not None]
                 if turns:
@@ -166,10 +166,10 @@ class Rollout:
             state=request.state,
         )
 
-    # ------------------------------------------------------------------------------------------------ what else happens
+    # ---------------------------------------------------------------------------------------------- tasks and versions
 
     async def follow_tasks(self, bus: Bus) -> None:
-        """Drop what ended tasks left here, until cancelled."""
+        """Abort the requests and release the adapters of ended tasks, until cancelled."""
         async for task in self._tasks.ended_tasks(bus):
             if self._tasks.has_ended(task):
                 running = sorted(self._running.get(task, ()))
@@ -179,19 +179,19 @@ class Rollout:
             self._adapters.end(task)
 
     async def follow_versions(self, bus: Bus, pool: str) -> None:
-        """Load each new version of a live task before somebody asks for it, until cancelled."""
+        """Load each new version of a live task before its first request, until cancelled."""
         async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
             try:
                 update = delivery.read(WeightUpdated)
                 if self._tasks.is_live(update.task):
                     async with self._adapters.using(update.adapter):
                         pass
-            except (Reject, Retry) as error:  # whoever needs it will be told
+            except (Reject, Retry) as error:  # a request that needs it reports it
                 log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
 
 
-class _HeldSlots:
-    """The units of a message beyond the one that the bus takes and releases."""
+class SlotReservation:
+    """A message's slots beyond the one that the bus takes and releases."""
 
     def __init__(self, slots: Slots, units: int) -> None:
         self._slots = slots

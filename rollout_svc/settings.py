@@ -11,7 +11,7 @@ class RolloutSettings(Settings):
     service: ClassVar[str] = "ROLLOUT"
 
     pool: str
-    """Which pool of the pools file this replica samples for."""
+    """Pool of the pools file that this replica samples for."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cores: Cores = ()
     """Processor cores for the engine, as `0,2-3`, with a thread for each; empty: one thread, wherever it fits."""
@@ -19,8 +19,8 @@ class RolloutSettings(Settings):
     """Largest difference between the trainer's log-probabilities and the engine's; 0: what the device's precision asks for,
     which is 0.001 on a CPU; on a GPU 1.0, and 0.1 on average."""
     keep_versions: int = Field(default=2, ge=0)
-    """Versions behind a task's newest that stay loaded while nobody uses them."""
+    """Versions behind a task's newest that stay loaded while idle."""
     keep_s: float = Field(default=60.0, ge=0)
-    """How long older ones stay after they were last used, if there is room."""
+    """Seconds that older ones stay after their last use, if there is room."""
     pull: int = Field(default=4, ge=1)
-    """Most messages taken at once, so that replicas share a burst."""
+    """Maximum messages of one pull request, so that replicas share a burst."""

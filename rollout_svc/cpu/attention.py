@@ -1,6 +1,6 @@
 """vLLM's attention for CPUs with blocks of 16 tokens in the KV cache.
 
-A prefix is shared in whole blocks, and what is left of a turn's prompt is computed again. vLLM states multiples of 32 for a CPU, although
+A prefix is shared in whole blocks, and the rest of a turn's prompt is recomputed. vLLM states multiples of 32 for a CPU, although
 its kernels have a form for blocks of 16, "vec16", which it takes by itself where the size asks for it. With prompts of 24 to 80 tokens,
 as dialogues with tools have them, 19 tokens a turn are computed with blocks of 16 where it was 36 with 32.
 """

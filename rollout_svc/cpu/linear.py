@@ -20,7 +20,7 @@ def install() -> None:
 
 
 def prepare(layer: Any, remove_weight: bool) -> None:
-    """Decide how `layer` multiplies by its weight (O, I); `remove_weight` tells that nothing else reads the weight."""
+    """Decide how `layer` multiplies by its weight (O, I); `remove_weight` states that nothing else reads the weight."""
     weight = layer.weight
     if weight.is_meta or weight.ndim != 2 or weight.dtype != torch.float32:
         _vllms(layer, remove_weight)

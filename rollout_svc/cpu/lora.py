@@ -35,7 +35,7 @@ class Weights:
     """A layer's adapters, by slot."""
 
     slices: Slices
-    """As vLLM holds A; kept, so that nothing else gets its `id`."""
+    """A in vLLM's layout; kept, so that nothing else gets its `id`."""
     a_I_R: Sequence[torch.Tensor]
     b_R_O: Sequence[torch.Tensor]
 

@@ -23,7 +23,8 @@ from common.messages import AdapterRef, Canary
 from common.pools import read_pools
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, EngineSettings, Sampled, SampleRequest
+from rollout_svc.engine import Engine, Sampled, SampleRequest
+from rollout_svc.engine_config import EngineSettings
 
 HERE = Path(__file__).parent
 POOL = read_pools(HERE.parents[1] / "pools.toml")["tiny"]

@@ -13,7 +13,8 @@ import pytest_asyncio
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import EXACT, ROUGH, Engine, EngineSettings, Tolerance
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, Tolerance
 from tests.conftest import eventually
 from tests.rollout.conftest import POOL
 
@@ -129,7 +130,7 @@ async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp
         (ROUGH, [0.2] * 7, False),
         (ROUGH, [0.0] * 6 + [1.1], False),
         (ROUGH, [0.0] * 6 + [float("nan")], False),
-        (Tolerance(most=2.0, mean=2.0), [1.5] * 7, True),
+        (Tolerance(max=2.0, mean=2.0), [1.5] * 7, True),
     ],
 )
 async def test_canary_may_differ_by_what_the_precision_makes(

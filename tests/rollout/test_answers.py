@@ -16,7 +16,8 @@ from common.task_states import TaskStates
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
-from rollout_svc.engine import EXACT, Sampled, SampleRequest
+from rollout_svc.engine import Sampled, SampleRequest
+from rollout_svc.engine_config import EXACT
 from rollout_svc.service import Rollout
 from tests.rollout.test_adapter_rules import Book, version
 from tests.rollout.test_service import first_turns, group_of, lasting, updated
@@ -53,7 +54,7 @@ async def answers(engine: Told, chat: Chat, folder: Path, asked: SampleTurns) ->
 
 
 async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    monkeypatch.setattr(service, "coalescing_window_s", lasting(300.0))
     tokens = 10_240
     asked = SampleTurns(group=group_of("long", size=64, max_tokens=tokens), members=first_turns(range(64)))
     reply = Sampled([5] * tokens, [-0.5] * tokens, "length")

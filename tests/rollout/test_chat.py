@@ -127,9 +127,9 @@ def test_what_an_environment_says_again_is_encoded_once_however_the_reply_ended(
     ended = asked.with_sampled([*reply, END], [-1.0] * (len(reply) + 1))
     records = [chat.with_messages(request(answered, said("user", "Once more."), turn=1), LIMITS) for answered in (cut_short, ended)]
     assert records[0].ids == records[1].ids
-    before = chat._said_before.cache_info().hits  # pyright: ignore[reportFunctionMemberAccess]
+    before = chat._cached_later.cache_info().hits  # pyright: ignore[reportFunctionMemberAccess]
     assert chat.with_messages(request(ended, said("user", "Once more."), turn=1), LIMITS).ids == records[1].ids
-    assert chat._said_before.cache_info().hits == before + 1  # pyright: ignore[reportFunctionMemberAccess]
+    assert chat._cached_later.cache_info().hits == before + 1  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class Counted:
@@ -167,15 +167,15 @@ async def test_prompt_with_more_characters_than_any_tokens_spell_is_refused_with
     "text", [" multiplication", "u\N{COMBINING DIAERESIS}\N{COMBINING ACUTE ACCENT}", "\N{PILE OF POO}", "<|im_start|>"]
 )
 def test_no_token_stands_for_more_characters_than_thought(chat: Chat, text: str) -> None:
-    most_chars = chat._most_chars
-    assert most_chars is not None
-    assert len(text * 50) <= most_chars * len(chat._encode(text * 50))
+    max_chars = chat._max_chars
+    assert max_chars is not None
+    assert len(text * 50) <= max_chars * len(chat._encode(text * 50))
 
 
 def test_characters_say_nothing_where_tokens_may_leave_some_out(chat: Chat) -> None:
     unknown = Counted(chat._tokenizer)
     unknown.backend_tokenizer = SimpleNamespace(decoder=chat._tokenizer.backend_tokenizer.decoder, normalizer=Lowercase())  # pyright: ignore
-    assert Chat(unknown, chat.stop_ids)._most_chars is None
+    assert Chat(unknown, chat.stop_ids)._max_chars is None
 
 
 async def test_what_is_long_is_encoded_beside_the_event_loop_and_refused_once(chat: Chat) -> None:

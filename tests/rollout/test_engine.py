@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from common.errors import Fatal, Reject
-from rollout_svc.engine import Engine, EngineSettings
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
 from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, wish
 

@@ -219,10 +219,10 @@ def lasting(seconds: float) -> Callable[[float], float]:
     return lambda _: seconds
 
 
-async def test_members_of_one_moment_share_a_message(
+async def test_members_of_one_coalescing_window_share_a_message(
     bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    monkeypatch.setattr(service, "coalescing_window_s", lasting(300.0))
     async with performing(bus, Overheard(engine, lambda number: asyncio.sleep(0.1 * number)), chat, adapters) as stage:  # pyright: ignore
         await stage.answer(group_of("moment", max_tokens=1), *first_turns(range(4)))
         assert [[turn.member for turn in answer.members] for answer in stage.answers] == [[0, 1, 2, 3]]
@@ -231,7 +231,7 @@ async def test_members_of_one_moment_share_a_message(
 async def test_members_of_another_moment_are_not_waited_for(
     bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "moment_s", lasting(0.0))
+    monkeypatch.setattr(service, "coalescing_window_s", lasting(0.0))
     arrived: list[TurnsSampled] = []
 
     async def until(number: int) -> None:
@@ -244,14 +244,14 @@ async def test_members_of_another_moment_are_not_waited_for(
 
 
 def test_moment_is_a_share_of_the_sampling_and_never_long() -> None:
-    assert service.moment_s(0.1) == pytest.approx(0.025)
-    assert service.moment_s(60.0) == service.MAX_COALESCING_S
+    assert service.coalescing_window_s(0.1) == pytest.approx(0.025)
+    assert service.coalescing_window_s(60.0) == service.MAX_COALESCING_S
 
 
 async def test_finished_member_makes_room_while_it_waits_for_others(
     bus: Bus, engine: Engine, chat: Chat, adapters: Adapters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "moment_s", lasting(300.0))
+    monkeypatch.setattr(service, "coalescing_window_s", lasting(300.0))
     last = asyncio.Event()
 
     async def until(number: int) -> None:

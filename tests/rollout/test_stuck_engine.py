@@ -11,7 +11,8 @@ import pytest_asyncio
 
 from common.errors import Fatal
 from rollout_svc import engine as module
-from rollout_svc.engine import Engine, EngineSettings
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
 from tests.conftest import eventually
 from tests.rollout.conftest import POOL
 

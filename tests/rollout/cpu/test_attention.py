@@ -8,7 +8,7 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from rollout_svc.cpu.attention import SmallBlocks
-from rollout_svc.engine import CPU_BLOCK_TOKENS
+from rollout_svc.engine_config import CPU_BLOCK_TOKENS
 
 
 def test_the_platform_takes_them() -> None:

@@ -1,0 +1,105 @@
+"""What the engine is given: its settings, vLLM's arguments, and how exact its arithmetic is."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.pools import MaxRank, Pool, precision_on
+from common.spec import LORA_TARGETS
+
+CPU_BLOCK_TOKENS = 16
+"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu.attention`."""
+CPU_STEP_TOKENS = 4096
+"""Maximum tokens of one engine step on a CPU, prompts whole."""
+HELD_PER_SLOT = 4
+"""Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    model: str
+    """Folder or Hugging Face name."""
+    context_tokens: int
+    sequences: int
+    """Maximum sequences decoded at once; more wait inside the engine."""
+    adapters: int
+    """Maximum adapters in one batch."""
+    adapters_held: int
+    """Maximum adapters loaded; at least `adapters`."""
+    max_rank: MaxRank
+    kv_cache_gib: float
+    """Size on a CPU; on a GPU `gpu_memory_share` decides."""
+    gpu_memory_share: float
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Device = "auto"
+    cores: tuple[int, ...] = ()
+    """Cores that the engine is pinned to, with a thread for each; empty: one thread, on any core."""
+
+    @classmethod
+    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = ()) -> "EngineSettings":
+        return cls(
+            model=pool.model,
+            context_tokens=pool.context_tokens,
+            sequences=pool.sequences,
+            adapters=pool.adapters,
+            adapters_held=pool.adapters * HELD_PER_SLOT,
+            max_rank=pool.max_rank,
+            kv_cache_gib=pool.kv_cache_gib,
+            gpu_memory_share=pool.gpu_memory_share,
+            precision=pool.precision,
+            device=device,
+            cores=cores,
+        )
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Maximum differences between two computations of the same log-probabilities, token by token."""
+
+    max: float
+    mean: float
+
+
+EXACT = Tolerance(max=1e-3, mean=1e-3)
+"""Tolerance of float32 on a CPU."""
+ROUGH = Tolerance(max=1.0, mean=0.1)
+"""Tolerance of bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention
+differ by 0.07 at a single token of the tiny model. The mean tells a wrong file or base model."""
+
+
+def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
+    """vLLM's `AsyncEngineArgs`."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    if cpu:
+        of_device: dict[str, Any] = {
+            "block_size": CPU_BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
+            "distributed_executor_backend": "uni",
+            "enforce_eager": True,
+            # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
+        }
+    else:
+        of_device = {"gpu_memory_utilization": settings.gpu_memory_share}
+    return AsyncEngineArgs(
+        model=settings.model,
+        dtype=precision_on(settings.precision, cpu=cpu),
+        max_model_len=settings.context_tokens,
+        max_num_seqs=settings.sequences,
+        skip_tokenizer_init=True,  # chat.py alone tokenizes
+        generation_config="vllm",  # the task says how to sample, not the model's folder
+        logprobs_mode="processed_logprobs",
+        scheduling_policy="priority",
+        enable_prefix_caching=True,
+        enable_lora=True,
+        max_loras=settings.adapters,
+        max_cpu_loras=settings.adapters_held,
+        max_lora_rank=settings.max_rank,
+        # Otherwise the output layer is wrapped as well, which costs time and fails on prompt logprobs in mixed batches.
+        lora_target_modules=list(LORA_TARGETS),
+        disable_log_stats=True,
+        **of_device,
+    )
