@@ -30,23 +30,23 @@ from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
 STREAM_NAME = f"OBJ_{BLOBS_BUCKET}"
-"""Of the stream behind the bucket."""
+"""Stream behind the bucket."""
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Reading is quadratic in the number of chunks with nats-py's plain `get`, and slow at its default of 128 KiB."""
+"""Chunk size: reading is quadratic in the number of chunks with nats-py's `get`, and slow at its default of 128 KiB."""
 SMALL_BYTES = 1024 * 1024
-"""Up to here a blob of one chunk is read as one message."""
+"""Maximum size of a blob that is read as one message, where it has one chunk."""
 FETCH_TIMEOUT_S = 120.0
-"""nats-py's `get` waits for ever when the connection breaks under it. A large blob has longer (`fetch_timeout_s`)."""
-SLOWEST_BYTES_PER_S = 1024 * 1024
-"""At which a blob is still fetched."""
+"""Minimum timeout (`fetch_timeout_s`): nats-py's `get` waits for ever when the connection breaks under it."""
+MIN_BYTES_PER_S = 1024 * 1024
+"""Minimum rate at which a blob is fetched before it times out."""
 LARGE_BYTES = 64 * 1024 * 1024
-"""From here on a log line says that a blob is being fetched."""
+"""Minimum size of a blob whose fetch is logged."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
-"""Of a blob that a step made."""
+"""Name of a blob that a step made."""
 FULL = frozenset({10023, 10047, 10077})
 """JetStream's error codes for a store, or a stream, that takes no more bytes."""
 ROOM = "free some with `marlaas prune` or `marlaas delete TASK`, or give NATS more: docs/operations.md, Storage"
-"""The way out of a full store; what waits for it goes on by itself."""
+"""Remedy for a full store; work that waits for it resumes by itself."""
 
 log = structlog.get_logger()
 
@@ -157,10 +157,10 @@ class Blobs:
         return found.data or b""
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens when it is gone already. Raises: Unavailable when the store does not answer.
+        """Remove a blob, if it is there. Raises: Unavailable when the store does not answer.
 
-        nats-py's own `delete` leaves a mark behind for every name, for ever, and a full store does not take one. The content goes
-        first: what an interruption leaves is a name without content, which counts as absent and can be deleted again.
+        nats-py's own `delete` leaves a marker for every name, for ever, and a full store does not take one. The content goes
+        first: an interruption leaves a name without content, which counts as absent and can still be deleted.
         """
         try:
             with suppress(ObjectNotFoundError, NotFoundError):
@@ -172,7 +172,7 @@ class Blobs:
             raise Unavailable(f"could not delete blob {name}: {error}") from None
 
     async def forget_deleted(self) -> None:
-        """Remove the marks of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
+        """Remove the markers of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
         try:
             with suppress(NotFoundError):
                 for info in await (await self._store()).list(ignore_deletes=False):
@@ -207,12 +207,12 @@ class Blobs:
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _store(self) -> ObjectStore:
-        """Asked for once: nats-py looks each time whether the bucket exists."""
+        """Looked up once: nats-py checks each time whether the bucket exists."""
         self._bucket = self._bucket or await self._js.object_store(BLOBS_BUCKET)
         return self._bucket
 
     async def _is_whole(self, info: ObjectInfo) -> bool:
-        """False for what nats-py leaves behind when a `put` got no answer: the name is stored, its content taken back."""
+        """False after a `put` that got no answer: nats-py stores the name and takes its content back."""
         return (await self._chunks(info.nuid)).get(_chunk_subject(info), 0) == info.chunks
 
     async def _chunks(self, place: str) -> dict[str, int]:
@@ -221,8 +221,8 @@ class Blobs:
 
 
 def fetch_timeout_s(size_bytes: int) -> float:
-    """Seconds that the fetch of a blob may take."""
-    return FETCH_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
+    """Maximum duration of a blob's fetch."""
+    return FETCH_TIMEOUT_S + size_bytes / MIN_BYTES_PER_S
 
 
 def folder_ref(prefix: str, folder: Path) -> BlobRef:
@@ -244,7 +244,7 @@ def _chunk_subject(info: ObjectInfo) -> str:
 
 
 def _name_subject(name: str) -> str:
-    """Of the message that holds a blob's entry."""
+    """Subject of a blob's entry."""
     return f"$O.{BLOBS_BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
@@ -281,7 +281,7 @@ def _unpack(ref: BlobRef, packed: bytes, into: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Regular files, and none outside `folder`; `extractall` can be told so only from Python 3.11.4 on.
+    """Regular files, and none outside `folder`; `extractall` has a filter for it only from Python 3.11.4.
 
     Raises: Reject for anything else.
     """

@@ -1,10 +1,10 @@
-"""Named moments at which a test may have this process killed, as a power cut would: no handler, no `finally`, no flush.
+"""Crash points: places at which a test kills this process as a power cut would, without handlers, `finally` or flush.
 
-Each name stands between two effects that are not one transaction, where at-least-once delivery has to hold:
+Each lies between two effects that are not one transaction, where at-least-once delivery has to hold:
 
     before_publish     a handler has yielded a message, and it is not stored yet
     before_ack         a handler's messages are stored (a scheduler's transaction is committed), its input not acknowledged
-    after_commit       the scheduler has committed, and nobody was told: no relay, no cleaning
+    after_commit       the scheduler has committed; relay and garbage collector do not know of it
     before_forget      the relay's messages are stored, their rows still in the outbox
     after_blobs        the trainer has stored a version's blobs, and not announced it
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs")
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
-"""What MARLAAS_CRASH_POINT may say; empty arms nothing."""
+"""Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ _armed: _Armed | None = None
 
 
 def arm(setting: str) -> None:
-    """Arm what `setting`, which matches SETTING, says."""
+    """Arm the crash point of `setting`, which matches SETTING."""
     global _armed
     name, _, nth = setting.partition(":")
     _armed = _Armed(name, int(nth)) if name else None

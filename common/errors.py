@@ -1,13 +1,13 @@
-"""Errors whose type is the delivery decision.
+"""Errors, whose type decides about redelivery.
 
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
-    ├── Retry       the world was not ready          → deliver again after `delay_s`
+    ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
-(`asyncio.CancelledError`) is none of these: unfinished messages go back to the queue at once.
+(`asyncio.CancelledError`) is none of these: unfinished messages are redelivered at once.
 """
 
 
@@ -28,7 +28,7 @@ class Retry(MarlaasError):
 
 
 class Unavailable(Retry):
-    """NATS or PostgreSQL does not answer, or its disk is full, or this machine's is. No message is to blame, and none is lost."""
+    """NATS or PostgreSQL does not answer, or a disk is full. It is no message's fault, and none is lost."""
 
 
 class Fatal(MarlaasError):

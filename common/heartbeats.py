@@ -1,9 +1,9 @@
-"""Heartbeats for messages under work, sent by a thread on a connection of its own.
+"""Heartbeats for messages in flight, sent by a thread on a connection of its own.
 
 A handler may block the event loop for longer than a lease lasts (a garbage collection, a large checkpoint, a busy machine).
-Its messages must not go to another replica then, and they must go there soon when this process has died. So leases are short
+Its messages must not go to another replica then, but must go there soon when this process has died. So leases are short
 and the heartbeats do not need the event loop. A process whose event loop has stood still for STALLED_S hangs: its heartbeats
-end, and other replicas take over what it holds.
+end, and other replicas take over its messages.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from common.cancellation import notice_cancellation
 STALLED_S = 30.0
 """Seconds without a turn of the event loop after which a process counts as hung."""
 IN_PROGRESS = b"+WPI"
-"""JetStream's answer that a message is still being worked on; its lease begins once more."""
+"""JetStream's "in progress" answer, which renews a message's lease."""
 RECONNECT_S = 0.5
 CLOSE_TIMEOUT_S = 1.0
 STOP_TIMEOUT_S = 3.0
@@ -34,14 +34,14 @@ log = structlog.get_logger()
 class _Lease:
     every_s: float
     due: float
-    """On the monotonic clock."""
+    """Monotonic time of the next heartbeat."""
 
 
 class Heartbeats:
     """Keeps the leases of messages alive, by their reply subjects. All methods may be called from any thread."""
 
     def __init__(self, connect: Callable[[], Awaitable[Client]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`connect` is called on the thread's own event loop; what it raises is a reason to try once more."""
+        """`connect` is called on the thread's own event loop; it is retried after NATS's errors."""
         self._connect = connect
         self._clock = clock
         self._leases: dict[str, _Lease] = {}
@@ -58,7 +58,7 @@ class Heartbeats:
         return self._client is not None and self._client.is_connected
 
     def start(self, every_s: float) -> None:
-        """For leases that want a heartbeat at least every `every_s`; called once for each kind of lease."""
+        """Serve leases that need a heartbeat every `every_s`; called once for each kind of lease."""
         self._shortest_s = min(self._shortest_s, every_s)
         if self._thread is None:
             self._loop = asyncio.new_event_loop()
@@ -86,7 +86,7 @@ class Heartbeats:
             self._leases.pop(reply, None)
 
     def due(self) -> list[str]:
-        """Reply subjects whose heartbeat is to be sent now; none while the event loop counts as hung."""
+        """Reply subjects whose heartbeat is due; none while the event loop counts as hung."""
         now = self._clock()
         if now - self._turned > STALLED_S:
             return []

@@ -1,7 +1,7 @@
 """Peak memory of a trainer, estimated from the base model's shape and the settings that decide it. Pure.
 
-What autograd keeps of a micro-batch is most of it: so many elements for each token and layer, counted in transformers' decoder
-layers with LoRA on every linear layer. `python -m bench.memory` measures it; a test compares the count with what is kept.
+Activations dominate: elements that autograd keeps for each token and layer, counted in transformers' decoder layers with LoRA on
+every linear layer. `python -m bench.memory` measures them; a test compares the count with the measurement.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ STEP_VECTORS = 11
 GRADIENT_VECTORS = 7
 """The same during the backward pass: masters, moments, and the gradient with the pieces that it is made of."""
 PROCESS_BYTES = 500 * 2**20
-"""Of Python, PyTorch and transformers before a model is loaded."""
-SMALLEST_TOKENS = 32
+"""Memory of Python, PyTorch and transformers before a model is loaded."""
+MIN_TOKENS = 32
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -77,12 +77,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Without norms and biases, which are few."""
+        """Parameters without norms and biases, which are few."""
         layer = 2 * self.hidden * (self.queries + self.keys) + 3 * self.hidden * self.intermediate
         return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def adapter_parameters(self, rank: int) -> int:
-        """Of LoRA on every linear layer."""
+        """Parameters of LoRA on every linear layer."""
         attention = 4 * self.hidden + 2 * self.queries + 2 * self.keys
         return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
 
@@ -98,7 +98,7 @@ class MemoryEstimate:
     adapter: int
     """Masters, moments and gradient of one task."""
     activations: int
-    """What the forward pass keeps for the backward pass."""
+    """Tensors that the forward pass keeps for the backward pass."""
     temporaries: int
     """A chunk of logits, or the gradients of one layer."""
 
@@ -135,8 +135,8 @@ def train_memory(
 
 
 def tokens_that_fit(shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True) -> int:
-    """`tokens`, halved until the estimate is within `limit` bytes; 0 where even SMALLEST_TOKENS are too many."""
-    while tokens >= SMALLEST_TOKENS:
+    """`tokens`, halved until the estimate is within `limit` bytes; 0 where even MIN_TOKENS are too many."""
+    while tokens >= MIN_TOKENS:
         if train_memory(shape, rank=rank, tokens=tokens, precision=precision, on_cpu=on_cpu).total <= limit:
             return tokens
         tokens //= 2
@@ -144,7 +144,7 @@ def tokens_that_fit(shape: ModelShape, limit: int, *, rank: int, tokens: int, pr
 
 
 def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> float:
-    """Of one token in one layer. Float32 whatever the precision: the inputs of norms, and attention's sums."""
+    """Bytes of one token in one layer. Float32 whatever the precision: the inputs of norms, and attention's sums."""
     hidden, queries, keys = shape.hidden, shape.queries, shape.keys
     norms = 2 * hidden + (queries + keys + 2 * (shape.heads + shape.kv_heads) if shape.normed_heads else 0)
     linear = 2 * hidden + 4 * shape.intermediate + 7 * rank

@@ -25,14 +25,14 @@ class Pool(BaseModel):
     model: str
     """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU. Optimizer states,
-    with masters of the adapter, are float32 in any case."""
+    """Precision of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU.
+    Optimizer states, with masters of the adapter, are always float32."""
     context_tokens: int = Field(default=2048, ge=32)
-    """Longest trajectory, prompt included, that the engine takes."""
+    """Maximum tokens of a trajectory, prompt included."""
     max_rank: MaxRank = 16
-    """Largest LoRA rank; the engine reserves memory for it per adapter. The values are those of vLLM."""
+    """Maximum LoRA rank; the engine reserves memory for it per adapter. The values are those of vLLM."""
     adapters: int = Field(default=16, ge=1)
-    """Adapters that may take part in one batch of the engine."""
+    """Maximum adapters in one batch of the engine."""
     sequences: int = Field(default=64, ge=1)
     """Sequences that one rollout replica decodes at once."""
     kv_cache_gib: float = Field(default=1.0, gt=0)
@@ -42,11 +42,11 @@ class Pool(BaseModel):
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
-    and its batch, from which a trainer that lost the state takes at most so many steps again."""
+    and its batch, from which a trainer that lost the state recomputes at most so many steps."""
 
 
 def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool) -> Literal["float32", "bfloat16"]:
-    """What a pool's `precision` is on a CPU, or on a GPU."""
+    """A pool's `precision`, with `auto` resolved for a CPU or a GPU."""
     if precision == "auto":
         return "float32" if cpu else "bfloat16"
     return precision
@@ -69,7 +69,7 @@ def read_pools(path: Path) -> Pools:
 
 
 def objections(spec: TaskSpec, pools: Pools) -> list[str]:
-    """Why the pools cannot take `spec`: empty when they can."""
+    """Reasons why the pools cannot take `spec`."""
     pool = pools.get(spec.pool)
     if pool is None:
         return [f"pool: no pool '{spec.pool}' here; offered: {', '.join(sorted(pools))}"]
@@ -78,7 +78,7 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
         found.append(f"lora.rank: {spec.lora.rank} is above what pool '{spec.pool}' allows: {pool.max_rank}")
     if spec.trajectory_tokens > pool.context_tokens:
         found.append(
-            f"limits: the longest trajectory may take {spec.trajectory_tokens} tokens (max_prompt_tokens + max_turns × max_tokens"
+            f"limits: a trajectory may take {spec.trajectory_tokens} tokens (max_prompt_tokens + max_turns × max_tokens"
             f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
         )
     return found

@@ -1,4 +1,4 @@
-"""Subjects, streams, consumers and buckets, as data: what travels where, how long it stays, who reads it.
+"""Subjects, streams, consumers and buckets, as data.
 
     jobs.<verb>.<tenant>                              anyone → scheduler          work queue
     prompts.check.<family>.<task>                     scheduler → env             work queue
@@ -9,7 +9,7 @@
     trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
     trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
-    events.<tenant>.<task>                            scheduler → whoever watches                    last 10 000 per task
+    events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
 
 Verbs of jobs are submit, cancel, pause, resume, resend, delete and prune.
@@ -52,15 +52,15 @@ class Consumer:
     stream: str
     subject: str
     stage: str
-    """Names the dead letters: `failed.<stage>.<task>`."""
+    """Name in dead letters' subjects: `failed.<stage>.<task>`."""
     task_token: int
-    """Which dot-separated part of the subject is the task's id; -1 where there is none."""
+    """Position of the task's id among the subject's parts; -1 where there is none."""
     ack_wait_s: float = 5.0
-    """Length of a delivery's lease: without a heartbeat for this long, the message is redelivered (ADR 13)."""
+    """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 13)."""
     max_attempts: int = 5
-    """Attempts that end in an error of the handler."""
+    """Maximum attempts that end in an error of the handler."""
     max_deliveries: int = 20
-    """Deliveries that end without any answer. Many more than attempts: a process that dies takes innocent messages with it."""
+    """Maximum deliveries without an answer; many more than attempts, as a dying process affects innocent messages too."""
     headers_only: bool = False
 
 
@@ -138,12 +138,12 @@ VALUES = "$KV."
 
 
 def value_subject(bucket: str, key: str) -> str:
-    """Where setting a key-value entry is published: a bucket is a stream underneath."""
+    """Subject that sets a key-value entry: a bucket is a stream underneath."""
     return f"{VALUES}{bucket}.{key}"
 
 
 def in_flight(task: str) -> list[tuple[Stream, str]]:
-    """Where messages of one task may wait: (stream, subject filter), for purging a cancelled task."""
+    """Queued messages of one task: (stream, subject filter), for purging a cancelled task."""
     return [
         (PROMPTS, f"prompts.check.*.{task}"),
         (PROMPTS, f"prompts.open.*.{task}.>"),
@@ -155,16 +155,16 @@ def in_flight(task: str) -> list[tuple[Stream, str]]:
 
 
 def told(task: str) -> list[tuple[Stream, str]]:
-    """Where messages that say something of a task are kept: (stream, subject filter), for a task that is deleted."""
+    """Stored reports about a task: (stream, subject filter), for purging a deleted task."""
     return [(WEIGHTS, f"weight-updated.*.{task}"), (FAILED, f"failed.*.{task}"), (EVENTS, f"events.*.{task}")]
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
-"""Streams whose every message is about one task, and of no use once that has ended."""
+"""Streams whose every message is about one task, and useless once that has ended."""
 
 
 def token(subject: str, place: int) -> str | None:
-    """A part of a subject; None where it has fewer: anybody may publish what a filter that ends in `>` takes."""
+    """A part of a subject; None where it has fewer, which a filter that ends in `>` admits."""
     parts = subject.split(".")
     return parts[place] if 0 <= place < len(parts) else None
 

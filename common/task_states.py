@@ -1,4 +1,4 @@
-"""Which tasks have ended, from the key-value bucket that the scheduler keeps."""
+"""States of tasks, from the key-value bucket that the scheduler keeps."""
 
 from collections.abc import AsyncIterator
 
@@ -7,12 +7,12 @@ from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
 ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
-"""States, and names of events, after which nothing happens to a task any more: what it had under way is void, evaluations too."""
+"""Final states, and names of events: work of the task that is in flight is void, evaluations too."""
 LIVE = frozenset({"submitted", "running", "paused"})
 
 
 class TaskStates:
-    """The latest known state of every task. A task that is not known yet is taken to be wanted."""
+    """Latest known state of every task. An unknown task has not ended."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
@@ -21,18 +21,18 @@ class TaskStates:
         return self._states.get(task) in ENDED
 
     def is_live(self, task: str) -> bool:
-        """Whether the task is known and goes on."""
+        """Whether the task is known and not ended."""
         return self._states.get(task) in LIVE
 
     async def read(self, bus: Bus) -> None:
-        """Learn every state there is now, as soon as NATS tells."""
+        """Read every current state; waits until NATS answers."""
         found = await bus.retry_until_ready(lambda: bus.kv.values(TASKS_BUCKET, TaskStatus))
         self._states = {status.task: status.state for status in found}
 
     async def ended_tasks(self, bus: Bus) -> AsyncIterator[str]:
-        """Ids of tasks that are not live, each as soon as that is known."""
+        """Ids of tasks that are not live, each as it becomes known."""
         async for task, status in bus.kv.watch(TASKS_BUCKET, TaskStatus):
-            if status is None:  # deleted, so what it had is wanted as little as before
+            if status is None:  # deleted: an ended one stays ended
                 if not self.has_ended(task):
                     self._states.pop(task, None)
                 continue

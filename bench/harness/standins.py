@@ -29,7 +29,8 @@ from common.messages import (
     TurnRequest,
     WeightUpdated,
 )
-from common.runtime.service import collect_rarely, report_replica
+from common.runtime.health import collect_rarely
+from common.runtime.service import report_replica
 from common.spec import Limits
 from common.task_states import TaskStates
 from rollout_svc.engine import Sampled, SampleRequest

@@ -1,6 +1,7 @@
-"""What every service's process is made of: settings from the environment, logs, health and metrics over HTTP, and its end.
+"""The skeleton of every service's process.
 
-service.py   the skeleton: signals, readiness, the order in which things end
+service.py   connect, run until a signal or Fatal, report the replica, end in order
+health.py    /metrics, /healthz and /readyz
 settings.py  settings from environment variables
 logs.py      structured logs
 """

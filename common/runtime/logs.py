@@ -1,6 +1,6 @@
 """Structured logs: one JSON object per line on stdout, a fixed snake_case event name plus fields.
 
-info: an operator would draw it · warning: dropped or delayed · error: a human should look. The bus binds stage, task,
+info: normal progress · warning: dropped or delayed · error: a human should look. The bus binds stage, task,
 trajectory and trace to everything that is logged while a message is handled.
 """
 

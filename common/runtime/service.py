@@ -1,4 +1,4 @@
-"""How every service runs: settings, logs, health, the bus, its runners, and a clean end.
+"""Start and end of every service: settings, logs, health, the bus and its runners.
 
 A service is a function from a `Running` (what it was given) to a coroutine that runs until cancelled. `run_service`
 starts it and stops it: SIGTERM or SIGINT cancels it, unfinished messages go back to the queue, exit status 0. `Fatal`
@@ -6,66 +6,26 @@ ends it with one log line and exit status 1.
 """
 
 import asyncio
-import gc
-import json
 import signal
 import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Generic, TypeVar
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common import crashpoints
 from common.bus import Bus
 from common.errors import Fatal
-from common.heartbeats import STALLED_S
 from common.messages import ReplicaReport
 from common.periodic import run_periodically
+from common.runtime.health import Health, collect_rarely, serve_http
 from common.runtime.logs import configure_logs
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 
 S = TypeVar("S", bound=Settings)
 log = structlog.get_logger()
-
-YOUNG_OBJECTS = 10_000
-"""New containers between two looks for garbage among them; Python's own 700 come together with every few messages."""
-
-
-def collect_rarely() -> None:
-    """Look for garbage in cycles less often, and never again among what is there now: all that was imported and built at the
-    start, which a full collection would walk through, while the event loop stands, for up to half a second."""
-    gc.set_threshold(YOUNG_OBJECTS)
-    gc.collect()
-    gc.freeze()
-
-
-class Health:
-    """What /healthz and /readyz answer: alive while the event loop turns, ready once the service says so."""
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.detail = "starting"
-        self._beat = time.monotonic()
-
-    def set_ready(self, detail: str = "ready") -> None:
-        if not self.ready:
-            collect_rarely()
-        self.ready, self.detail = True, detail
-        log.info("ready", detail=detail)
-
-    async def beat(self) -> None:
-        while True:
-            self._beat = time.monotonic()
-            await asyncio.sleep(1)
-
-    def alive(self) -> bool:
-        return time.monotonic() - self._beat < STALLED_S
 
 
 @dataclass(frozen=True)
@@ -94,7 +54,7 @@ def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[N
 
 async def _run(settings: S, main: Callable[[Running[S]], Awaitable[None]]) -> int:
     health = Health()
-    server = _serve_http(settings.http_host, settings.http_port, health)
+    server = serve_http(settings.http_host, settings.http_port, health)
     log.info("starting", http_port=server.server_address[1])
     runner = asyncio.ensure_future(_connected(settings, health, main))
     loop = asyncio.get_running_loop()
@@ -154,38 +114,3 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
         await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, report()), REPLICA_TTL_S / 4, failed, at_once=True)
     finally:
         await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))
-
-
-def _serve_http(host: str, port: int, health: Health) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
-            elif self.path == "/healthz":
-                self._answer_json(health.alive(), "alive" if health.alive() else "event loop stalled")
-            elif self.path == "/readyz":
-                self._answer_json(health.ready and health.alive(), health.detail)
-            else:
-                self._answer(404, b"/metrics, /healthz or /readyz\n", "text/plain")
-
-        def _answer_json(self, good: bool, detail: str) -> None:
-            self._answer(200 if good else 503, json.dumps({"ok": good, "detail": detail}).encode(), "application/json")
-
-        def _answer(self, status: int, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # probes are not worth a line each
-            pass
-
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        log.error("fatal", error=f"cannot listen on {host}:{port} ({error.strerror}); set MARLAAS_HTTP_PORT to a free port")
-        sys.exit(1)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
-    return server

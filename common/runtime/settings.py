@@ -1,4 +1,4 @@
-"""Settings: read from the environment once, at the start of a process, and nowhere else.
+"""Settings: environment variables, read once at the start of a process, and nowhere else.
 
 `MARLAAS_…` names are for all services, `MARLAAS_<SERVICE>_…` for one. An unknown name or a bad value stops the process
 with one line. What differs per task is in the task's spec; what never differs is a named constant.
@@ -32,30 +32,30 @@ Cores = Annotated[tuple[int, ...], BeforeValidator(_core_list)]
 
 
 class Settings(BaseSettings):
-    """What every service needs. A service's own settings are a subclass with its prefix."""
+    """Settings of every service. A service's own are a subclass with its prefix."""
 
     model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
     service: ClassVar[str] = ""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """With user and password where the server asks for them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
+    """Address, with credentials where the server wants them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
     """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
     nats_blobs_bytes: int = Field(default=0, ge=0)
-    """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store: so that messages find room
-    beside them. 0: as it is."""
+    """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store, so that room is
+    left for messages. 0: unchanged."""
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
-    """For caches that may be lost: fetched adapters."""
+    """Folder of caches that may be lost: fetched adapters."""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     http_host: str = "127.0.0.1"
-    """Where /metrics, /healthz and /readyz listen."""
+    """Address of /metrics, /healthz and /readyz."""
     http_port: int = Field(default=0, ge=0, le=65_535)
     """0: any free port, written to the log."""
     replica: str = Field(default_factory=lambda: f"{socket.gethostname().split('.')[0]}-{os.getpid()}", pattern=r"^[A-Za-z0-9_-]+$")
     """This process's name, unique among its kind."""
     crash_point: str = Field(default="", pattern=crashpoints.SETTING)
-    """For tests of durability: <name>:<n> kills this process when it gets to that point for the n-th time."""
+    """Durability tests: <name>:<n> kills this process when it reaches that point for the n-th time."""
 
     @classmethod
     def read(cls) -> Self:

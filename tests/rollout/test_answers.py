@@ -68,10 +68,10 @@ async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp
 
 
 class Announcing:
-    """A bus on which one version after another is announced."""
+    """A bus whose streams announce one version after another."""
 
     def __init__(self, refs: Sequence[AdapterRef]) -> None:
-        self._refs = refs
+        self._refs, self.streams = refs, self
 
     async def follow(self, stream: Stream, subject: str, *, last_only: bool) -> AsyncIterator[Delivery]:
         for ref in self._refs:

@@ -55,8 +55,8 @@ async def stand_in(llm: Llm) -> AsyncIterator[Engine]:
 
 
 async def test_engine_that_lives_and_does_not_answer_ends_the_process(llm: Llm, stand_in: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUESTION_PERIOD_S", 0.0)
-    watching = asyncio.create_task(stand_in.broken())
+    monkeypatch.setattr(module, "PROBE_PERIOD_S", 0.0)
+    watching = asyncio.create_task(stand_in.wait_fatal())
     await eventually(lambda: llm.asked > 3)
     assert not watching.done()
     llm.answers.clear()
@@ -65,10 +65,10 @@ async def test_engine_that_lives_and_does_not_answer_ends_the_process(llm: Llm, 
 
 
 async def test_answer_that_comes_late_but_in_time_is_no_end(llm: Llm, stand_in: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUESTION_PERIOD_S", 0.0)
+    monkeypatch.setattr(module, "PROBE_PERIOD_S", 0.0)
     stand_in.patience_s = 60.0
     llm.answers.clear()
-    watching = asyncio.create_task(stand_in.broken())
+    watching = asyncio.create_task(stand_in.wait_fatal())
     await eventually(lambda: llm.asked == 1)
     await asyncio.sleep(0.3)
     llm.answers.set()
@@ -80,7 +80,7 @@ async def test_answer_that_comes_late_but_in_time_is_no_end(llm: Llm, stand_in: 
 async def test_dead_engine_is_noticed_while_a_question_waits(llm: Llm, stand_in: Engine) -> None:
     stand_in.patience_s = 600.0
     llm.answers.clear()
-    watching = asyncio.create_task(stand_in.broken())
+    watching = asyncio.create_task(stand_in.wait_fatal())
     await eventually(lambda: llm.asked == 1)
     llm.errored = True
     with pytest.raises(Fatal, match="process died"):

@@ -1,11 +1,11 @@
-"""What every service does with itself. In a process of its own: the collector is the whole process's."""
+"""Garbage collection of a service, in a process of its own: the collector is the whole process's."""
 
 import subprocess
 import sys
 
 READY = """
 import gc, weakref
-from common.runtime.service import Health
+from common.runtime.health import Health
 
 class Node:
     def __init__(self):
@@ -15,7 +15,7 @@ lost = weakref.ref(Node())
 Health().set_ready()
 print(lost() is None, gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)
 later = weakref.ref(Node())
-for _ in range(5):  # nobody asks the collector
+for _ in range(5):  # no explicit collection
     kept = [[] for _ in range(20_000)]
 print(later() is None)
 """
