@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from env_svc.sandboxes.selection import sandbox_of
 from env_svc.settings import EnvSettings
 
@@ -41,7 +41,7 @@ async def measure(kind: str) -> str:
 async def _run(sandbox: Sandbox) -> float:
     started = time.perf_counter()
     ran = await sandbox.run(SOURCE, Bounds())
-    assert ran == Ran("42\n"), ran
+    assert ran == RunResult("42\n"), ran
     return time.perf_counter() - started
 
 

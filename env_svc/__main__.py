@@ -4,11 +4,11 @@ from common.runtime.service import Running, run_service
 from env_svc.settings import EnvSettings
 
 MAX_CONCURRENT_CHECKS = 8
-"""Environments checked at once, per family."""
+"""Environments checked concurrently, per family."""
 
 
 async def serve(running: Running[EnvSettings]) -> None:
-    """Read the queues of every family served until cancelled."""
+    """Consume the queues of every family served, until cancelled."""
     import asyncio
 
     from common import streams

@@ -1,7 +1,7 @@
-"""One call of an environment, with everything that can go wrong turned into a value.
+"""Calls of environments and their outcomes: every failure is a value.
 
-The same code runs on the event loop and in the worker processes. States enter and leave it packed, so what crosses a
-process boundary is small and plain, and an exception of a strange class never does.
+The same code runs on the event loop, in worker processes and in hosts. States are packed, so only small plain values cross
+a process boundary, and never an exception of a class that the other side lacks.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_FAILURE_CHARS = 500
 
 @dataclass(frozen=True)
 class OpenCall:
-    """Wanted: the prompt at `row`."""
+    """Request for the prompt at `row`."""
 
     row: int
     seed: int
@@ -31,25 +31,25 @@ class OpenCall:
 
 @dataclass(frozen=True)
 class FinalTurn:
-    """No turn is left after this one."""
+    """Why no turn may follow this one."""
 
     limit: Literal["turns", "tokens", "seconds"]
-    """Which the episode has used up."""
+    """The limit that the episode has used up."""
     rule: Literal["score", "zero", "void"] = "score"
     """`limits.at_limit` of the task."""
 
 
 @dataclass(frozen=True)
 class StepCall:
-    """Wanted: what follows from a reply."""
+    """Request for the turn that follows from a reply."""
 
     row: int
-    """For messages about failures."""
+    """Row that failure messages name."""
     state: bytes
     reply: Reply
     last: FinalTurn | None = None
     is_over: bool = False
-    """Nothing may follow from the reply: the episode is at its end as it is. Needs `last`."""
+    """True: the episode ends without a step for this reply. Needs `last`."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Opened:
     """Schemas for the chat template."""
     state: bytes
     tool_names: tuple[str, ...] = ()
-    """Of tools that the opening asked for by name."""
+    """Names of the tools that the opening requests."""
 
 
 @dataclass(frozen=True)
 class Continued:
-    """The episode goes on."""
+    """The episode continues with `messages`."""
 
     messages: list[ChatMessage]
     state: bytes
@@ -82,9 +82,9 @@ class Failed:
 
     reason: str
     is_infrastructure: bool = False
-    """Not the environment's own doing, as far as can be told: trying again may help."""
+    """True: not the environment's fault as far as is known, so a retry may succeed."""
     is_late: bool = False
-    """Its time was over."""
+    """True: the call exceeded its timeout."""
 
 
 Call = OpenCall | StepCall
@@ -99,21 +99,20 @@ class EnvironmentJob:
     options: dict[str, JsonValue]
     calls: Sequence[Call]
     timeout_s: float
-    """For each call."""
+    """Timeout of each call."""
     ends_at: float
-    """On the monotonic clock. A job that is still waiting then is not begun, so that calls which nobody needs any more
-    do not keep a worker from those that somebody does."""
+    """Deadline on the monotonic clock: a job that still waits then does not start, so that it occupies no worker in vain."""
 
 
 Outcome = Opened | Continued | Scored | Failed
 
 
 class _BrokenContract(Exception):
-    """The environment returned what the contract does not allow."""
+    """The environment returned a value that the contract does not allow."""
 
 
 class BuildFailed(Exception):
-    """There is no environment to call. `failure`: what becomes of its calls."""
+    """The environment could not be built. `failure`: the outcome of its calls."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -121,7 +120,7 @@ class BuildFailed(Exception):
 
 
 def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
-    """What `build` gives. Raises: BuildFailed, and nothing else."""
+    """The environment that `build` returns. Raises: BuildFailed, and nothing else."""
     try:
         return build()
     except WrongOptions as error:
@@ -133,7 +132,7 @@ def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironme
 
 
 async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome:
-    """The outcome of one call. Raises nothing but a cancellation that came from outside."""
+    """The outcome of one call. Raises nothing but a cancellation from outside."""
     try:
         if isinstance(call, OpenCall):
             return _opened(await environment.open(call.row, call.seed))
@@ -208,7 +207,7 @@ def _packed(state: object) -> bytes:
         raise _BrokenContract(f"its state cannot be packed as MessagePack: {error}") from None
     assert packed is not None
     if len(packed) > MAX_STATE_BYTES:
-        raise _BrokenContract(f"its state has {len(packed)} bytes; at most {MAX_STATE_BYTES} can travel with a turn")
+        raise _BrokenContract(f"its state has {len(packed)} bytes, at most {MAX_STATE_BYTES} can travel with a turn")
     return packed
 
 
@@ -221,5 +220,5 @@ def _number(what: str, value: object) -> float:
 
 
 def is_bounded(value: float) -> bool:
-    """Whether a reward or a component may be so large; False for what is not finite too."""
+    """Whether a reward or a component is finite and within MAX_NUMBER."""
     return -MAX_NUMBER <= value <= MAX_NUMBER

@@ -1,4 +1,4 @@
-"""What an author of environments needs, and all of it.
+"""Contract of environments: everything that their authors import.
 
     class Echo(Environment[str]):
         async def open(self, index: int, seed: int) -> Opening[str]:
@@ -12,7 +12,7 @@ The rules: `open` gives the same prompt for the same index, seed and options, on
 episodes at once, so what belongs to an episode lives in `state`, which travels with the episode through MessagePack
 (tuples come back as lists) and is at most MAX_STATE_BYTES. An environment knows nothing of tokens, tasks or NATS.
 
-Tools (`env_svc/tools/`) are called and answered between an environment's steps, without its doing.
+Tools (`env_svc/tools/`) are called and answered between an environment's steps, without the environment.
 """
 
 from abc import ABC, abstractmethod
@@ -44,16 +44,16 @@ __all__ = [
 ]
 
 MAX_NUMBER = 1e12
-"""Of rewards and their components: sums and squares over all attempts of a step stay far from what a float can hold."""
+"""Maximum size of a reward or component: sums and squares over all attempts of a step stay far below a float's limit."""
 MAX_STATE_BYTES = 256 * 1024
-"""It travels with every turn of every member."""
+"""Maximum size of a state, which travels with every turn of every member."""
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool that the policy wants called."""
+    """A tool call that the policy requests."""
 
     name: str
     arguments: dict[str, JsonValue]
@@ -61,7 +61,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolUsage:
-    """What the policy did with its tools in the episode so far."""
+    """Counts of the episode's tool calls so far."""
 
     calls: int = 0
     """Calls that a tool answered."""
@@ -71,31 +71,31 @@ class ToolUsage:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the policy said."""
+    """The policy's reply."""
 
     text: str
     truncated: bool = False
-    """The token limit ended it, not the policy."""
+    """True: the token limit ended the reply."""
     calls: tuple[ToolCall, ...] = ()
-    """Of the environment's own tools: those whose schemas its opening listed."""
+    """Calls of the environment's own tools, whose schemas its opening listed."""
     usage: ToolUsage | None = None
     """None where the episode has no tools."""
 
 
 @dataclass(frozen=True)
 class Opening(Generic[S]):
-    """The start of an episode. Every member of a group gets this one."""
+    """The start of an episode, which all members of a group share."""
 
     messages: Sequence[ChatMessage]
     state: S
     tools: Sequence[str | dict[str, JsonValue]] = ()
-    """Beside those that the task and the class name: names of tools, which are called and answered for the environment; or
-    JSON schemas, as chat templates take them, of tools that `step` plays itself and finds in `reply.calls`."""
+    """Further tools, beside those of the task and the class. A name: its calls are answered for the environment. A JSON schema, as
+    chat templates take them: `step` plays the tool itself and finds its calls in `reply.calls`."""
 
 
 @dataclass(frozen=True)
 class Continue(Generic[S]):
-    """The episode goes on: the policy is given `messages` and asked for another turn."""
+    """The episode continues: the policy gets `messages` and samples another turn."""
 
     messages: Sequence[ChatMessage]
     state: S
@@ -106,9 +106,9 @@ class Finish:
     """The episode is over."""
 
     reward: float
-    """Finite, as components are, and MAX_NUMBER at most either way."""
+    """Reward, finite and between -MAX_NUMBER and MAX_NUMBER, as components are."""
     components: dict[str, float] = field(default_factory=dict[str, float])
-    """Parts or measurements worth a curve of their own. They change the reward where a task gives them weights."""
+    """Parts or measurements with curves of their own. They change the reward where a task weights them."""
 
 
 Turn = Continue[S] | Finish
@@ -123,24 +123,24 @@ class Environment(ABC, Generic[S]):
 
     cpu_bound: ClassVar[bool] = False
     """True: runs in worker processes, one call at a time in each, so it may compute, block and crash.
-    False: runs on the service's event loop beside a thousand others, so it must await whatever takes long."""
+    False: runs on the service's event loop beside a thousand others, so it must await everything slow."""
 
     components: ClassVar[Sequence[str]] = ()
     """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
-    Empty: any weight is taken."""
+    Empty: any weight is accepted."""
 
     operator_options: ClassVar[Sequence[str]] = ()
-    """Options that reach what a task must not choose: an address, a program, a module. An environment that has any runs only
-    hosted (`env_svc/hosted/`), where the operator's file gives them; a task that gives one is refused."""
+    """Options that only the operator may set: an address, a program, a module. An environment that has any runs only hosted
+    (`env_svc/hosted/`), with values from the operator's file; a task that gives one is refused."""
 
     tools: Sequence[str | Tool] = ()
-    """Tools that every episode has: names, or objects. One that runs on the event loop may set it in its constructor."""
+    """Tools of every episode: names, or objects. An environment on the event loop may set it in its constructor."""
 
     @classmethod
     def arguments(cls) -> Sequence[str]:
         """Names that may follow the environment's own, as in `reasoning_gym:gcd`; empty when it takes none.
 
-        The constructor gets the one that was chosen as its first positional argument.
+        The constructor gets the chosen one as its first positional argument.
         """
         return ()
 
@@ -150,21 +150,20 @@ class Environment(ABC, Generic[S]):
 
     @abstractmethod
     async def step(self, state: S, reply: Reply) -> Turn[S]:
-        """What follows from the policy's reply."""
+        """The turn that follows from the policy's reply."""
 
     async def gold(self, state: S) -> str | None:
-        """A reply that earns the full reward from `state` on, turn by turn; None where nobody knows one.
+        """A reply that earns the full reward from `state` on, turn by turn; None where none is known.
 
-        Asked by `marlaas envs check` alone, never while a policy plays.
+        Only `marlaas envs check` calls it, never a policy's episode.
         """
         del state
         return None
 
     async def conclude(self, state: S) -> Finish:
-        """The end of an episode that has used up its turns, tokens or seconds while `step`, or a tool call, would go on."""
+        """The end of an episode that has used up its turns, tokens or seconds while `step`, or a tool call, would continue it."""
         del state
         return Finish(0.0)
 
     async def close(self) -> None:
-        """Let go of connections and the like. Asked by `marlaas envs check` when it has played; a replica's process just ends."""
-        return
+        """Release connections and the like. `marlaas envs check` calls it at its end; a replica's process just ends."""

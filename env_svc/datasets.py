@@ -1,8 +1,8 @@
-"""Rows of question and answer: from a JSONL file that the deployment or this package brings, or from Hugging Face.
+"""Rows of question and answer: from a JSONL file of the deployment or of this package, or from Hugging Face.
 
-A task names a file, and whoever submits a task is not whoever runs the replica: a name leads into the folder
-`MARLAAS_ENV_DATA`, or to a file shipped beside the environments, and nowhere else. A data set of Hugging Face may lie there
-too, `openai/gsm8k` in the folder of that name: a replica that has it asks nobody.
+The user who submits a task does not run the replica, so a file name leads into the folder `MARLAAS_ENV_DATA`, or to a file
+shipped with the environments, and nowhere else. That folder may hold data sets of Hugging Face too, `openai/gsm8k` in the
+folder of that name: they are read without a network.
 """
 
 import json
@@ -20,14 +20,14 @@ MAX_FILE_BYTES = 2 * 2**30
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*$")
 
 Row = dict[str, Any]
-"""`Any`: a data set says what is in its fields."""
+"""Fields by name. `Any`: each data set has its own."""
 
 
 @lru_cache(maxsize=8)
 def rows_of_file(name: str) -> list[Row]:
     """The objects of a JSONL file, one a line; empty lines do not count.
 
-    Raises: WrongOptions, naming the line that is none.
+    Raises: WrongOptions, naming the line that is no object.
     """
     path = _path(name)
     rows: list[Row] = []
@@ -46,7 +46,7 @@ def rows_of_file(name: str) -> list[Row]:
 
 @lru_cache(maxsize=8)
 def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Row]:
-    """A data set of Hugging Face, by name: the deployment's copy, or as the hub has it.
+    """A data set of Hugging Face, by name: the deployment's copy, or the hub's.
 
     Raises: WrongOptions when `datasets` is not installed, or the data set has no such configuration or split;
     EnvironmentUnavailable when it cannot be loaded now.
@@ -71,12 +71,12 @@ def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Ro
 
 @lru_cache(maxsize=16)
 def order(rows: int, seed: int, epoch: int) -> list[int]:
-    """The order in which an epoch visits the rows: each once, another order for each seed and epoch."""
+    """The order of an epoch's rows: each once, in another order for each seed and epoch."""
     return random.Random(f"{seed}:{epoch}").sample(range(rows), rows)
 
 
 def row_at(rows: list[Row], index: int, seed: int) -> Row:
-    """The row that a task with `seed` meets at `index`, which counts on through the epochs."""
+    """The row at `index` of a task with `seed`; the index counts on through the epochs."""
     epoch, position = divmod(index, len(rows))
     return rows[order(len(rows), seed, epoch)[position]]
 

@@ -1,4 +1,4 @@
-"""Checking a task's options before anything is built with them: names, then types, with one clear message."""
+"""Validation of a task's options before anything is built: names, then types, with one clear message."""
 
 import inspect
 import json
@@ -16,16 +16,16 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Option:
-    """One option that an environment knows."""
+    """One option of an environment or tool."""
 
     name: str
     annotation: Any
-    """REQUIRED (empty) where the author wrote none. `Any`: a type, or what authors put in its place."""
+    """Annotation; REQUIRED (empty) where there is none. `Any`: authors may write anything in place of a type."""
     default: object = REQUIRED
 
 
 def options_of(constructor: Callable[..., object]) -> list[Option] | None:
-    """The keyword arguments of an environment's class, or None when it takes any and checks them itself."""
+    """The keyword arguments of a class, or None when it takes any and checks them itself."""
     parameters = inspect.signature(constructor).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -35,7 +35,7 @@ def options_of(constructor: Callable[..., object]) -> list[Option] | None:
 
 
 def validated_options(where: str, known: Sequence[Option], given: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """`given`, as the types that the environment declares. `Any` because only the environment knows them.
+    """`given`, converted to the declared types. `Any` because only the environment knows them.
 
     Raises: WrongOptions, naming `where`, the option and what was expected.
     """
@@ -50,7 +50,7 @@ def validated_options(where: str, known: Sequence[Option], given: Mapping[str, J
 
 
 def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
-    """The end of a message about an unknown name: the likely one, or what there is; of that, `listed` where it is given."""
+    """The end of a message about an unknown name: near matches, or else the known names, or `listed` of them."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(repr(match) for match in close)}?"

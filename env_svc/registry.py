@@ -1,12 +1,12 @@
-"""Names to environments.
+"""Environments by name.
 
     reasoning_gym:gcd        <entry point>:<argument>    family reasoning_gym
     my_env                   <entry point>               family my_env
     my_package.envs:MyEnv    <module>:<attribute>        family `module`
 
-Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue: replicas that
-have an environment installed read it, and others do not. What a name leads to is a subclass of `Environment` or
-nothing: a task's spec can import an installed module, but cannot call what is not an environment.
+Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue, which only replicas that
+have its environment installed consume. A name leads to a subclass of `Environment` or to nothing: a task's spec can import
+an installed module, but cannot call what is not an environment.
 """
 
 import importlib
@@ -28,25 +28,25 @@ from env_svc.options import options_of, suggestion, validated_options
 ENTRY_POINTS = "marlaas.environments"
 MODULE_FAMILY = "module"
 FAMILY_PATTERN = re.compile(r"^[A-Za-z0-9_-]+$")
-"""A family is one token of a subject and part of a consumer's name."""
+"""Allowed names of families: one token of a subject and part of a consumer's name."""
 
 AnyEnvironment = Environment[Any]
-"""`Any`: only the environment itself knows what its state is."""
+"""An environment with any state. `Any`: only the environment itself knows its type."""
 
 log = structlog.get_logger()
 
 
 class UnknownEnvironment(WrongOptions):
-    """No environment has this name, or it is not one."""
+    """No environment has this name, or the name leads to something else."""
 
 
 def families() -> list[str]:
-    """Every family that this process could serve."""
+    """All families that this process could serve."""
     return [*sorted(_installed()), MODULE_FAMILY]
 
 
 def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
-    """The families that a replica with these in its settings serves; all of them, the hosted ones too, when it names none.
+    """The families that a replica serves: `names` of its settings, or all known ones, hosted included, when it names none.
 
     Raises: Fatal when one is not installed.
     """
@@ -64,12 +64,12 @@ def family_of(name: str) -> str:
 
 
 def modules(served: Sequence[str]) -> list[str]:
-    """The modules behind these families, for worker processes to import in advance."""
+    """Modules of these families, which worker processes preload."""
     return [entry_point.module for family, entry_point in sorted(_installed().items()) if family in served]
 
 
 def list_environments(served: Sequence[str] | None = None) -> list[str]:
-    """Every name that can be listed; those of `module:attribute` cannot."""
+    """All names that can be listed; those of `module:attribute` cannot."""
     found: list[str] = []
     for family, entry_point in sorted(_installed().items()):
         if served is not None and family not in served:
@@ -85,10 +85,7 @@ def list_environments(served: Sequence[str] | None = None) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def find(name: str) -> type[AnyEnvironment]:
-    """The class that `name` leads to.
-
-    Raises: UnknownEnvironment, with near matches.
-    """
+    """The class that `name` leads to. Raises: UnknownEnvironment, with near matches."""
     head, colon, tail = name.partition(":")
     entry_point = _installed().get(head)
     if entry_point is None:
@@ -113,15 +110,12 @@ def check_argument(name: str, arguments: Sequence[str]) -> None:
 
 
 def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
-    """The environment `name` with `options`.
-
-    Raises: UnknownEnvironment, WrongOptions.
-    """
+    """The environment `name` with `options`. Raises: UnknownEnvironment, WrongOptions."""
     return construct(find(name), name, options)
 
 
 def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
-    """An object of the class that `name` led to. Raises: WrongOptions."""
+    """An object of the class `found`, which `name` led to. Raises: WrongOptions."""
     arguments = (name.partition(":")[2],) if found.arguments() else ()
     known = options_of(found)
     values = dict(options) if known is None else validated_options(f"environment '{name}'", known[len(arguments) :], options)

@@ -1,7 +1,7 @@
-"""The messages that follow from outcomes. Pure: what goes where, under which derived id.
+"""Messages that follow from outcomes, with their subjects and derived ids. Pure.
 
-Ids name the members and their turn, so that a message that is handled twice gives the same ids. Where the second time
-groups members otherwise, a member's turn may be asked for twice; the first score counts.
+Ids name the members and their turn, so a redelivered message yields the same ids. Where its rerun groups members otherwise,
+a member's turn may be requested twice; the first score counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from env_svc.calls import Continued, Failed, Opened, Scored
 
 @dataclass(frozen=True)
 class EndedTurn:
-    """A turn that was the last of its trajectory, or that was never sampled."""
+    """The last turn of a trajectory, or one that was never sampled."""
 
     turn: SampledTurn
     outcome: Scored | Failed
 
 
 def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
-    """Every member's wish for its first turn: one message, or more when the state is very large."""
+    """Requests for every member's first turn: one message, or more when the state is very large."""
     requests = [
         TurnRequest(member=member, turn=0, transcript=TokenRecord(), messages=opened.messages, tools=opened.tools, state=opened.state)
         for member in range(group.size)
@@ -32,7 +32,7 @@ def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
 
 
 def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]]) -> Iterator[Outgoing]:
-    """Wishes for one more turn."""
+    """Requests for the next turns."""
     requests = [
         TurnRequest(member=turn.member, turn=turn.turn + 1, transcript=turn.transcript, messages=outcome.messages, state=outcome.state)
         for turn, outcome in asked
@@ -41,12 +41,12 @@ def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued
 
 
 def scores(group: GroupContext, ended: Sequence[EndedTurn]) -> Iterator[Outgoing]:
-    """Trajectories that are over, with their reward or the reason why they have none."""
+    """Ended trajectories, each with its reward or the reason of its failure."""
     yield from _scored(group, [_trajectory(one) for one in ended])
 
 
 def unopened(group: GroupContext, failure: Failed) -> Iterator[Outgoing]:
-    """A group whose prompt could not be opened: every member is void."""
+    """Scores of a group whose prompt could not be opened: every member is void."""
     members = [
         ScoredTrajectory(member=member, transcript=TokenRecord(), reward=0.0, turns=0, failure=failure.reason)
         for member in range(group.size)

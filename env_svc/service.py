@@ -1,8 +1,8 @@
-"""The handlers: check an environment, open a group, play turns. Each takes one message and yields messages.
+"""Handlers: check an environment, open a group, play turns. Each takes one message and yields messages.
 
-What a trajectory meets ends up as a value in its score: a reward, or a failure that makes it void. Only a message that
-is not what it says raises. A group past its deadline is dropped: the scheduler has given it up already. So is what a
-task has here once it has ended: its calls end at once, and leave their workers to others.
+Every outcome of a trajectory is a value in its score: a reward, or a failure that makes it void. Only a malformed message
+raises. A group past its deadline is dropped, since the scheduler has voided it already. The calls of a task that has ended are
+cancelled, so that their workers serve others.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from env_svc.replies import EndedTurn
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0
-"""Longer than a failure to build is remembered (`concurrency/single_flight.py`)."""
+"""Delay of a check's retry: longer than a failed build is cached (`concurrency/single_flight.py`)."""
 
 log = structlog.get_logger()
 
 
 class EnvService:
-    """Handlers over an executor. Safe to run twice for one message: environments are pure, ids derived."""
+    """Handlers over an executor. Each is safe to run twice for one message: environments are pure, ids derived."""
 
     def __init__(self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
         """`now_s`: the clock of deadlines, `Clock.now_s`."""
@@ -42,13 +42,11 @@ class EnvService:
         self._tasks = tasks
         self._now_s = now_s
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
-        """Task → what ends its calls under way."""
+        """Task → timeouts around its calls in flight, whose expiry ends them."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """CheckEnvironment → EnvironmentChecked: can the environment be built, and open its first prompt? And the
-        evaluation's, where that has options of its own?
-
-        Raises: Retry when something that the environment needs is away.
+        """CheckEnvironment → EnvironmentChecked: whether the environment, and the evaluation's where it differs, can be built and
+        opens its first prompt. Raises: Retry when something that the environment needs is unavailable.
         """
         message = delivery.read(CheckEnvironment)
         objection = None
@@ -67,7 +65,7 @@ class EnvService:
         yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")
 
     async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """OpenGroup → SampleTurns for all members; or TrajectoriesScored, all void, when the prompt does not open."""
+        """OpenGroup → SampleTurns for all members, or TrajectoriesScored, all void, when the prompt does not open."""
         group = delivery.read(OpenGroup).group
         if self._is_expired(group):
             return
@@ -84,9 +82,9 @@ class EnvService:
                 yield out
 
     async def turn(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """TurnsSampled → SampleTurns for members that go on, TrajectoriesScored for those that are over.
+        """TurnsSampled → SampleTurns for members that continue, TrajectoriesScored for those that end.
 
-        Members that are ready at the same moment share a message; nobody waits for another.
+        Members that are ready at the same moment share a message; none waits for another.
         """
         message = delivery.read(TurnsSampled)
         group = message.group
@@ -115,21 +113,21 @@ class EnvService:
     async def _play(
         self, task: str, environment: EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: Limits = NO_LIMITS
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """As `ToolCallExecutor.run`; ends early once the task is dropped."""
+        """As `ToolCallExecutor.run`; ends early once the task has ended."""
         async with aclosing(self._executor.run(task, environment, calls, remaining_s, limits)) as batches:
             while not self._tasks.has_ended(task):
-                # Around each wait and not around the loop: what reads this generator must not be cancelled by it.
-                under_way = asyncio.timeout(None)
-                self._calls[task].add(under_way)
+                # Around each wait and not around the loop: its expiry must not cancel the reader of this generator.
+                in_flight = asyncio.timeout(None)
+                self._calls[task].add(in_flight)
                 try:
-                    async with under_way:
+                    async with in_flight:
                         batch = await anext(batches, None)
                 except TimeoutError:
-                    if not under_way.expired():
+                    if not in_flight.expired():
                         raise
                     break
                 finally:
-                    self._calls[task].discard(under_way)
+                    self._calls[task].discard(in_flight)
                     if not self._calls[task]:
                         del self._calls[task]
                 if batch is None:
@@ -171,12 +169,12 @@ def _step(group: GroupContext, turn: SampledTurn, left_s: float) -> StepCall:
 
 
 def _last(group: GroupContext, turn: SampledTurn, left_s: float) -> FinalTurn | None:
-    """Why this was the last turn, if it was."""
+    """The limit that makes this turn the last, if one does."""
     limits = group.limits
     if turn.turn + 1 >= limits.max_turns:
         return FinalTurn("turns", limits.at_limit)
-    most = limits.max_episode_tokens
-    if most is not None and len(turn.transcript) + limits.max_reply_tokens + group.sampling.max_tokens > most:
+    max_tokens = limits.max_episode_tokens
+    if max_tokens is not None and len(turn.transcript) + limits.max_reply_tokens + group.sampling.max_tokens > max_tokens:
         return FinalTurn("tokens", limits.at_limit)
     played_s = limits.episode_timeout_s - left_s
     if limits.max_episode_s is not None and played_s > limits.max_episode_s:

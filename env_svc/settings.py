@@ -13,35 +13,35 @@ class EnvSettings(Settings):
     service: ClassVar[str] = "ENV"
 
     families: str = ""
-    """Environment families to serve, separated by commas; empty: every one that is installed, and `module`."""
+    """Environment families to serve, separated by commas; empty: all that are installed, and `module`."""
     workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
     """Processes for environments that compute. With n of them, one task holds at most n - 1."""
     worker_memory_gib: float = Field(default=4.0, ge=0.5)
     """Address space of one worker process; more is an error of the environment that asks for it."""
     call_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time for opening an episode or playing one turn."""
+    """Maximum seconds for opening an episode or playing one turn."""
     hosts_file: Path | None = None
     """TOML file of environments that run in processes and virtual environments of their own: docs/environments.md."""
     data: Path = Path("data")
     """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     opens: int = Field(default=256, ge=1)
-    """Groups opened at once, per family."""
+    """Groups opened concurrently, per family."""
     turns: int = Field(default=2048, ge=1)
-    """Messages with turns played at once, per family."""
+    """Messages with turns played concurrently, per family."""
     tool_servers: Path = Path("tool-servers.toml")
     """File with the MCP servers whose tools tasks may name; see docs/environments.md. It need not exist."""
     sandbox: Literal["auto", "bubblewrap", "docker", "confined", "monty", "none"] = "auto"
-    """Where code runs that a policy wrote. `bubblewrap`: CPython, needs the program bwrap; `docker`: CPython in a container;
+    """Sandbox of code that a policy wrote. `bubblewrap`: CPython, needs the program bwrap; `docker`: CPython in a container;
     `confined`: CPython that the kernel confines, needs nothing; `monty`: an interpreter of a part of Python; `none`: tasks that need
     one are refused. `auto`: the first of those that works here, Docker only where MARLAAS_ENV_DOCKER_URL names an engine."""
     sandbox_runs: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=1, le=4096)
-    """Runs at once; others wait."""
+    """Concurrent runs; others wait."""
     docker_url: str = ""
-    """Of the engine, for the sandbox `docker`; empty: unix:///var/run/docker.sock, and `auto` asks no engine."""
+    """URL of the engine, for the sandbox `docker`; empty: unix:///var/run/docker.sock, and `auto` skips Docker."""
     sandbox_image: str = "python:3.11-slim"
-    """With `python3` and `env`, for the sandbox `docker`; it is not pulled."""
+    """Image with `python3` and `env`, for the sandbox `docker`; it is not pulled."""
     sandbox_warm: int = Field(default=4, ge=0, le=256)
-    """Containers that wait for their code, for the sandbox `docker`."""
+    """Warm containers that wait for code, for the sandbox `docker`."""
 
     @property
     def family_names(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""Environments that others wrote for other systems, behind the contract of ours. Each runs hosted, in a virtual environment of its own.
+"""Environments of other systems behind this service's contract. Each runs hosted, in a virtual environment of its own.
 
-verifiers.py           tasksets of the package `verifiers`: what can be played, and how an episode travels
-verifiers_episode.py   one of its episodes, held where it waits for the policy
-verifiers_tools.py     its tool servers, called in this process
-openenv.py             OpenEnv servers
-openenv_sessions.py    sessions with them, over their WebSocket protocol
+Consumes  tasksets of the package `verifiers`, and OpenEnv servers
+Produces  environments of the contract, whose states are the episode's history
+Owns      episodes and sessions that wait for a reply; a lost one is replayed from its state
+Layout    verifiers.py with verifiers_episode.py (one episode) and verifiers_tools.py (its tool servers);
+          openenv.py with openenv_sessions.py (the WebSocket protocol)
 """

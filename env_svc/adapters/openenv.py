@@ -1,14 +1,14 @@
-"""OpenEnv servers as environments.
+"""Adapter for OpenEnv servers.
 
     [wordle]                                              # a name for tasks, in the file of MARLAAS_ENV_HOSTS_FILE
     python = "/opt/openenv/bin/python"                    # `pip install 'marlaas[openenv]'`: aiohttp, nothing of OpenEnv
     environment = "env_svc.adapters.openenv:OpenEnv"
     options = { server = "ws://10.0.0.7:8000", sessions = 16, action = "guess", observation = "text" }
 
-A server holds its episodes in connections, which end with the replica that opened them. So an episode's state is how it came
-about: the seed of its reset, the actions since, and a digest of what was seen each time. Whoever has the state can go on:
-with the session that stands there, if it has that, or by playing the actions again in a new one, where every observation
-must be the one that was seen before. Where one is not, the attempt is void. A step that runs twice is played again likewise.
+A server holds its episodes in connections, which end with the replica that opened them. So an episode's state is its history:
+the seed of its reset, the actions since, and a digest of each observation. A replica that has the state resumes the episode:
+in its waiting session, or in a new one by replaying the actions. If a replayed observation differs from the first one, the
+attempt is void. A redelivered step is replayed in the same way.
 """
 
 import hashlib
@@ -33,15 +33,15 @@ class OpenEnvState(TypedDict):
     seed: int
     actions: list[Action]
     seen: list[str]
-    """Digests of what was observed: after the reset, then after each action."""
+    """Digests of observations: after the reset, then after each action."""
     rewards: list[float]
-    """One for each action."""
+    """Rewards of the actions."""
     malformed: int
-    """Replies that were no action."""
+    """Number of replies that were no action."""
 
 
 class OpenEnv(Environment[OpenEnvState]):
-    """An episode on a server; the policy's replies are its actions, the observations are what it is told."""
+    """Episodes on a server: the policy's replies are the actions, the observations its messages."""
 
     operator_options = ("server", "sessions")
     components = ("actions", "malformed")
@@ -58,9 +58,9 @@ class OpenEnv(Environment[OpenEnvState]):
         tools: bool = False,
         instruction: str = "",
     ) -> None:
-        """`action`: the field that a reply becomes; without it a reply is a JSON object, the whole action. `observation`: the
-        field that is shown, such as `text` or `metadata.message`; without it all but the metadata are, as JSON. `tools`: actions
-        are calls of the server's MCP tools."""
+        """`action`: the field that a reply fills; without it a reply is a JSON object, the whole action. `observation`: the field
+        that the policy sees, such as `text` or `metadata.message`; by default all but the metadata, as JSON. `tools`: actions are
+        calls of the server's MCP tools."""
         if sessions < 1:
             raise WrongOptions(f"sessions is {sessions}, expected 1 or more")
         if tools and action:
@@ -95,7 +95,7 @@ class OpenEnv(Environment[OpenEnvState]):
             if session is not None:
                 try:
                     return await self._played(session, state, actions)
-                except SessionLost:  # the server has been started again since; the new one can be told all of it
+                except SessionLost:  # the server was restarted since: the new one gets a replay
                     pass
             return await self._played(await self._replayed(state), state, actions)
 
@@ -106,16 +106,16 @@ class OpenEnv(Environment[OpenEnvState]):
         return self._finish(state)
 
     async def close(self) -> None:
-        """End the sessions that wait; every episode can still be gone on with."""
+        """End the waiting sessions; their episodes can still be resumed."""
         await self._sessions.close()
 
     async def _begun(self, session: Session, seed: int) -> tuple[Observation, list[dict[str, JsonValue]]]:
-        """The start of an episode: what is seen, and the schemas of its tools."""
+        """The start of an episode: its first observation, and the schemas of its tools."""
         observed = await session.reset({"seed": seed, **self._reset})
         return observed, _schemas(await session.step({"type": "list_tools"})) if self._has_tools else []
 
     async def _played(self, session: Session, state: OpenEnvState, actions: list[Action]) -> Turn[OpenEnvState]:
-        """What follows from `actions`. The session then waits for the next, or is ended."""
+        """The turn that follows from `actions`. The session then waits for the next, or ends."""
         role: Literal["tool", "user"] = "tool" if self._has_tools else "user"
         messages: list[ChatMessage] = []
         async with self._sessions.ending(session):
@@ -135,7 +135,7 @@ class OpenEnv(Environment[OpenEnvState]):
         return Continue(messages, state)
 
     async def _replayed(self, state: OpenEnvState) -> Session:
-        """A session that stands where the episode does. Raises: EnvironmentUnavailable when it is not the same episode."""
+        """A new session with the episode replayed. Raises: EnvironmentUnavailable when the replay differs."""
         session = await self._sessions.fresh()
         async with self._sessions.ending(session, only_if_it_fails=True):
             observed, _ = await self._begun(session, state["seed"])
@@ -144,7 +144,7 @@ class OpenEnv(Environment[OpenEnvState]):
                     observed = await self._repeated(session, number, state["actions"][number - 1])
                 if self._digest(observed) != seen:
                     raise EnvironmentUnavailable(
-                        f"{_played_again(number)} gave another observation than before: the server is not deterministic"
+                        f"{_replay_of(number)} gave another observation than before: the server is not deterministic"
                     )
         return session
 
@@ -152,7 +152,7 @@ class OpenEnv(Environment[OpenEnvState]):
         try:
             return await session.step(action)
         except RefusedAction as error:
-            raise EnvironmentUnavailable(f"{_played_again(number)} was refused, and was not before: {error}") from None
+            raise EnvironmentUnavailable(f"{_replay_of(number)} was refused, and was not before: {error}") from None
 
     def _actions(self, reply: Reply) -> list[Action]:
         """Raises: ValueError, for the policy to read."""
@@ -164,7 +164,7 @@ class OpenEnv(Environment[OpenEnvState]):
         return [action_in(text)]
 
     def _shown(self, observed: Observation) -> str:
-        """What the policy is told of an observation. Raises: RuntimeError when the server does not say it."""
+        """The text of an observation for the policy. Raises: RuntimeError when the observation lacks the field."""
         fields: Any = observed.observation
         if self._has_tools and "tool_name" in fields:
             return _tool_answer(fields)
@@ -177,8 +177,8 @@ class OpenEnv(Environment[OpenEnvState]):
         return fields if isinstance(fields, str) else json.dumps(fields, ensure_ascii=False)
 
     def _digest(self, observed: Observation) -> str:
-        told = json.dumps([self._shown(observed), observed.reward, observed.done])
-        return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+        text = json.dumps([self._shown(observed), observed.reward, observed.done])
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def _finish(self, state: OpenEnvState) -> Finish:
         rewards = state["rewards"]
@@ -195,17 +195,17 @@ def _address(server: str) -> str:
 
 
 def _history(state: OpenEnvState) -> str:
-    """Of two episodes with one history each session may serve the other."""
-    told = json.dumps([state["seed"], state["actions"], state["seen"]], sort_keys=True)
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    """Key of the episode's sessions: those with equal histories are interchangeable."""
+    history = json.dumps([state["seed"], state["actions"], state["seen"]], sort_keys=True)
+    return hashlib.blake2b(history.encode(), digest_size=16).hexdigest()
 
 
 def _after_nonsense(state: OpenEnvState) -> OpenEnvState:
     return OpenEnvState({**state, "malformed": state["malformed"] + 1})
 
 
-def _played_again(number: int) -> str:
-    return f"played again, {f'action {number}' if number else 'the reset'} of the episode"
+def _replay_of(number: int) -> str:
+    return f"replayed, {f'action {number}' if number else 'the reset'} of the episode"
 
 
 def _schemas(observed: Observation) -> list[dict[str, JsonValue]]:

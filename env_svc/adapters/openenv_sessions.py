@@ -1,11 +1,11 @@
-"""Sessions with an OpenEnv server, each a WebSocket of its own: the door to aiohttp.
+"""Sessions with an OpenEnv server, one WebSocket each: the door to aiohttp.
 
     → {"type": "reset", "data": {"seed": 7}}        ← {"type": "observation", "data": {"observation": {…}, "reward": 0.5, "done": false}}
     → {"type": "step", "data": {…the action…}}      ← the same, or {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": …}}
     → {"type": "close"}                             the server ends the session, then the connection
 
-A server holds an episode in its connection. Between turns a session waits here under its history; whoever brings that history
-may go on with it, and one that waits may be closed at any time, because an episode can be played again.
+A server holds an episode in its connection. Between turns a session waits here under its history, for the next step with that
+history. A waiting session may be closed at any time, because its episode can be replayed.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from env_svc.contract import EnvironmentUnavailable
 CONNECT_TIMEOUT_S = 20.0
 CLOSE_TIMEOUT_S = 5.0
 HEARTBEAT_S = 20.0
-"""Between pings, so that a server that vanished does not cost a whole call's time."""
+"""Seconds between pings, so that a vanished server does not cost a whole call's time."""
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 
 class RefusedAction(Exception):
-    """The server does not take the action; its text says why. The session is as it was before."""
+    """The server refuses the action; its text says why. The session is unchanged."""
 
 
 class SessionLost(EnvironmentUnavailable):
@@ -37,7 +37,7 @@ class SessionLost(EnvironmentUnavailable):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a server answers to a reset or an action."""
+    """A server's answer to a reset or an action."""
 
     observation: dict[str, JsonValue]
     reward: float
@@ -46,7 +46,7 @@ class Observation:
 
 
 class Session:
-    """One connection. Raises, in all of it: SessionLost when it is gone, EnvironmentUnavailable when the server has no room for it."""
+    """One connection. All methods raise SessionLost when it is lost, EnvironmentUnavailable when the server has no capacity."""
 
     def __init__(self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._http = http
@@ -74,19 +74,19 @@ class Session:
         return await self._ask("step", action)
 
     async def close(self) -> None:
-        """Returns when the server has ended the session, so that its place there is free."""
+        """Returns when the server has ended the session and released its slot."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._socket.send_json({"type": "close"})
                 while not self._socket.closed:
                     await self._socket.receive()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            pass  # it is gone, or will be with the connection
+            pass  # the session has ended, or ends with the connection
         finally:
             await self._http.close()
 
     async def drop(self) -> None:
-        """Ends the connection at once: the server may be busy for long with what nobody wants any more."""
+        """Close the connection at once, without waiting for a server that may still compute."""
         await self._http.close()
 
     async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observation:
@@ -101,24 +101,24 @@ class Session:
 
 
 class Sessions:
-    """At most `most` sessions with one server."""
+    """At most `max_sessions` sessions with one server."""
 
-    def __init__(self, url: str, most: int) -> None:
+    def __init__(self, url: str, max_sessions: int) -> None:
         self._url = url
-        self._most = most
-        self._places = asyncio.Semaphore(most)
+        self._max_sessions = max_sessions
+        self._places = asyncio.Semaphore(max_sessions)
         self._used = 0
         self._waiting: list[tuple[str, Session]] = []
-        """(history, session), the one that has waited longest first."""
+        """(history, session), the oldest first."""
 
     @asynccontextmanager
     async def place(self) -> AsyncGenerator[None, None]:
-        """Room for one session that is used; those that wait give way."""
+        """A slot for one session in use, for which waiting sessions are evicted."""
         async with self._places:
             yield
 
     def take(self, history: str) -> Session | None:
-        """A session that stands where `history` ends, if one waits."""
+        """The waiting session with this history, if there is one."""
         for number, (there, session) in enumerate(self._waiting):
             if there == history:
                 del self._waiting[number]
@@ -127,10 +127,10 @@ class Sessions:
         return None
 
     async def fresh(self) -> Session:
-        """A session that nothing was played in. Needs a place."""
+        """A new session. The caller must hold a place."""
         self._used += 1
         try:
-            while self._waiting and self._used + len(self._waiting) > self._most:
+            while self._waiting and self._used + len(self._waiting) > self._max_sessions:
                 await self._waiting.pop(0)[1].close()
             return await Session.connect(self._url)
         except BaseException:
@@ -138,13 +138,13 @@ class Sessions:
             raise
 
     def wait(self, history: str, session: Session) -> None:
-        """Keep a session for whoever goes on from `history`."""
+        """Keep a session for the next step from `history`."""
         self._used -= 1
         self._waiting.append((history, session))
 
     @asynccontextmanager
     async def ending(self, session: Session, *, only_if_it_fails: bool = False) -> AsyncGenerator[None, None]:
-        """Ends the session with the block, unless it waits by then: after a call that was given up nobody knows where it stands."""
+        """Ends the session with the block unless it waits by then; after a cancelled call its position is unknown."""
         try:
             yield
         except BaseException:
@@ -155,7 +155,7 @@ class Sessions:
             await self.end(session)
 
     async def close(self) -> None:
-        """End those that wait."""
+        """End all waiting sessions."""
         while self._waiting:
             await self._waiting.pop()[1].close()
 
@@ -172,11 +172,11 @@ def _observed(kind: str, text: str) -> Observation:
             _complain(kind, data)
         return Observation(dict(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done")))
     except (ValueError, KeyError, TypeError) as error:
-        raise RuntimeError(f"what answered {kind} is no OpenEnv server: {text[:200]}") from error
+        raise RuntimeError(f"the answer to {kind} is not from an OpenEnv server: {text[:200]}") from error
 
 
 def _complain(kind: str, data: dict[str, Any]) -> None:
-    """`Any`: as the server wrote it. Raises, always: what its error means for the attempt."""
+    """Raise the exception that an error of the server means for the attempt. `Any`: as the server wrote it."""
     code, message = data.get("code"), str(data.get("message"))
     details = [f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg')}" for one in data.get("errors", ())]
     if code == "VALIDATION_ERROR" and kind == "step":

@@ -1,16 +1,15 @@
-"""Tasksets of the package `verifiers`: the door to it, with `verifiers_episode.py` and `verifiers_tools.py`.
+"""Adapter for tasksets of the package `verifiers`: the door to it, with `verifiers_episode.py` and `verifiers_tools.py`.
 
     [sums]                                                # a name for tasks, in the file of MARLAAS_ENV_HOSTS_FILE
     python = "/opt/verifiers/bin/python"                  # `pip install 'marlaas[verifiers]'` and the taskset's package
     environment = "env_svc.adapters.verifiers:Taskset"
     options = { taskset = "sums", config = { split = "train" }, adjustable = ["digits"] }
 
-A taskset gives prompts, tools and grades, and an environment of verifiers may play the user. Both run here, in the host's
-process; the policy is sampled elsewhere. What needs more (a container, a harness of its own, a second model) is refused.
+A taskset gives prompts, tools and grades, and an environment of verifiers may play the user. Both run here, in the host
+process; the policy is sampled elsewhere. A taskset that needs a container, a harness or a second model is refused.
 
-An episode's state is how it came about: the replies so far, and a digest of what was told before each. Whoever has it goes
-on with the episode that stands there, if this process holds it, or gives another one the same replies again, which must then
-tell the same.
+An episode's state is its history: the replies so far, and digests of the messages around them. A process that has it resumes the
+episode that it holds, or replays the replies in a new one, which must then send the same messages.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ from env_svc.datasets import order
 from env_svc.options import suggestion
 
 MAX_ROWS_OF_ENDLESS = 10_000
-"""Read of a taskset without end, unless the task says how many."""
+"""Maximum rows read of an endless taskset, unless the task says how many."""
 
 
 class VerifiersState(TypedDict):
@@ -56,18 +55,18 @@ class VerifiersState(TypedDict):
     row: int
     """Position in the taskset."""
     task: str
-    """Hash of what was there."""
+    """Hash of the task at that row."""
     said: bytes
-    """The replies, compressed."""
+    """Replies so far, compressed."""
     told: list[str]
-    """Digests of what the policy was told: at the opening, then after each reply."""
+    """Digests of the messages to the policy: at the opening, then after each reply."""
 
 
 class Taskset(Environment[VerifiersState]):
-    """The reward is the sum of the taskset's weighted rewards; its components are they and the metrics."""
+    """A taskset. Reward: the sum of its weighted rewards; components: its rewards and metrics."""
 
     max_held: ClassVar[int] = 1024
-    """Episodes that wait here for a reply; one that had to go is played again when its reply comes."""
+    """Maximum episodes that wait here for a reply; an evicted one is replayed when its reply comes."""
 
     operator_options = ("taskset", "config", "environment", "adjustable")
 
@@ -84,8 +83,8 @@ class Taskset(Environment[VerifiersState]):
         instruction: str = "",
         reasoning: bool = False,
     ) -> None:
-        """`config`: of the taskset. `environment`: of the `Env` that it brings. `settings`: fields of the taskset's
-        configuration that a task may set, of those in `adjustable`."""
+        """`config`: configuration of the taskset. `environment`: that of its `Env`. `settings`: fields of `config` that the task sets,
+        of those in `adjustable`."""
         for name in settings or {}:
             if name not in (adjustable or []):
                 raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{suggestion(name, adjustable or [])}")
@@ -101,27 +100,27 @@ class Taskset(Environment[VerifiersState]):
         tasks = await self._started()
         epoch, position = divmod(index, len(tasks))
         row = order(len(tasks), seed, epoch)[position]
-        episode, told = await self._begun(tasks[row])
-        state = VerifiersState(row=row, task=tasks[row].hash, said=_packed([]), told=[_digest(told)])
+        episode, messages = await self._begin(tasks[row])
+        state = VerifiersState(row=row, task=tasks[row].hash, said=_packed([]), told=[_digest(messages)])
         await self._hold(state, episode)
-        return Opening(told, state, episode.tools)
+        return Opening(messages, state, episode.tools)
 
     async def step(self, state: VerifiersState, reply: Reply) -> Turn[VerifiersState]:
         episode = self._held.pop(_history(state), None) or await self._replayed(state)
-        told = await _answered(episode, reply)
-        if told is None:
+        messages = await _answered(episode, reply)
+        if messages is None:
             return _finish(episode.trace)
         said = _packed([*_unpacked(state["said"]), reply])
-        state = VerifiersState({**state, "said": said, "told": [*state["told"], _digest(told)]})
+        state = VerifiersState({**state, "said": said, "told": [*state["told"], _digest(messages)]})
         await self._hold(state, episode)
-        return Continue(told, state)
+        return Continue(messages, state)
 
     async def conclude(self, state: VerifiersState) -> Finish:
-        """As where verifiers' own limits end a rollout: graded as far as it came."""
+        """The grade of the episode so far, as where verifiers' own limits end a rollout."""
         episode = self._held.pop(_history(state), None) or await self._replayed(state)
         if await _answered(episode, None) is not None:
             await episode.end()
-            raise RuntimeError("the environment goes on asking an agent that has used up its turns")
+            raise RuntimeError("the environment continues to ask an agent that has used up its turns")
         return _finish(episode.trace)
 
     async def close(self) -> None:
@@ -142,7 +141,7 @@ class Taskset(Environment[VerifiersState]):
         if replaced is not None:
             await replaced.end()
 
-    async def _begun(self, task: Any) -> tuple[HeldEpisode, list[ChatMessage]]:
+    async def _begin(self, task: Any) -> tuple[HeldEpisode, list[ChatMessage]]:
         async def program(episode: HeldEpisode) -> None:
             def seat(name: str, config: Any) -> PolicyAgent:
                 return PolicyAgent(episode, name, config, self._shared, self._manner)
@@ -156,33 +155,33 @@ class Taskset(Environment[VerifiersState]):
             await self._env.finalize(task, vf.Episode(task=about, traces=[episode.trace]))
 
         episode = HeldEpisode(program)
-        with _what_is_away():
+        with _unavailability():
             return episode, await episode.begun()
 
     async def _replayed(self, state: VerifiersState) -> HeldEpisode:
-        """An episode that stands where this one does. Raises: EnvironmentUnavailable when it is not the same."""
+        """A new episode with the replies replayed. Raises: EnvironmentUnavailable when the replay differs."""
         tasks, row = await self._started(), state["row"]
         if row >= len(tasks) or tasks[row].hash != state["task"]:
             raise RuntimeError(f"row {row} of the taskset is another task here than where it was opened: `load` must not vary")
-        episode, told = await self._begun(tasks[row])
+        episode, messages = await self._begin(tasks[row])
         said = _unpacked(state["said"])
         for number, digest in enumerate(state["told"]):
-            following = told if number == 0 else await _answered(episode, said[number - 1])
+            following = messages if number == 0 else await _answered(episode, said[number - 1])
             if following is None or _digest(following) != digest:
                 await episode.end()
                 place = f"reply {number}" if number else "the opening"
-                raise EnvironmentUnavailable(f"played again, {place} was followed by something else than before: it is not deterministic")
+                raise EnvironmentUnavailable(f"replayed, {place} was followed by other messages than before: it is not deterministic")
         return episode
 
     async def _started(self) -> list[Any]:
-        """The tasks of the taskset, with all that they need in place; once."""
+        """The tasks of the taskset, loaded and started once."""
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.ensure_future(self._start())
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> list[Any]:
-        tasks = await asyncio.to_thread(self._read)  # a taskset may download what it reads, or wait for a disk
-        with _what_is_away():
+        tasks = await asyncio.to_thread(self._read)  # a taskset may download its rows, or wait for a disk
+        with _unavailability():
             await self._env.start()
             for served in self._shared:
                 await served.start()
@@ -200,11 +199,11 @@ class Taskset(Environment[VerifiersState]):
         return tasks
 
 
-# ---------------------------------------------------------------------------------------------------- what can be played
+# ------------------------------------------------------------------------------------------------------ supported tasksets
 
 
 def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, JsonValue]) -> Any:
-    """An `Env` of verifiers with its taskset. Raises: WrongOptions when there is none, or none that can be played here."""
+    """An `Env` of verifiers with its taskset. Raises: WrongOptions when there is none, or an unsupported one."""
     try:
         if vf.default_harness_id(name) == name:
             raise WrongOptions(f"taskset '{name}' brings a harness, a program of its own that drives the policy")
@@ -234,7 +233,7 @@ def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, Json
 
 
 def _check_task(task: Any, *, grades_itself: bool) -> None:
-    """Raises: WrongOptions. Without a runtime `score` leaves out, silently, what needs one."""
+    """Raises: WrongOptions. Without a runtime `score` silently skips hooks that need one."""
     kind = type(task).__name__
     rewards, judges = task.hooks("reward"), [judge.score for judge in task.plugged_judges()]
     if grades_itself and not rewards and not judges:
@@ -243,7 +242,7 @@ def _check_task(task: Any, *, grades_itself: bool) -> None:
         if _needs_runtime(signal):
             raise WrongOptions(f"{kind}.{signal.__name__} needs a runtime of verifiers: it has none here")
     for hook in discover_decorated(task, "intercept"):
-        raise WrongOptions(f"{kind}.{hook.__name__} changes messages on their way to the policy: tokens that were sampled stay as they are")
+        raise WrongOptions(f"{kind}.{hook.__name__} changes messages on their way to the policy: sampled tokens cannot be changed")
     for stop in task.hooks("stop"):
         if hook_boundary(stop, allow_trace=True) is not vf.Trace:
             raise WrongOptions(f"{kind}.{stop.__name__} looks at a request or response: write it for the trace")
@@ -258,13 +257,13 @@ def _needs_runtime(hook: Any) -> bool:
 
 
 async def _answered(episode: HeldEpisode, reply: Reply | None) -> list[ChatMessage] | None:
-    with _what_is_away():
+    with _unavailability():
         return await episode.answered(reply)
 
 
 @contextmanager
-def _what_is_away() -> Generator[None, None, None]:
-    """Tells a judge's model or a game's server that is away from the taskset's own bugs."""
+def _unavailability() -> Generator[None, None, None]:
+    """Raise EnvironmentUnavailable where a judge's model or a game's server fails, and not for bugs of the taskset."""
     try:
         yield
     except (vf.RolloutError, ConnectionError) as error:
@@ -292,12 +291,12 @@ def _unpacked(said: bytes) -> list[Reply]:
     ]
 
 
-def _digest(told: list[ChatMessage]) -> str:
-    text = json.dumps([(message.role, message.content) for message in told])
+def _digest(messages: list[ChatMessage]) -> str:
+    text = json.dumps([(message.role, message.content) for message in messages])
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def _history(state: VerifiersState) -> str:
-    """Of two episodes with one history each may go on as the other."""
-    came_about = json.dumps([state["row"], state["task"], state["told"]]).encode() + state["said"]
-    return hashlib.blake2b(came_about, digest_size=16).hexdigest()
+    """Key of held episodes: those with equal histories are interchangeable."""
+    history = json.dumps([state["row"], state["task"], state["told"]]).encode() + state["said"]
+    return hashlib.blake2b(history, digest_size=16).hexdigest()

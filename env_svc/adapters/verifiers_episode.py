@@ -1,9 +1,8 @@
 """One episode of verifiers, held where it waits for the policy.
 
-verifiers has no turns that could be played one by one: `Env.run` is a program that holds a conversation with its agent,
-and computes the user's part in between. Here it runs as it is, with a `PolicyAgent` in the agent's place. Wherever verifiers
-would ask a model, the program stops until somebody brings the reply, now or in another process that has made it come to the
-same place by giving it the same replies again.
+verifiers cannot play single turns: `Env.run` is a program that holds a conversation with its agent and computes the user's
+part in between. Here it runs unchanged, with a `PolicyAgent` as its agent. Where verifiers would call a model, the program
+waits for the policy's reply, in this process or in another that has replayed the earlier replies.
 """
 
 import asyncio
@@ -25,32 +24,32 @@ from env_svc.tools.call_parser import without_calls
 
 
 class HeldEpisode:
-    """A program that asks, and whoever has the replies."""
+    """A running program of verifiers, and the replies that it waits for."""
 
     def __init__(self, program: Callable[["HeldEpisode"], Coroutine[Any, Any, None]]) -> None:
         self._asked: asyncio.Future[list[ChatMessage]] = asyncio.get_running_loop().create_future()
         self._replied: asyncio.Future[Reply | None] | None = None
         self._runner = asyncio.create_task(program(self))
         self.trace: Any = None
-        """A `vf.Trace`; its agent's part of the conversation, once that was begun."""
+        """A `vf.Trace` of the agent's conversation, once that has begun."""
         self.tools: list[dict[str, JsonValue]] = []
 
     async def begun(self) -> list[ChatMessage]:
-        """What the policy is told first. Raises: RuntimeError when it is asked nothing."""
-        told = await self._next()
-        if told is None:
+        """The first messages to the policy. Raises: RuntimeError when there are none."""
+        messages = await self._next()
+        if messages is None:
             raise RuntimeError("the episode is over before it began")
-        return told
+        return messages
 
     async def answered(self, reply: Reply | None) -> list[ChatMessage] | None:
-        """What the policy is told after its reply; None when the episode is over. Without a reply it has to come to its end."""
+        """The messages after the policy's reply; None when the episode is over. Without a reply the program must end."""
         assert self._replied is not None
         self._asked = asyncio.get_running_loop().create_future()
         self._replied.set_result(reply)
         return await self._next()
 
     async def ask(self, messages: list[ChatMessage]) -> Reply | None:
-        """For the program: the policy's reply; None when it may not speak any more."""
+        """The policy's reply, for the program; None when the policy has no turn left."""
         if self._asked.done():
             raise RuntimeError("the agent is asked twice at once: one policy replies here, to one conversation")
         self._replied = asyncio.get_running_loop().create_future()
@@ -58,14 +57,14 @@ class HeldEpisode:
         return await self._replied
 
     async def end(self) -> None:
-        """Give up what is left of it."""
+        """Cancel the program."""
         self._runner.cancel()
         await asyncio.gather(self._runner, return_exceptions=True)
 
     async def _next(self) -> list[ChatMessage] | None:
         try:
             await asyncio.wait({self._asked, self._runner}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # nobody knows where it stands any more
+        except asyncio.CancelledError:  # its position is unknown from here on
             await self.end()
             raise
         if self._runner.done():
@@ -76,18 +75,18 @@ class HeldEpisode:
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """How a task has the policy spoken to, and understood."""
+    """A task's options for prompts and replies."""
 
     system: str = ""
-    """In place of the taskset's own system prompt."""
+    """System prompt in place of the taskset's own."""
     instruction: str = ""
-    """After the first message that asks for a reply."""
+    """Text after the first message that asks for a reply."""
     reasoning: bool = False
-    """What stands in `<think>` is not part of what the policy said, but its `reasoning_content`."""
+    """True: text inside `<think>` becomes `reasoning_content`, and is no part of the reply."""
 
 
 class PolicyAgent:
-    """What `agents.<name>` is to an environment of verifiers. It plays one conversation."""
+    """Agent of an environment of verifiers (`agents.<name>`), which holds one conversation."""
 
     def __init__(self, episode: HeldEpisode, name: str, config: Any, shared: Sequence[ServedToolset], manner: PromptStyle) -> None:
         """`Any`: a `vf.AgentConfig`."""
@@ -96,7 +95,7 @@ class PolicyAgent:
         self.trainable = True
 
     async def run(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> Any:
-        """As `vf.Agent.run`: the task's prompt, and everything until the policy calls no tool."""
+        """As `vf.Agent.run`: the conversation from the task's prompt until the policy calls no tool."""
         if not task.data.prompt:
             raise ValueError(f"task {task.data.idx} has no prompt of text alone")
         async with self._conversation(task, on_trace) as conversation:
@@ -114,7 +113,7 @@ class PolicyAgent:
     @asynccontextmanager
     async def _conversation(self, task: Any, on_trace: Callable[[Any], None] | None) -> AsyncGenerator["Conversation", None]:
         if self._episode.trace is not None:
-            raise RuntimeError("the agent plays twice: one conversation is what a trajectory is made of")
+            raise RuntimeError("the agent plays twice: a trajectory has one conversation")
         self._info.trainable = self.trainable
         about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
         trace = self._episode.trace = vf.Trace(task=about, agent=self._info, state=state_cls(type(task))())
@@ -134,12 +133,12 @@ class PolicyAgent:
 
 
 class Conversation:
-    """As `vf.Interaction`, as far as an environment's program uses it."""
+    """The part of `vf.Interaction` that programs of environments use."""
 
     def __init__(self, episode: HeldEpisode, task: Any, trace: Any, tools: EpisodeTools, manner: PromptStyle) -> None:
         self._episode, self._tools, self._manner = episode, tools, manner
-        self._untold = _opening(task.data, manner.system)
-        """Messages of verifiers, for the policy."""
+        self._unsent = _opening(task.data, manner.system)
+        """Messages of verifiers that the policy has not got yet."""
         self._max_turns = trace.agent.config.max_turns
         self._stops = task.hooks("stop")
         self._speaks_first = task.data.prompt is not None
@@ -147,7 +146,7 @@ class Conversation:
         self.trace = trace
 
     async def turn(self, message: Any = None) -> Any:
-        """A `vf.Segment`: what the policy says to a text or messages, its tools answered in between."""
+        """A `vf.Segment`: the policy's replies to a text or messages, with its tool calls answered in between."""
         if self._is_over:
             raise RuntimeError("the exchange is over (the run ended); read interaction.trace")
         if (message is None) != self._speaks_first:
@@ -155,10 +154,10 @@ class Conversation:
                 "the task's prompt opens this exchange" if self._speaks_first else "nothing to run a turn on: the task has no prompt"
             )
         self._speaks_first = False
-        self._untold += [vf.UserMessage(content=message)] if isinstance(message, str) else list(message or ())
+        self._unsent += [vf.UserMessage(content=message)] if isinstance(message, str) else list(message or ())
         if self._manner.instruction and not self.trace.nodes:
-            asking = self._untold[-1]
-            self._untold[-1] = asking.model_copy(update={"content": f"{asking.content}\n\n{self._manner.instruction}"})
+            asking = self._unsent[-1]
+            self._unsent[-1] = asking.model_copy(update={"content": f"{asking.content}\n\n{self._manner.instruction}"})
         before, turns = len(self.trace.nodes), self.trace.num_turns
         await self._speak()
         if self.trace.num_turns == turns:
@@ -171,15 +170,14 @@ class Conversation:
         return vf.Segment(messages=said)
 
     async def _speak(self) -> None:
-        """One reply after another until one calls no tool, or none may follow."""
+        """Ask for replies until one calls no tool, or none may follow."""
         while not await self._is_stopped():
-            told = [_told(message) for message in self._untold]
-            reply = await self._episode.ask(told)
+            reply = await self._episode.ask([_chat_message(message) for message in self._unsent])
             if reply is None:
                 self.trace.stop("max_turns")
                 return
             calls = self._record(reply)
-            self._untold = [
+            self._unsent = [
                 vf.ToolMessage(tool_call_id=number, content=await self._tools.call(call), name=call.name)
                 for number, call in zip(calls, reply.calls, strict=True)
             ]
@@ -195,8 +193,8 @@ class Conversation:
         return self.trace.stop_condition is not None
 
     def _record(self, reply: Reply) -> list[str]:
-        """Put down what the policy was told and what it said; returns ids of its calls."""
-        for message in self._untold:
+        """Append the sent messages and the reply to the trace; returns ids of the reply's calls."""
+        for message in self._unsent:
             self._append(message, sampled=False)
         number = len(self.trace.nodes)
         ids = [f"call_{number}_{position}" for position in range(len(reply.calls))]
@@ -217,7 +215,7 @@ class Conversation:
 
 
 def _opening(data: Any, system: str) -> list[Any]:
-    """Messages of verifiers before the first reply. Raises: ValueError where a prompt is not text that asks for one."""
+    """Messages of verifiers before the first reply. Raises: ValueError where a prompt is not text alone."""
     given = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt or [])
     if not all(message.role != "tool" and isinstance(message.content, str) for message in given):
         raise ValueError(f"task {data.idx} has no prompt of text alone")
@@ -226,16 +224,16 @@ def _opening(data: Any, system: str) -> list[Any]:
 
 
 def _apart(text: str) -> tuple[str, str | None]:
-    """What a reply says, and the thought before it."""
+    """A reply's text, and the thought before it."""
     thought, closed, said = text.rpartition("</think>")
     if not closed:
         said, _, thought = text.partition("<think>")
     return said.partition("<think>")[0].strip(), thought.replace("<think>", "").strip() or None
 
 
-def _told(message: Any) -> ChatMessage:
-    """Raises: ValueError where it is more than text."""
+def _chat_message(message: Any) -> ChatMessage:
+    """Raises: ValueError where it is not text alone."""
     role: Literal["system", "user", "assistant", "tool"] = message.role
     if not isinstance(message.content, str):
-        raise ValueError(f"what the policy is told, a message of the {role}, is not text alone")
+        raise ValueError(f"a message of the {role} to the policy is not text alone")
     return ChatMessage(role=role, content=message.content)

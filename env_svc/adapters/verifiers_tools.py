@@ -1,8 +1,7 @@
-"""Tool servers of verifiers, called as the functions that they are: nothing is served, because nobody calls over a wire.
+"""Tool servers of verifiers, called as functions in this process, without a server.
 
-A `Toolset` is a class whose methods are tools, and whose `state` belongs to the episode that calls. Those of a task are made
-for every episode, those of a taskset once; both may keep their episode's data in the state, which is the one that graders
-see.
+A `Toolset` is a class whose methods are tools, and whose `state` belongs to the calling episode. Those of a task are built
+for every episode, those of a taskset once. Both may keep their episode's data in the state, which graders read.
 """
 
 import functools
@@ -22,12 +21,12 @@ from env_svc.contract import EnvironmentUnavailable, ToolCall, WrongOptions
 from env_svc.tools.call_parser import Schema
 
 MAX_ANSWER_CHARS = 20_000
-"""What verifiers' own programs show a model of an answer."""
+"""Maximum length of an answer, as in verifiers' own programs."""
 UNAVAILABLE_ERRORS = (ConnectionError, TimeoutError, vf.RolloutError)
 
 
 class ServedToolset:
-    """One toolset, ready to be called."""
+    """One toolset whose tools can be called."""
 
     def __init__(self, toolset: Any) -> None:
         """`Any`: a `vf.Toolset`."""
@@ -40,7 +39,7 @@ class ServedToolset:
             self._server.add_tool(_one_signature(function), name=given, description=(function.__doc__ or "").strip() or None)
 
     async def start(self, data: Any = None) -> None:
-        """`data`: of the task, for a toolset that belongs to one."""
+        """`data`: the task's data, for a toolset that belongs to one."""
         await self._toolset.setup()
         if data is not None:
             await self._toolset.setup_task(data)
@@ -51,7 +50,7 @@ class ServedToolset:
         return {self._prefix + tool.name: {"description": tool.description or "", "parameters": tool.input_schema} for tool in listed}
 
     async def call(self, name: str, arguments: dict[str, JsonValue], state: Any) -> str:
-        """The answer, or what is wrong with the call. Raises: EnvironmentUnavailable."""
+        """The answer, or the error in the call. Raises: EnvironmentUnavailable."""
         token = _call_state.set(state)
         try:
             result: Any = await self._server.call_tool(name.removeprefix(self._prefix), arguments)
@@ -68,7 +67,7 @@ class ServedToolset:
 
 
 class EpisodeTools:
-    """Everything that the policy can call in one episode."""
+    """All tools of one episode."""
 
     def __init__(self, by_name: Mapping[str, tuple[ServedToolset, dict[str, JsonValue]]], own: Sequence[ServedToolset], state: Any) -> None:
         self._by_name = by_name
@@ -77,7 +76,7 @@ class EpisodeTools:
 
     @classmethod
     async def of(cls, task: Any, shared: Sequence[ServedToolset], state: Any) -> "EpisodeTools":
-        """Those of the taskset and the task's own, which are made for this episode. `state`: the episode's."""
+        """The taskset's tools and the task's own, built for this episode with its `state`."""
         own = [ServedToolset(toolset) for toolset in task.toolsets(task.config)]
         for served in own:
             await served.start(task.data)
@@ -91,7 +90,7 @@ class EpisodeTools:
 
     @property
     def schemas(self) -> list[dict[str, JsonValue]]:
-        """As chat templates take them."""
+        """Schemas of the tools, as chat templates take them."""
         return [{"type": "function", "function": {"name": name, **schema}} for name, (_, schema) in self._by_name.items()]
 
     @property
@@ -109,7 +108,7 @@ class EpisodeTools:
 
 
 def check_toolset(toolset: Any, task_type: Any) -> str | None:
-    """Why this process cannot play the toolset, if it cannot."""
+    """The reason why this process cannot play the toolset, if it cannot."""
     config, name = toolset.config, f"tool server {type(toolset).__name__}"
     if config.url:
         return f"{name} is at an address of its own: name it in MARLAAS_ENV_TOOL_SERVERS and use the tool 'mcp'"
@@ -124,7 +123,7 @@ def check_toolset(toolset: Any, task_type: Any) -> str | None:
 
 
 def _one_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as one to await, whose parameters are still its own."""
+    """`function` as a coroutine function with unchanged parameters."""
 
     @functools.wraps(function)
     async def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Arithmetic that a small model cannot do in its head, with a calculator at hand: `calculator`.
+"""Environment `calculator`: arithmetic beyond a small model's ability, with the tool `calculator`.
 
-Row i asks for one sum, difference or product. The policy may call the tool `calculator` in as many turns as the task
-allows; its first reply without a call is the answer. What the tool is asked and what becomes of its result are the
-policy's own affair: only the answer is rewarded.
+Row i asks for one sum, difference or product. The policy may call the tool in as many turns as the task allows; its first reply
+without a call is the answer. Only the answer is rewarded, whatever the policy asks of the tool.
 """
 
 import operator
@@ -48,7 +47,7 @@ class Calculator(Environment[CalculatorState]):
 
     async def step(self, state: CalculatorState, reply: Reply) -> Turn[CalculatorState]:
         usage = reply.usage
-        # Of the calls that it tried; an answer without any is 0, so that the curve shows whether calling is learned.
+        # The share of well-formed calls; 0 without any, so that the curve shows whether calling is learned.
         well_formed = usage.calls / (usage.calls + usage.errors) if usage and usage.calls else 0.0
         return Finish(float(_last_number(reply.text) == state["answer"]), {"well_formed": well_formed})
 
@@ -61,6 +60,6 @@ class Calculator(Environment[CalculatorState]):
 
 
 def _last_number(text: str) -> Decimal | None:
-    """Exactly as it is written: products have up to 18 digits, of which a float keeps 15."""
+    """The last number in a text, exactly as written: products have up to 18 digits, of which a float keeps 15."""
     found = NUMBER.findall(text)
     return Decimal(found[-1].replace(",", "").replace("−", "-")) if found else None

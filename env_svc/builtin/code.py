@@ -1,10 +1,11 @@
-"""Programming problems graded by unit tests: `code`.
+"""Environment `code`: programming problems graded by unit tests.
 
 Rows are JSON objects as in MBPP: a text, tests that are assert statements, and optionally a solution and code before the tests:
 
     {"text": "Write a function that doubles.", "test_list": ["assert double(2) == 4"], "code": "def double(n): return 2 * n"}
 
-The last fenced block of a reply is its code, or all of it. How it is graded so that nothing can be forged: `code_grading.py`.
+The last fenced block of a reply is its code; without one the whole reply is. `code_grading.py` grades it so that a policy can
+forge nothing.
 """
 
 import re
@@ -86,7 +87,7 @@ class Code(Environment[CodeState]):
 
 
 def written(reply: str) -> str:
-    """The code in a reply."""
+    """The code of a reply."""
     blocks = BLOCK.findall(reply)
     return str(blocks[-1]) if blocks else reply
 

@@ -1,9 +1,8 @@
-"""Unit tests of code that nobody trusts. Pure.
+"""Grading of untrusted code by unit tests. Pure.
 
-A test is one `assert` of the task's owner. Before it is judged it is taken apart: the calls of what was asked for are made in
-one sandbox, together with the policy's code, which sees nothing of the test but the arguments; its values come back as text
-that is read as literals; and the assertion is judged in another sandbox, where there is none of the policy's code. So there
-is nothing for that code to forge: it decides what its functions return, and that is the question.
+A test is one `assert` of the task's author. Its calls of the requested function run in one sandbox with the policy's code, which
+sees nothing of the test but the arguments. The returned values come back as text and are parsed as literals. The assertion then runs
+on them in another sandbox, without the policy's code. So that code controls nothing but what its functions return.
 """
 
 import ast
@@ -12,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 RAISED = "!"
-"""Instead of a call's number: it raised."""
+"""Mark of a call that raised, in place of its number."""
 MAX_VALUE_CHARS = 20_000
-"""Characters of what one call returned, as text."""
+"""Maximum length of one call's result, as text."""
 
 
 class NotATest(ValueError):
-    """What was given as a test is none; its text says why."""
+    """A source that is no test; its text says why."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,7 @@ def unit_test(source: str, function: str) -> UnitTest:
 
 
 def function_of(sources: Sequence[str]) -> str:
-    """The function that the tests are about: the first name called in them that Python does not have.
-
-    Raises: NotATest.
-    """
+    """The tested function: the first called name that is no builtin. Raises: NotATest."""
     for source in sources:
         try:
             nodes = list(ast.walk(ast.parse(source)))
@@ -61,7 +57,7 @@ def function_of(sources: Sequence[str]) -> str:
 
 
 def asking_program(solution: str, setup: str, tests: Sequence[UnitTest], mark: str) -> str:
-    """The policy's code, followed by the tests' calls, each of which prints a line with what it returned."""
+    """The policy's code, followed by the tests' calls, each of which prints a line with its result."""
     asked = [
         f"try:\n    print('\\n{mark}', {number}, repr({call}))\n"
         f"except Exception as error:\n    print('\\n{mark}', '{RAISED}', type(error).__name__ + ': ' + str(error))"
@@ -71,7 +67,7 @@ def asking_program(solution: str, setup: str, tests: Sequence[UnitTest], mark: s
 
 
 def returned(output: str, mark: str) -> dict[int, str]:
-    """Number of the call → literal, of the lines that `asking_program` printed; what is no literal is left out."""
+    """Number of the call → literal, from the output of `asking_program`; other values are omitted."""
     found: dict[int, str] = {}
     for line in output.splitlines():
         first, _, rest = line.partition(" ")
@@ -82,13 +78,13 @@ def returned(output: str, mark: str) -> dict[int, str]:
 
 
 def raised(output: str, mark: str) -> list[str]:
-    """What calls raised instead of returning, as `Class: text`; only their first lines."""
+    """Exceptions of calls, as `Class: text`; only their first lines."""
     lead = f"{mark} {RAISED} "
     return [line.removeprefix(lead)[:MAX_VALUE_CHARS] for line in output.splitlines() if line.startswith(lead)]
 
 
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str]) -> str:
-    """Prints the number of each test that holds. It contains the tests, literals, and nothing that the policy wrote."""
+    """A program that prints the number of each test that holds. It contains tests and literals, and no code of the policy."""
     lines, first = [setup], 0
     for number, test in enumerate(tests):
         known = {call: values.get(first + place) for place, call in enumerate(test.calls)}
@@ -115,7 +111,7 @@ def _is_literal(text: str) -> bool:
 
 
 class _CallCollector(ast.NodeVisitor):
-    """The outermost calls of one function, in their order."""
+    """Collects the outermost calls of one function, in their order."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -129,7 +125,7 @@ class _CallCollector(ast.NodeVisitor):
 
 
 class _LiteralSubstitution(ast.NodeTransformer):
-    """Calls, by their source, replaced by literals."""
+    """Replaces calls, by their source, with literals."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values

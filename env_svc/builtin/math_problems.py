@@ -1,11 +1,11 @@
-"""Math problems with a short answer, graded by math-verify: `math`. The door to that library.
+"""Environment `math`: math problems with a short answer, graded by math-verify. The door to that library.
 
 Rows are JSON objects with a question and an answer, as in GSM8K:
 
     {"question": "Natalia sold 48 clips in April and half as many in May. How many?", "answer": "48 + 24 = <<48+24=72>>72 …\\n#### 72"}
 
-What follows the last `####` of an answer is the answer; without one it is the whole text, which may be LaTeX. A reply's last stated
-answer decides (`stated_answers.py`); without one, its last number.
+The answer is the text after the last `####`, or else the whole text, which may be LaTeX. A reply's last stated answer counts
+(`stated_answers.py`); without one, its last number.
 """
 
 import logging
@@ -25,15 +25,15 @@ from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, T
 from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
 
 GRADING_TIMEOUT_S = 2.0
-"""Of computing, for one reply; one that takes longer is wrong. math-verify has an alarm of its own, but that rings by the clock on the
-wall: on a busy machine a right answer would be wrong, and nobody told."""
+"""Maximum CPU seconds to grade one reply; a slower one is wrong. math-verify's own alarm counts wall-clock time: on a busy machine it
+would silently grade a right answer as wrong."""
 MAX_REPLY_CHARS = 20_000
 """Length of a reply's end that is searched for its answer."""
 THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 SMALL = 1e-4
 """Size below which numbers are compared relative to their size: the library compares six decimals, and takes 2⁻⁹⁹ for 2⁻⁹⁸."""
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # or it says in every process that its alarm is off
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # or every process logs that its alarm is off
 
 
 class MathProblems(Environment[str]):
@@ -88,13 +88,13 @@ class MathProblems(Environment[str]):
 
 
 def final_answer(answer: str) -> str:
-    """`72` of a GSM8K answer that ends with `#### 72`; commas between thousands are left out."""
+    """`72` of a GSM8K answer that ends with `#### 72`, without commas between thousands."""
     final = answer.rpartition("####")[2].strip().strip("$")
     return final.replace(",", "") if THOUSANDS.fullmatch(final) else final
 
 
 def _answer(statements: Sequence[Sequence[Stated]]) -> Any:
-    """Expressions of the last stated answer that can be read; empty when there is none."""
+    """Expressions of the last stated answer that can be parsed; empty when there is none."""
     for ways in statements:
         for way in ways:
             if found := _expression(way.text) if way.is_whole else _parsed(plain(way.text)):
@@ -103,7 +103,7 @@ def _answer(statements: Sequence[Sequence[Stated]]) -> Any:
 
 
 def _expression(text: str) -> Any:
-    """Expressions of a text that is an answer and nothing else."""
+    """Expressions of a text that is only an answer."""
     return _parsed(f"${normalised(text)}$")
 
 
@@ -118,7 +118,7 @@ def _are_equal(answer: str, found: Any) -> bool:
 
 
 def _is_solved(expression: Any) -> bool:
-    """Whether an inequality has a variable alone on one side and a number on the other; one that repeats the question has not."""
+    """Whether an inequality is solved: a variable alone on one side, a number on the other."""
     relations = expression.args if isinstance(expression, And) else (expression,)
     return all(
         isinstance(one, Relational) and any(a.is_Symbol and b.is_number for a, b in ((one.lhs, one.rhs), (one.rhs, one.lhs)))
@@ -127,7 +127,7 @@ def _is_solved(expression: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Expressions that mean the same answer; empty when there is none. `Any` because they are sympy's."""
+    """Equivalent expressions of the answer in a text; empty when there is none. `Any` because they are sympy's."""
     if not is_computable(text):
         return []
     return parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
@@ -135,13 +135,13 @@ def _parsed(text: str) -> Any:
 
 @contextmanager
 def _computing_at_most(computing_s: float) -> Generator[None]:
-    """Ends what this process computes, in its main thread, after so much of its own time. Raises: TimeoutException."""
+    """Limits the block's CPU time, in the main thread. Raises: TimeoutException."""
 
     def end(*_: object) -> None:
         raise TimeoutException
 
     before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, computing_s, computing_s)  # again: math-verify goes on to the next pair after the first
+    signal.setitimer(signal.ITIMER_VIRTUAL, computing_s, computing_s)  # periodic: math-verify catches the first and tries the next pair
     try:
         yield
     finally:

@@ -1,11 +1,11 @@
-"""Questions whose answers are several documents away: `multi_hop`. The policy searches a corpus, with the tool `search`.
+"""Environment `multi_hop`: questions whose answers need several documents. The policy searches a corpus with the tool `search`.
 
-Rows are JSON objects with a question, its answer, and the titles of the documents on the way, one of which leads to the next:
+Rows are JSON objects with a question, its answer, and the titles of the documents that lead to it, in order:
 
     {"question": "In which village was the builder of the Heron Bridge born?", "answer": "Dunmere", "path": ["Heron Bridge", "Ivo Dray"]}
 
-The reply without a call is graded: what follows its last "Answer:", or all of it, equals the answer but for case,
-punctuation and articles (exact match as in SQuAD, arXiv 1606.05250).
+The first reply without a call is graded: the text after its last "Answer:", or all of it, must equal the answer except for
+case, punctuation and articles (exact match as in SQuAD, arXiv 1606.05250).
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Every data set of reasoning-gym as an environment: `reasoning_gym:<dataset>`. The door to that library.
+"""Environments `reasoning_gym:<dataset>`: all data sets of reasoning-gym. The door to that library.
 
-A task's row i is item i of `create_dataset(<dataset>, seed=<task's seed>, size=ROWS)`; after ROWS rows the data set begins
-again with a seed derived from the task's. The options are the data set's own configuration, and `system` and
-`instruction`, texts that are put before and after the question. The policy may answer plainly or in `<answer>` tags.
+A task's row i is item i of `create_dataset(<dataset>, seed=<task's seed>, size=ROWS)`; after ROWS rows the data set restarts
+with a seed derived from the task's. Options: the data set's own configuration, and `system` and `instruction`, texts before
+and after the question. The policy may answer plainly or in `<answer>` tags.
 """
 
 import dataclasses
@@ -22,28 +22,28 @@ from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, F
 from env_svc.options import Option, validated_options
 
 ROWS = 2_000
-"""Items of one data set object. A few data sets make all their items at once: 0.7 s for the slowest."""
+"""Items of one data set object. A few data sets generate all their items at once: 0.7 s for the slowest."""
 MAX_DATASETS = 16
 MAX_ENTRIES = 1_024
-"""Kept per process: making an item takes from microseconds to seconds, and every member of a group needs it."""
+"""Items cached per process: generating one takes from microseconds to seconds, and all members of a group need it."""
 MAX_ANSWER_CHARS = 16 * 1024
-"""Maximum length of an answer that a scorer reads, beside twice that of the right one: some take longer than linear."""
+"""Maximum length of a scored answer, or twice that of the right one if longer: some scorers are slower than linear."""
 UNREPEATABLE = frozenset({"codeio"})
-"""Data sets that give another item for the same row and seed: the answer travels with the state."""
+"""Data sets that yield another item for the same row and seed: the answer travels with the state."""
 
 Entry = dict[str, Any]
-"""`question`, `answer` and `metadata`. `Any` because what is in the metadata is between an item and its scorer."""
+"""Item: `question`, `answer` and `metadata`. `Any` because only the item's scorer knows its metadata."""
 
 
 class ReasoningGymState(TypedDict):
-    """Enough to make the item again."""
+    """The position from which the item is regenerated."""
 
     row: int
     seed: int
     digest: str
-    """Of the question, to notice an item that is not the one that was asked."""
+    """Digest of the item, to detect a regenerated one that differs."""
     entry: Entry | None
-    """The item itself, where it cannot be made again."""
+    """The item itself, where it cannot be regenerated."""
 
 
 class ReasoningGym(Environment[ReasoningGymState]):
@@ -95,13 +95,13 @@ class ReasoningGym(Environment[ReasoningGymState]):
         try:
             score = float(dataset.score_answer(readable(_source(self._dataset, entry), answer), entry))
         except Exception:
-            # Some scorers raise on answers of another form; one that cannot score its own answer is broken.
+            # Some scorers raise on answers of another form; one that raises on its own answer too is broken.
             dataset.score_answer(entry["answer"], entry)
             return Finish(0.0, {"score": 0.0, "unreadable": 1.0})
         return Finish(score, {"score": score})
 
     def _entry(self, row: int, seed: int) -> Entry:
-        if self._dataset in UNREPEATABLE:  # and what it makes depends on who used its class last
+        if self._dataset in UNREPEATABLE:  # its items also depend on earlier uses of its class
             _datasets().forget((self._dataset, self._key, seed, row // ROWS))
             return self._item(row, seed)
         return _entries().get((self._dataset, self._key, seed, row), lambda: self._item(row, seed))
@@ -124,9 +124,9 @@ class ReasoningGym(Environment[ReasoningGymState]):
 
 
 def answer_in(text: str) -> str:
-    """What the last `<answer>…</answer>` of a reply holds, or all of it.
+    """The text of a reply's last `<answer>…</answer>`, or all of it.
 
-    As reasoning-gym's own `extract_answer`, whose pattern scans the rest of the text for each tag that is not closed.
+    As reasoning-gym's `extract_answer`, whose pattern however scans the rest of the text for each tag that is not closed.
     """
     answer, position = text, 0
     while (begins := text.find("<answer>", position)) >= 0 and (ends := text.find("</answer>", begins)) >= 0:
@@ -145,7 +145,7 @@ def _entries() -> LRUCache[tuple[str, str, int, int], Entry]:
 
 
 def _block_seed(seed: int, block: int) -> int:
-    """Far from the seeds next to it, because item i of a data set is made from its seed plus i."""
+    """Seed of a block, far from its neighbours: item i of a data set is generated from its seed plus i."""
     if block == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{block}".encode()).digest()[:4], "little") % 2**31
@@ -180,7 +180,7 @@ def _validate(where: str, dataset: str, values: dict[str, Any]) -> None:
 
 
 def _condition(error: AssertionError) -> str:
-    """The source of an assertion that says nothing, `assert self.min_value > 0`, as `min_value > 0`."""
+    """The condition of an assertion without a message: `assert self.min_value > 0` as `min_value > 0`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -191,7 +191,7 @@ def _condition(error: AssertionError) -> str:
 
 
 def _source(dataset: str, entry: Entry) -> str:
-    """The data set that an item is from: one of several where `dataset` is composite."""
+    """The data set of an item: one of several where `dataset` is composite."""
     return str(entry["metadata"].get("source_dataset", dataset)) if dataset == "composite" else dataset
 
 

@@ -1,10 +1,10 @@
-"""Which replies may reach a scorer that evaluates them.
+"""Filter of replies to scorers that evaluate them.
 
-Some of reasoning-gym's scorers call Python's `eval` or sympy's `parse_expr` (which is `eval` too) on the reply. A policy
-that is rewarded for what evaluation does would learn to use it, and anyone who trains one could run code on this
-machine. So such a scorer sees a reply only if evaluating it can do no more than build a value; others it sees as
-UNREADABLE, which it scores as it scores any text that does not parse. What may pass is listed, never what may not: code
-needs no parentheses (an assignment to an attribute can call a function), and a name alone reads the right answer.
+Some of reasoning-gym's scorers call Python's `eval` or sympy's `parse_expr` (which is `eval` too) on the reply. A policy that is
+rewarded for the effects of evaluation would learn to use it, and any user could run code on this machine. So such a scorer gets
+a reply only if its evaluation can do no more than build a value. Others become UNREADABLE, which scores like any text that
+does not parse. The filter is an allow list: code needs no parentheses (an assignment to an attribute can call a function),
+and a name alone reads the right answer.
 """
 
 import ast
@@ -14,10 +14,10 @@ UNREADABLE = "("
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Data sets whose scorer evaluates a reply as Python, unless it equals the right answer."""
 OWN_CHARACTERS = frozenset("0123456789ABCDEQ_ \n")
-"""With which the answers of these data sets are written: rows of digits, chess boards, words of A to E. No name that a
-scorer could look up is made of them, and no operator."""
+"""Characters of these data sets' answers: rows of digits, chess boards, words of A to E. They form no operator, and no name that a
+scorer could look up."""
 PARSED = frozenset({"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"})
-"""Data sets whose scorer gives a reply to sympy."""
+"""Data sets whose scorer passes a reply to sympy."""
 
 FUNCTIONS = frozenset(
     {"Abs", "abs", "exp", "ln", "log", "sqrt"}
@@ -27,13 +27,13 @@ CONSTANTS = frozenset({"C", "E", "I", "pi"})
 MAX_VARIABLE_CHARS = 2
 MAX_EXPONENT = 100
 MAX_POWER_DEPTH = 2
-"""Powers of powers: enough for mathematics, too few to fill the memory with digits."""
+"""Maximum nesting of powers: enough for mathematics, too few to fill the memory with digits."""
 MAX_FORMULA_CHARS = 10_000
-"""Characters; Python's parser is recursive."""
+"""Maximum length of a formula; Python's parser is recursive."""
 
 
 def readable(dataset: str, reply: str) -> str:
-    """`reply`, or UNREADABLE where the scorer of `dataset` would do more with it than read it."""
+    """`reply`, or UNREADABLE where the scorer of `dataset` could run it as code."""
     if dataset in EVALUATED and not _is_inert(reply):
         return UNREADABLE
     if dataset in PARSED and not _is_formula(reply):
@@ -42,7 +42,7 @@ def readable(dataset: str, reply: str) -> str:
 
 
 def _is_inert(reply: str) -> bool:
-    """It is a literal, or text that can only be compared."""
+    """Whether the reply is a literal, or text that can only be compared."""
     if OWN_CHARACTERS.issuperset(reply):
         return True
     try:

@@ -1,7 +1,7 @@
-"""Where a reply to a math problem states its final answer, and how that is written. Pure: the comparison is the library's.
+"""Extraction of the stated final answer from a reply to a math problem, and its notations. Pure: the library compares.
 
-An answer is stated by `\\boxed{…}`, by `#### …`, by `<answer>…</answer>`, or by "the answer is …", "Answer: …" and the like. The last one
-decides, whatever stands before it: an earlier "answer", a dollar sign or a percentage in the working is none.
+An answer is stated by `\\boxed{…}`, by `#### …`, by `<answer>…</answer>`, or by "the answer is …", "Answer: …" and the like. The last
+statement counts, not an earlier "answer", a dollar sign or a percentage in the working.
 """
 
 import re
@@ -11,9 +11,9 @@ from fractions import Fraction
 
 STATEMENT = re.compile(r"####|<answer>|\\f?boxed\s*\{|(?<!</)\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
 MAX_STATEMENTS = 8
-"""Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", decides nothing."""
+"""Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", is skipped."""
 MAX_STATED_CHARS = 300
-"""Maximum length of a stated answer. The library's time grows with the square of what it reads."""
+"""Maximum length of a stated answer. The library's time grows with the square of the length."""
 MAX_UNSTATED_CHARS = 1000
 """Length of a reply's end that is searched for its last number, where no answer is stated."""
 
@@ -21,28 +21,28 @@ HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
 """A heading of Markdown, with text below it: it states no answer."""
 SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or)?[\s$]*")
-"""Between two boxes that state one answer together."""
+"""Text between two boxes that state one answer together."""
 WORD = re.compile(r"(?<!\\)\b[A-Za-z]{2,}")
 COMMAND = re.compile(r"\\(?:text|mathrm|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
 MARKUP = " \t*_`"
 LEAD = "answer is "
-"""Before a text that is searched for an answer: the library then takes the first expression that follows, and not the last."""
+"""Prefix of a text that is searched for an answer: after it the library takes the first expression, and not the last."""
 
 
 @dataclass(frozen=True)
 class Stated:
-    """One way to read a stated answer."""
+    """One reading of a stated answer."""
 
     text: str
     is_whole: bool
-    """Whether the text is the answer and nothing else; otherwise it is searched for one."""
+    """True: the text is only the answer; False: it is searched for one."""
 
 
 def stated_answers(reply: str) -> list[list[Stated]]:
-    """The reply's statements, the last one first; of each the ways to read it, the best one first.
+    """Readings of the reply's statements, the last statement and the best reading first.
 
-    The last entry reads the reply's end, for a reply that states no answer. Time is linear in the reply's length.
+    The last entry is the reply's end, for a reply that states no answer. Time is linear in the reply's length.
     """
     matches = list(STATEMENT.finditer(reply))[-MAX_STATEMENTS:]
     ends = [*(match.start() for match in matches[1:]), len(reply)]
@@ -83,7 +83,7 @@ def _with_joined_boxes(reply: str, matches: "list[re.Match[str]]", found: list[l
 
 
 def _braced(text: str, start: int) -> str | None:
-    """What stands in braces that were opened just before `start`; None where they are not closed, or too far away."""
+    """Text inside braces that open just before `start`; None where they are not closed within MAX_STATED_CHARS."""
     depth = 1
     for position in range(start, min(len(text), start + MAX_STATED_CHARS)):
         if text[position] == "\\":
@@ -100,12 +100,12 @@ def _percent_after(text: str, position: int) -> str:
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text has no words beside those that LaTeX knows, so that it can be read as one expression."""
+    """Whether a text has no words except LaTeX's, so that it can be parsed as one expression."""
     return bool(text.strip("$." + MARKUP)) and not WORD.search(COMMAND.sub(" ", _as_latex(text))) and text.count("$") <= 2
 
 
 def words(text: str) -> str:
-    """An answer in words, as it is compared: without case, mark-up, and what stands around it."""
+    """An answer in words, normalised for comparison: without case, mark-up and lead."""
     return TEXT.sub(r"\1", text.removeprefix(LEAD)).strip("$.!" + MARKUP).casefold()
 
 
@@ -129,7 +129,7 @@ ROMAN = re.compile(r"\\(?:mathrm|mathit|rm)\s*\{\s*(?P<letter>[A-Za-z])\s*\}")
 MAX_DEPTH = 8
 """Maximum depth of nested brackets: the library's parser takes seconds for twenty."""
 MAX_BARS = 8
-"""Maximum number of `|`: the parser finds by trial which of them are pairs."""
+"""Maximum number of `|`: the parser tries which of them are pairs."""
 HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\s*-?\s*\d{5}|\d{5}\s*\}?\s*!|\\(?:[dt]?binom|sum|prod)(?![A-Za-z])[^\n]{0,40}?\d{5}")
 """A power, factorial, binomial, sum or product over more than 9,999, whose digits the library would compute."""
 TOWER = re.compile(r"(?:(?:\^|\*\*)[{(\s]*[\w.]+[\s]*){3}")
@@ -137,7 +137,7 @@ TOWER = re.compile(r"(?:(?:\^|\*\*)[{(\s]*[\w.]+[\s]*){3}")
 
 
 def is_computable(expression: str) -> bool:
-    """Whether the library can parse and compare an expression soon."""
+    """Whether the library can parse and compare an expression quickly."""
     depth = deepest = 0
     for character in expression:
         depth += (character in "([{") - (character in ")]}")
@@ -146,14 +146,14 @@ def is_computable(expression: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text with mixed numbers, endless decimals, minus signs and prices in the notations that the library finds in a text."""
+    """A text with mixed numbers, endless decimals, minus signs and prices in notations that the library finds."""
     text = ENDLESS.sub(_endless_decimal, text.translate(MINUS))
     text = CURRENCY.sub(r" \g<sign>\g<inner>", text) if "-" in text or not text.count("$") else text
     return MIXED.sub(_improper_fraction, text)
 
 
 def normalised(expression: str) -> str:
-    """An answer in LaTeX, in the notations that the library reads as they are meant."""
+    """An answer in LaTeX, in notations that the library reads correctly."""
     expression = CURRENCY.sub(r"\g<sign>\g<inner>", expression.translate(MINUS))
     expression = ENDLESS.sub(_endless_decimal, REPEATING.sub(_repeating_decimal, _as_latex(expression)))
     expression = SPACED_THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), expression)
@@ -179,7 +179,7 @@ def _endless_decimal(match: "re.Match[str]") -> str:
 
 
 def _improper_fraction(match: "re.Match[str]") -> str:
-    """11 5/6 as 71/6; what is no mixed number, such as 4 10/3, as it is."""
+    """11 5/6 as 71/6; others, such as 4 10/3, unchanged."""
     over, under = int(match["over"]), int(match["under"])
     return str(int(match["whole"]) + Fraction(over, under)) if 0 < over < under else match[0]
 

@@ -1,4 +1,4 @@
-"""Episodes of any length and latency, for benchmarks: `synthetic`. It computes nothing and says next to nothing.
+"""Environment `synthetic`: episodes of any length and latency, for benchmarks, without computation.
 
 Each turn answers after a delay drawn from a distribution with the mean `latency_s`:
 
@@ -7,7 +7,7 @@ Each turn answers after a delay drawn from a distribution with the mean `latency
     lognormal   exp(N(μ, spread)), μ such that the mean holds
     pareto      a long tail: density ~ x^-(spread + 1), spread > 1; at 1.5 one call in a hundred takes seven times the mean
 
-Delays follow from row, seed, turn and reply, so a benchmark can be repeated.
+Delays derive from row, seed, turn and reply, so a benchmark can be repeated.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class SyntheticState(TypedDict):
 
 
 class Synthetic(Environment[SyntheticState]):
-    """`turns` turns, then a reward by `reward`'s rule."""
+    """Episodes of `turns` turns, then a reward by the rule `reward`."""
 
     components = ("turns", "characters")
 
@@ -70,7 +70,7 @@ class Synthetic(Environment[SyntheticState]):
         return Finish(self._reward(state, reply.text), {"turns": float(turn), "characters": float(len(reply.text))})
 
     def delay_s(self, state: SyntheticState, text: str) -> float:
-        """How long the turn takes, in seconds; never more than `longest_s`."""
+        """Delay of the turn in seconds, `longest_s` at most."""
         chance = random.Random(f"{state['seed']}:{state['row']}:{state['turn']}:{text}")
         mean, spread = self._latency_s, self._spread
         match self._latency:

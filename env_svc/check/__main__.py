@@ -1,7 +1,6 @@
-"""`python -m env_svc.check <name>`, or `marlaas envs check <name>`: is this environment fit to train on?
+"""Plays an environment by a script in two processes that differ in two things which must not matter: set order and earlier episodes.
 
-It is played by a script in two processes that differ in what must not matter: the order of sets, and what was played
-before. Exit status 0 when nothing is wrong, 1 when something is, 2 when it cannot be built.
+Exit status 0 when nothing is wrong, 1 when something is, 2 when the environment cannot be built.
 """
 
 import argparse
@@ -29,7 +28,7 @@ MAX_SHOWN_CHARS = 400
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One sentence about the environment, and whether it is as it should be."""
+    """One sentence about the environment, and whether its check has passed."""
 
     has_passed: bool
     text: str
@@ -41,7 +40,7 @@ def main() -> None:
         environment = build(options.name, options.options)
     except WrongOptions as error:
         _end(f"{error}", 2)
-    except Exception as error:  # a mistake of whoever writes it, who wants to see where
+    except Exception as error:  # a bug of the author, who needs the place
         traceback.print_exc()
         _end(f"{options.name} cannot be built: {type(error).__name__}: {error}", 2)
     rows = list(range(options.rows))
@@ -53,16 +52,14 @@ def main() -> None:
     findings = [
         *judge(first, second),
         asyncio.run(_check_round_trip(environment, options.seed)),
-        CheckResult(
-            True, "runs in worker processes" if environment.cpu_bound else "runs on the event loop: it must await whatever takes long"
-        ),
+        CheckResult(True, "runs in worker processes" if environment.cpu_bound else "runs on the event loop: it must await everything slow"),
     ]
     sys.stdout.write(_trajectory(first) + "\n".join(f"{'ok   ' if one.has_passed else 'WRONG'} {one.text}" for one in findings) + "\n")
     sys.exit(0 if all(one.has_passed for one in findings) else 1)
 
 
 def judge(first: Sequence[ScriptedEpisode], second: Sequence[ScriptedEpisode]) -> list[CheckResult]:
-    """What two processes that played the same rows say about an environment."""
+    """Results of comparing the episodes of two processes that played the same rows."""
     return [_check_finishes(first), _check_repeatable(first, second), _check_state_size(first), _check_gold(first)]
 
 
@@ -95,14 +92,14 @@ def _difference(one: ScriptedEpisode, other: ScriptedEpisode) -> str:
 
 
 def _check_state_size(episodes: Sequence[ScriptedEpisode]) -> CheckResult:
-    most = max((episode.state_bytes for episode in episodes), default=0)
-    return CheckResult(most <= MAX_STATE_BYTES, f"its state takes {most} bytes at most, of {MAX_STATE_BYTES} that are allowed")
+    largest = max((episode.state_bytes for episode in episodes), default=0)
+    return CheckResult(largest <= MAX_STATE_BYTES, f"its largest state has {largest} bytes, of {MAX_STATE_BYTES} allowed")
 
 
 def _check_gold(episodes: Sequence[ScriptedEpisode]) -> CheckResult:
     gold = {episode.row: episode for episode in episodes if episode.policy == GOLD and episode.reward is not None}
     if not gold:
-        return CheckResult(True, "it knows no gold answers (write `gold` to have their grading checked)")
+        return CheckResult(True, "it has no gold answers (write `gold` to have their grading checked)")
     for episode in episodes:
         best = gold.get(episode.row)
         if best is None or episode.policy == GOLD or episode.reward is None:
@@ -169,7 +166,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--options", default="{}", help="the options of the task, as JSON")
     parser.add_argument("--rows", type=int, default=8, help="prompts to play")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--turns", type=int, default=16, help="most turns of an episode")
+    parser.add_argument("--turns", type=int, default=16, help="maximum turns of an episode")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--backwards", action="store_true", help=argparse.SUPPRESS)
     found = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Plays an environment by a script, as `marlaas envs check` wants it: the gold answer where there is one, and nonsense.
+"""Scripted policies of `marlaas envs check`: the gold answer where there is one, and nonsense.
 
-Everything is recorded as plain values, so that what two processes played can be compared.
+Episodes are recorded as plain values, so that those of two processes can be compared.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from env_svc.registry import AnyEnvironment
 
 CALL_TIMEOUT_S = 60.0
 NONSENSE = {"nonsense": "xyzzy 17", "nothing": "", "very long": "word " * 20_000, "cut off": "The answer is"}
-"""What a policy may say, by name. `cut off` was ended by the token limit."""
+"""Replies by the policy's name. `cut off` was ended by the token limit."""
 GOLD = "gold"
 
 
@@ -34,7 +34,7 @@ class ScriptedEpisode:
     policy: str
     said: list[ChatLine] = field(default_factory=list[ChatLine])
     states: list[str] = field(default_factory=list[str])
-    """Packed, in hexadecimal."""
+    """States, packed, in hexadecimal."""
     tools: int = 0
     reward: float | None = None
     components: dict[str, float] = field(default_factory=dict[str, float])
@@ -49,7 +49,7 @@ class ScriptedEpisode:
 
 
 async def play_row(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int) -> list[ScriptedEpisode]:
-    """The row played once by each policy; the gold one first, where the environment knows gold answers."""
+    """The row played once by each policy; the gold one first, where the environment has gold answers."""
     found = [await _play(environment, name, row, seed, max_turns, policy) for policy in (GOLD, *NONSENSE)]
     return [episode for episode in found if episode is not None]
 

@@ -1,7 +1,7 @@
-"""Asyncio helpers of this service that know nothing of environments.
+"""Concurrency primitives of this service, independent of environments. They own no task beyond their callers'.
 
-fair_queue.py     which task's call the next free worker takes
-single_flight.py  what is expensive to make is made once for all who wait, and cached
-lru_cache.py      a mapping that keeps what was used last
+fair_queue.py     fair order of tasks' calls for workers
+single_flight.py  LRU cache with one construction per key
+lru_cache.py      synchronous LRU cache
 completion.py     results in batches, as they become ready
 """

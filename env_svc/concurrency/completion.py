@@ -1,4 +1,4 @@
-"""Results as they become ready, those of the same moment together."""
+"""Results of concurrent work as they become ready, those of the same moment together."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 async def as_completed_batches(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[list[T], None]:
-    """Runs all of `work` at once and yields lists of results, each as soon as there is one, in the order of `work`.
+    """Runs all of `work` concurrently and yields lists of results as they become ready, each in the order of `work`.
 
-    What still runs is cancelled when the caller stops listening: close it with `aclosing`.
+    Closing the generator cancels unfinished work: use `aclosing`.
     """
     runners = [asyncio.ensure_future(one) for one in work]
     pending = set(runners)
@@ -25,7 +25,7 @@ async def as_completed_batches(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncG
 
 
 async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """What the sources yield, as it comes. They are closed when the caller stops listening: close it with `aclosing`."""
+    """Items of all sources as they arrive. Closing the generator closes the sources: use `aclosing`."""
     waiting = {asyncio.ensure_future(anext(source)): source for source in sources}
     try:
         while waiting:

@@ -1,7 +1,7 @@
-"""Whose call the next free worker takes.
+"""Fair queue: the order in which free workers take tasks' calls.
 
-No task holds all workers: with n of them it has at most max(1, n - 1), so a task of slow calls leaves one to the others.
-Of the tasks that wait, the one with the fewest calls running goes first; among equals, the one served longest ago.
+No task occupies all workers: with n of them it has at most max(1, n - 1), so a task of slow calls leaves one to the others.
+Of the waiting tasks, the one with the fewest running calls comes first; among equals, the least recently served.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Waiting items by task, and how many each task has running."""
+    """Waiting items by task, and the number of running items of each task."""
 
     def __init__(self, workers: int) -> None:
         self.max_per_task = max(1, workers - 1)
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
-        """Tasks in the order in which they were served last."""
+        """Tasks, the least recently served first."""
         self._running: Counter[str] = Counter()
 
     @property
@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(task, deque()).append(item)
 
     def discard(self, task: str, item: T) -> None:
-        """Forget an item that waits; nothing happens when it does not."""
+        """Remove an item if it still waits."""
         items = self._waiting.get(task)
         if items is not None and item in items:
             items.remove(item)

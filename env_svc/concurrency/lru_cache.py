@@ -1,4 +1,4 @@
-"""A mapping that keeps what was used most recently."""
+"""LRU cache."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -9,14 +9,14 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
-    """At most `most` values, made when they are asked for."""
+    """At most `max_size` values, constructed at first use."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The value of `key`; the one used longest ago makes room for a new one."""
+        """The value of `key`; a new one evicts the least recently used."""
         if key not in self._values:
             self._values[key] = make()
         self._values.move_to_end(key)
@@ -26,7 +26,7 @@ class LRUCache(Generic[K, V]):
         return value
 
     def peek(self, key: K) -> V | None:
-        """The value of `key` if it is there."""
+        """The value of `key` if it is cached."""
         return self._values.get(key)
 
     def forget(self, key: K) -> None:

@@ -1,4 +1,4 @@
-"""What takes long to make and is wanted by many: made once, by a task of its own, and kept."""
+"""Single-flight LRU cache for expensive async construction."""
 
 import asyncio
 import time
@@ -10,18 +10,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FAILURE_TTL_S = 5.0
-"""How long a failure is the answer to everybody, so that a hundred messages which wait for a server that is away do not try
-one after the other."""
+"""Time for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
 
 
 class SingleFlightCache(Generic[K, V]):
-    """At most `most` values beside those that are being made.
+    """At most `max_size` values, beside those under construction.
 
-    Who stops waiting for a value does not end its making: whoever asks next waits for the rest of it, or finds it made.
+    Each is constructed once, by an asyncio task of its own: a caller that is cancelled does not cancel it for the next.
     """
 
     def __init__(self, max_size: int, on_evict: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`let_go` is told of each value that made room for another. `now_s`: any clock that only goes forward."""
+        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock."""
         self._max_size = max_size
         self._on_evict = on_evict
         self._now_s = now_s
@@ -29,7 +28,7 @@ class SingleFlightCache(Generic[K, V]):
         self._failed_at: dict[K, float] = {}
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """The value of `key`; the one used longest ago makes room for a new one. Raises: what `make` raised."""
+        """The value of `key`; a new one evicts the least recently used. Raises: what `make` raised."""
         failed_at = self._failed_at.get(key)
         if failed_at is not None and self._now_s() - failed_at > FAILURE_TTL_S:
             self._forget(key)
@@ -41,7 +40,7 @@ class SingleFlightCache(Generic[K, V]):
         return maker.result() if maker.done() else await asyncio.shield(maker)
 
     async def close(self) -> list[V]:
-        """Ends the making of what is not made, and gives all values away."""
+        """Cancel unfinished constructions, and return all values."""
         makers, self._makers = list(self._makers.values()), OrderedDict()
         self._failed_at.clear()
         for maker in makers:

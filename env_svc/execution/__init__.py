@@ -1,10 +1,8 @@
-"""Where and how calls of environments run: on the event loop, in worker processes, in hosted processes, and around them tools.
+"""Execution of environments' calls: on the event loop, in worker processes or in hosted ones, with tools in between.
 
-executor.py           chooses the place of a call, and runs it there
-workers.py            worker processes for environments that compute
-worker_process.py     what runs inside one
-environment_cache.py  environments that a worker process has built
-tool_calls.py         tools between an environment's steps
-tool_state.py         what tools remember, packed around an environment's state
-rewards.py            a task's weights of an outcome's components
+Consumes  calls of tasks for environments
+Produces  outcomes, in batches as they become ready
+Owns      the worker processes, and the environments built here
+Layout    executor.py places a call, workers.py runs worker processes, worker_process.py runs inside one with environment_cache.py;
+          tool_calls.py answers tool calls, tool_state.py packs their state; rewards.py applies a task's weights
 """

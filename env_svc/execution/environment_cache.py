@@ -1,5 +1,4 @@
-"""Environments of a worker process that are built already, by name and options: one object serves every episode and task
-that names them."""
+"""Cache of a worker process's environments, by name and options: one object serves all episodes and tasks that name them."""
 
 import json
 
@@ -12,12 +11,12 @@ MAX_BUILT = 256
 
 
 class EnvironmentCache:
-    """The environments that were used most recently."""
+    """The most recently used environments."""
 
     def __init__(self) -> None:
         self._environments: LRUCache[tuple[str, str], AnyEnvironment] = LRUCache(MAX_BUILT)
 
     def get(self, name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
-        """The environment, built unless it was before. Raises: UnknownEnvironment, WrongOptions."""
+        """The environment, built at first use. Raises: UnknownEnvironment, WrongOptions."""
         key = (name, json.dumps(options, sort_keys=True))
         return self._environments.get(key, lambda: build(name, options))

@@ -1,4 +1,4 @@
-"""Plays calls where their environment wants to be played: on the event loop, in the worker processes, or in one of its own."""
+"""Executor of environments' calls: on the event loop, in the worker processes, or in hosted processes."""
 
 import asyncio
 import json
@@ -24,16 +24,16 @@ from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
 
 OutcomeBatch = list[tuple[int, Outcome]]
-"""(position among the calls, outcome), of calls that were ready at the same moment."""
+"""Outcomes that became ready at the same moment: (position among the calls, outcome)."""
 MAX_CLASSES = 1024
 MAX_BUILT = 256
 MAX_CONCURRENT_BUILDS = 16
-"""Environments built at once. Threads of their own: a constructor that hangs keeps none from what else leaves the event loop."""
+"""Environments built concurrently, in threads of their own: a constructor that hangs blocks no other thread work."""
 NO_LIMITS = spec.Limits()
 
 
 class EnvironmentExecutor:
-    """What the handlers ask to open episodes and play turns."""
+    """Opens episodes and plays turns, each call where its environment runs."""
 
     def __init__(self, workers: Workers, call_timeout_s: float, hosts: HostPool = NO_HOSTS) -> None:
         self._workers = workers
@@ -44,7 +44,7 @@ class EnvironmentExecutor:
         self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
     async def tools_of(self, environment: spec.EnvironmentSection, remaining_s: float) -> Sequence[str | Tool]:
-        """The tools that the environment itself wants for every episode. Raises: WrongOptions, BuildFailed."""
+        """The environment's own tools of every episode. Raises: WrongOptions, BuildFailed."""
         if self._hosts.find(environment.name) is not None:
             return ()
         found = await self._find(environment.name)
@@ -53,13 +53,13 @@ class EnvironmentExecutor:
         return (await self._environment(environment.name, environment.options, self.bounded_timeout_s(remaining_s))).tools
 
     def bounded_timeout_s(self, remaining_s: float) -> float:
-        """Within this time a call has what it needs, or fails."""
+        """Timeout of one call: the setting, or the remaining time where that is less."""
         return max(0.1, min(self._call_timeout_s, remaining_s))
 
     async def run(
         self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """The outcome of every call, each as soon as it is known and within `remaining_s`, about."""
+        """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
         timeout_s = self.bounded_timeout_s(min(remaining_s, limits.max_turn_s or remaining_s))
         job = EnvironmentJob(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + remaining_s)
         try:
@@ -80,7 +80,7 @@ class EnvironmentExecutor:
         return family_of(name) if hosted is None else hosted.name
 
     async def _batches(self, job: EnvironmentJob, environment: spec.EnvironmentSection) -> AsyncGenerator[OutcomeBatch, None]:
-        """The job's outcomes, from where the environment runs. Raises: WrongOptions, BuildFailed."""
+        """The job's outcomes, from the place where the environment runs. Raises: WrongOptions, BuildFailed."""
         weights = [*environment.weights, *environment.rank_weights]
         hosted = self._hosts.find(job.name)
         if hosted is not None:
@@ -94,7 +94,7 @@ class EnvironmentExecutor:
         return as_completed_batches(_on_loop(position, ready, job.name, call, job.timeout_s) for position, call in enumerate(job.calls))
 
     async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
-        """In a thread the first time, because a constructor may fetch and read much. Raises: BuildFailed."""
+        """The environment, built in a thread, because a constructor may download and read much. Raises: BuildFailed."""
 
         async def make() -> AnyEnvironment:
             making = partial(build_safely, name, partial(build, name, options))
@@ -104,11 +104,11 @@ class EnvironmentExecutor:
             async with asyncio.timeout(timeout_s):
                 return await self._built.get((name, json.dumps(options, sort_keys=True)), make)
         except TimeoutError:
-            reason = f"environment '{name}' was not built within {timeout_s:g} s; its building goes on"
+            reason = f"environment '{name}' was not built within {timeout_s:g} s; its construction continues"
             raise BuildFailed(failed(reason, is_infrastructure=True)) from None
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
-        """In a thread the first time, when its module is imported; a turn cannot afford one. Raises: WrongOptions."""
+        """The environment's class; in a thread the first time only, since a thread costs a turn too much. Raises: WrongOptions."""
         known = self._found.peek(name)
         if known is not None:
             return known

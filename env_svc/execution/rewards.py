@@ -1,8 +1,8 @@
-"""The reward that a task's weights make of an outcome's components. Pure.
+"""Weighted reward of an outcome's components. Pure.
 
-    reward = Σ weights[name] × components[name]        `reward` names what the environment gives by itself
+    reward = Σ weights[name] × components[name]        `reward` names the environment's own reward
 
-A component that an attempt does not have counts 0: an episode that ran out of turns has only `out_of_turns`.
+A component that an attempt lacks counts 0: an episode that ran out of turns has only `out_of_turns`.
 """
 
 import math
@@ -15,14 +15,13 @@ from env_svc.options import suggestion
 
 BASE_REWARD = "reward"
 EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
-"""What every episode may have, those with tools the last two."""
+"""Components of every environment; the last two where the episode has tools."""
 
 
 def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
-    """`outcome` with the reward that the task wants, the environment's own among its components.
+    """`outcome` with the task's weighted reward, and the environment's own among its components.
 
-    Anything but a score, and a task without weights, as it is. A failure, which names the environment, when the sum or a part
-    of it is larger than a reward may be.
+    Unchanged without weights or without a score. A failure, which names the environment, when the sum or a term is too large.
     """
     if not weights or not isinstance(outcome, Scored):
         return outcome
@@ -36,7 +35,7 @@ def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> 
 
 
 def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
-    """Raises: WrongOptions when the environment `name` declares its components and a weight is of none of them."""
+    """Raises: WrongOptions when the environment `name` declares its components and a weight names none of them."""
     names = [*known, *EPISODE_COMPONENTS]
     wrong = [weight for weight in weights if known and weight not in names]
     if wrong:

@@ -1,4 +1,4 @@
-"""What an episode's tools need to remember, packed around the environment's own state, so that it travels with it."""
+"""State of an episode's tools, packed around the environment's own state, so that both travel together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,31 +11,31 @@ from env_svc.contract import ToolUsage
 from env_svc.tools.call_parser import Schema
 
 TOOL_STATE_CODE = 77
-"""Code of the MessagePack extension that marks a state with notes. An environment's own state is never one."""
+"""Code of the MessagePack extension that marks a state wrapped with tool state. An environment's own state is never one."""
 
 EXTENSION_BYTES = tuple(bytes([first]) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
-"""With which an extension begins."""
+"""First bytes of a MessagePack extension."""
 
 
 @dataclass(frozen=True)
 class ToolState:
-    """Of one episode."""
+    """Tool state of one episode."""
 
     usage: ToolUsage = field(default_factory=ToolUsage)
     names: tuple[str, ...] = ()
-    """Of the tools that its opening asked for."""
+    """Names of the tools that its opening requested."""
     own: dict[str, Schema] = field(default_factory=dict[str, Schema])
     """Parameters, by name, of the tools that the environment plays itself."""
 
     @classmethod
     def at_opening(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "ToolState":
-        """At an opening with these names, and these schemas as chat templates take them."""
+        """The state after an opening with these names, and these schemas as chat templates take them."""
         functions = [cast("dict[str, Any]", tool.get("function", tool)) for tool in tools]
         return cls(names=tuple(names), own={str(one.get("name", "")): one.get("parameters") or {} for one in functions})
 
     @classmethod
     def unwrap(cls, state: bytes) -> "tuple[ToolState | None, bytes]":
-        """The notes around a state, None where there are none, and the state itself."""
+        """The tool state around a state, if any, and the state itself."""
         if state[:1] not in EXTENSION_BYTES:
             return None, state
         unpacked: object = msgpack.unpackb(state)
@@ -45,11 +45,11 @@ class ToolState:
         return cls(ToolUsage(calls, errors), tuple(names), own), inner
 
     def wrap(self, state: bytes) -> bytes:
-        """The state with these notes around it."""
+        """The state with this tool state around it."""
         inner = msgpack.packb([self.usage.calls, self.usage.errors, list(self.names), self.own, state])
         packed = msgpack.packb(msgpack.ExtType(TOOL_STATE_CODE, cast("bytes", inner)))
         return cast("bytes", packed)
 
     def counting(self, calls: int, errors: int) -> "ToolState":
-        """After so many more calls that were answered, and that were not."""
+        """This tool state plus so many answered and refused calls."""
         return replace(self, usage=ToolUsage(self.usage.calls + calls, self.usage.errors + errors))

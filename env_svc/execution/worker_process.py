@@ -1,7 +1,6 @@
-"""What runs inside a worker process: environments are built once and called one call at a time.
+"""Code of a worker process: environments are built once and called one call at a time.
 
-Preloaded into the fork server with the environments' packages, so that a worker that was killed is replaced in
-milliseconds.
+The fork server preloads it with the environments' packages, so that a killed worker is replaced in milliseconds.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ from env_svc.execution.environment_cache import EnvironmentCache
 from env_svc.registry import list_environments
 
 WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Some data sets depend on the order of a set, so that replicas with other hash seeds would open other prompts for the
-same row. And a worker is one thread: what a library reserves for more counts against its memory."""
+"""Environment variables of a worker. One hash seed: data sets that depend on set order open the same prompts on all replicas.
+One thread: memory that a library reserves for more counts against the worker's limit."""
 
 SLICE_S = 0.05
-"""A job that has worked for this long comes back with what it has, so that its other calls can be spread over workers."""
+"""Time after which a job returns its outcomes so far, so that its other calls can be spread over workers."""
 
 
 def prepare(families: Sequence[str], memory_bytes: int) -> None:
-    """Bound the process's memory, keep the service's stdout for its log, and import what will be needed."""
+    """Bound the process's memory, keep the service's stdout for its log, and import the families' packages."""
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     list_environments(families)
 
 
 def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> list[Outcome]:
-    """Outcomes of the first calls, one at least, as many as fit into SLICE_S."""
+    """Outcomes of the first calls, as many as fit into SLICE_S, and of one at the minimum."""
     try:
         environment = build_safely(name, lambda: _built().get(name, options))
     except BuildFailed as error:
@@ -48,7 +47,7 @@ def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> lis
 
 
 def ready() -> int:
-    """Answers when the worker is prepared: its process id."""
+    """The process id, once the worker is prepared."""
     return os.getpid()
 
 

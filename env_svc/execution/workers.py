@@ -1,9 +1,8 @@
-"""The door to pebble: worker processes for environments that compute.
+"""Worker processes for environments that compute: the door to pebble.
 
-Each worker is a pebble pool of one, so that a crash, a hang or a kill concerns one worker and nobody else's lock. A job
-is a list of calls for one environment; what a job has not done within its slice of time goes on as jobs of one call,
-spread over the workers. A call that takes longer than its timeout costs the worker its life. See `concurrency/fair_queue.py` for
-whose job goes next.
+Each worker is a pebble pool of one, so that a crash, a hang or a kill affects one worker and no other's lock. A job is a list
+of calls for one environment; calls left after its slice of time become jobs of one call, spread over the workers. A call that
+exceeds its timeout has its worker killed. `concurrency/fair_queue.py` says whose job is next.
 """
 
 import asyncio
@@ -26,21 +25,21 @@ from env_svc.registry import modules
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 30.0
-"""For starting a worker and for pebble to end a call that is overdue; after it the worker is given up."""
+"""Time allowed beyond a call's timeout for pebble to end the call; after it the worker is replaced."""
 
 log = structlog.get_logger()
 
 
 class _WorkerDied(Exception):
-    """The worker ended without an answer."""
+    """The worker process ended without an answer."""
 
 
 class _DeadlinePassed(Exception):
-    """The job's time was over before a worker was free."""
+    """The job's deadline passed before a worker was free."""
 
 
 class _NoWorker(Exception):
-    """There was no worker to begin with."""
+    """The worker process had died before the call."""
 
 
 class Workers:
@@ -48,7 +47,7 @@ class Workers:
 
     def __init__(self, count: int, families: Sequence[str], memory_bytes: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        # With what `__main__` imports: multiprocessing runs that module again in every new worker.
+        # Includes the imports of `__main__`, which multiprocessing reruns in every new worker.
         context.set_forkserver_preload(["env_svc.execution.worker_process", "common.runtime.service", *modules(families)])
 
         def new_pool() -> ProcessPool:
@@ -75,7 +74,7 @@ class Workers:
                 starting.create_task(worker.start())
 
     async def stop(self) -> None:
-        """Kill the workers; calls under way are lost."""
+        """Kill the workers; calls in flight are lost."""
         await asyncio.gather(*(worker.stop() for worker in self._all))
 
     async def run(self, job: EnvironmentJob) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
@@ -89,7 +88,7 @@ class Workers:
                 yield batch
 
     async def _run_slice(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
-        """Outcomes of the first calls; of none when one of several killed the worker: nobody knows which."""
+        """Outcomes of the first calls; none when one of several, which is unknown, killed the worker."""
         try:
             return await self._on_worker(job, calls)
         except _DeadlinePassed:
@@ -149,7 +148,7 @@ class Workers:
 
 
 class _Worker:
-    """One process, replaced when it dies."""
+    """One worker process, replaced when it dies."""
 
     def __init__(self, new_pool: Callable[[], ProcessPool]) -> None:
         self.last_task = ""
@@ -168,7 +167,7 @@ class _Worker:
         await asyncio.to_thread(_end, self._pool)
 
     async def run(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
-        """Raises: TimeoutError, when a call took too long and its process was ended; _WorkerDied."""
+        """Raises: TimeoutError when a call took too long and its process was killed, _WorkerDied."""
         try:
             return await self._run(job, calls)
         except _NoWorker:  # the process died before it began, so nothing was lost
@@ -176,23 +175,23 @@ class _Worker:
         try:
             return await self._run(job, calls)
         except _NoWorker:
-            raise _WorkerDied("found no worker process that lives") from None
+            raise _WorkerDied("found no live worker process") from None
 
     async def _run(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
         try:
             future = self._pool.schedule(work, (job.name, job.options, list(calls)), timeout=job.timeout_s + SLICE_S)
         except RuntimeError:
             raise _NoWorker from None
-        patience = asyncio.timeout(job.timeout_s + GRACE_S)
+        overdue = asyncio.timeout(job.timeout_s + GRACE_S)
         try:
-            async with patience:
+            async with overdue:
                 return await asyncio.wrap_future(future)
         except ProcessExpired as error:
             raise _WorkerDied(f"ended its worker process (exit status {error.exitcode})") from None
         except BrokenProcessPool:
             raise _NoWorker from None
         except TimeoutError:
-            if patience.expired():
+            if overdue.expired():
                 log.error("worker_pool_stuck", environment=job.name)
                 await self._replace()
             raise

@@ -1,4 +1,4 @@
-"""Which environments run in processes of their own: the file that `MARLAAS_ENV_HOSTS_FILE` names.
+"""Configuration of hosted environments: the file that `MARLAAS_ENV_HOSTS_FILE` names.
 
 [my_game]                                   # its name in tasks, and its family
 python = "/opt/my_game/bin/python"          # of a virtual environment that has `marlaas` and the environment
@@ -18,7 +18,7 @@ from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
 
 
 class HostedConfig(BaseModel):
-    """One environment and what runs it."""
+    """One environment, and its processes and options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,7 @@
-"""`python -m env_svc.hosted.host module:attribute`: serves one environment over standard input and output.
+"""Host process: `python -m env_svc.hosted.host module:attribute` serves one environment over standard input and output.
 
-It runs under another interpreter than the service, which starts it and whose end of standard input it does not outlive,
-even while it computes. What the environment prints goes to standard error.
+The service starts it under the environment's interpreter. It ends when standard input closes, even while it computes. Prints of
+the environment go to standard error.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MAX_BUILT = 256
 
 
 class Host:
-    """Environments of one class, built as tasks' options ask."""
+    """Environments of one class, one for each name and options."""
 
     def __init__(self, found: type[AnyEnvironment], output: int) -> None:
         self._found = found
@@ -30,7 +30,7 @@ class Host:
         self._runners: dict[int, asyncio.Task[None]] = {}
 
     def receive(self, frame: wire.Frame) -> None:
-        """Start what a frame asks for."""
+        """Start the call of a frame, or cancel one."""
         if "cancel" in frame:
             runner = self._runners.get(frame["cancel"])
             if runner is not None:
@@ -69,9 +69,9 @@ async def serve(name: str, output: int) -> None:
     def read() -> None:
         while (frame := wire.read_frame(sys.stdin.buffer.read)) is not None:
             loop.call_soon_threadsafe(host.receive, frame)
-        if os.getpgrp() == os.getpid():  # as the service starts it; what the environment has started ends with it
+        if os.getpgrp() == os.getpid():  # as the service starts it; processes of the environment end with it
             os.killpg(0, signal.SIGKILL)
-        os._exit(0)  # whatever the event loop is busy with: nobody reads the answers any more
+        os._exit(0)  # even while the event loop is busy: its answers have no reader
 
     host.send(
         {

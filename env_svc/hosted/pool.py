@@ -1,4 +1,4 @@
-"""All environments that run in processes of their own, and whose call goes next."""
+"""Pool of hosted environments: their processes, and the fair order of calls to them."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings, Ho
 from env_svc.registry import check_argument
 
 MAX_CONCURRENT_CALLS = 1024
-"""Of a process whose environment does not compute; one that computes takes one at a time."""
+"""Maximum calls of a process whose environment does not compute; one that computes takes one at a time."""
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ class HostedEnvironment:
         self.name = name
         self._processes = [HostProcess(name, hosted, timings) for _ in range(hosted.processes)]
         self._turns: _CallSlots | None = None
-        """None until a process has told whether the environment computes."""
+        """None until a process has reported whether the environment computes."""
 
     async def start(self) -> None:
         """Raises: HostUnavailable when no process is ready."""
@@ -40,17 +40,17 @@ class HostedEnvironment:
         await asyncio.gather(*(process.stop() for process in self._processes))
 
     def names(self) -> list[str]:
-        """As a task may write them; its bare name until it has told its arguments."""
+        """Names that a task may write; the bare name until a process has reported the arguments."""
         arguments = () if self._ready_once is None else self._ready_once.arguments
         return [f"{self.name}:{argument}" for argument in arguments] or [self.name]
 
     @property
     def _ready_once(self) -> HostProcess | None:
-        """A process that was ready once, and so has told what all of them are."""
+        """A process that was ready once, and so knows the properties of all."""
         return next((process for process in self._processes if process.cpu_bound is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
-        """Of its reward; nothing until a process was ready once. Raises: WrongOptions when it does not take the argument in `name`."""
+        """Components of its reward; none until a process was ready once. Raises: WrongOptions when `name` has a wrong argument."""
         if self._ready_once is None:
             with suppress(HostUnavailable, TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -70,7 +70,7 @@ class HostedEnvironment:
     async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         try:
             async with asyncio.timeout(job.ends_at - time.monotonic()):
-                if self._ready_once is None:  # whether it computes, and so how many calls it takes at once
+                if self._ready_once is None:  # a process knows whether it computes, and so how many concurrent calls it takes
                     await self.start()
                 turns = self._take_turns()
                 await turns.acquire(job.task)
@@ -78,9 +78,11 @@ class HostedEnvironment:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
         except HostUnavailable as error:
-            return position, failed(f"environment '{job.name}' is away (row {job.calls[position].row}): {error}", is_infrastructure=True)
+            return position, failed(
+                f"environment '{job.name}' is unavailable (row {job.calls[position].row}): {error}", is_infrastructure=True
+            )
         try:
-            # One that is there before one that must be started first.
+            # A ready process comes before one that must be started first.
             process = min(self._processes, key=lambda one: (one.busy >= turns.max_concurrent, not one.is_ready, one.busy))
             return position, await process.ask(job, position)
         finally:
@@ -94,7 +96,7 @@ class HostedEnvironment:
 
 
 class _CallSlots:
-    """Which task's call goes next: as many run as the processes take, `at_once` each."""
+    """Slots for calls, granted to tasks in fair order: `max_concurrent` for each process."""
 
     def __init__(self, max_concurrent: int, processes: int) -> None:
         self.max_concurrent = max_concurrent
@@ -127,7 +129,7 @@ class _CallSlots:
 
 
 class HostPool:
-    """What the executor asks whether an environment runs elsewhere."""
+    """All hosted environments of this replica."""
 
     def __init__(self, hosted: Mapping[str, HostedConfig], timings: HostTimings = DEFAULT_TIMINGS) -> None:
         self._environments = {name: HostedEnvironment(name, one, timings) for name, one in hosted.items()}
@@ -137,14 +139,14 @@ class HostPool:
         return sorted(self._environments)
 
     def environments(self) -> list[str]:
-        """Every name that a task may write."""
+        """All names that a task may write."""
         return [name for one in self._environments.values() for name in one.names()]
 
     def find(self, name: str) -> HostedEnvironment | None:
         return self._environments.get(name.partition(":")[0])
 
     async def start(self) -> None:
-        """Start every process; one that does not come up is tried again when it is needed."""
+        """Start all processes; one that fails to start is retried at its next call."""
         for name, one in self._environments.items():
             try:
                 await one.start()

@@ -1,7 +1,6 @@
-"""One host process with its children: asked over its pipes, started when it is needed, and again when it died.
+"""One host process with its children, called over its pipes, started on demand and restarted when it dies.
 
-Whatever it does, nothing is waited for without end and a call ends as an outcome: an answer, or the failure that its
-process was away.
+Every wait has a limit, and every call ends as an outcome: an answer, or a failure because its process was unavailable.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
 
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Of the service's variables; passwords are in others."""
+"""Environment variables that a host inherits from the service; passwords are in others."""
 
 log = structlog.get_logger()
 
@@ -30,13 +29,13 @@ RESTART = Backoff(first_s=0.5, max_s=30.0)
 
 @dataclass(frozen=True)
 class HostTimings:
-    """How long is waited for a host process, in seconds. Tests pass shorter values."""
+    """Limits of waiting for a host process, in seconds. Tests pass shorter values."""
 
     start_timeout_s: float = 60.0
     grace_s: float = 5.0
-    """For a cancelled call, or a process that was asked to end; a process that does not heed is killed."""
+    """Time for a cancelled call, or a process that is asked to end, before the process is killed."""
     poll_interval_s: float = 0.5
-    """Interval at which a process is looked for."""
+    """Interval at which the process's exit is polled."""
     restart: Backoff = RESTART
 
 
@@ -48,7 +47,7 @@ class HostUnavailable(Exception):
 
 
 class HostProcess:
-    """Calls go in, outcomes come out; many at once."""
+    """Takes calls and returns outcomes, many concurrently."""
 
     def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings = DEFAULT_TIMINGS) -> None:
         self._name = name
@@ -64,12 +63,12 @@ class HostProcess:
         self._starts = 0
         self._not_before = 0.0
         self.cpu_bound: bool | None = None
-        """None until it was ready once."""
+        """None until the process was ready once."""
         self.components: tuple[str, ...] = ()
         self.arguments: tuple[str, ...] = ()
         self._operator_options: tuple[str, ...] = ()
         self.busy = 0
-        """Calls it was asked for, those that wait for its start among them."""
+        """Number of pending calls, including those that wait for its start."""
 
     @property
     def is_ready(self) -> bool:
@@ -85,7 +84,9 @@ class HostProcess:
             raise HostUnavailable("the service ends")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start())
-            self._starting.add_done_callback(lambda starting: starting.cancelled() or starting.exception())  # also where nobody waits
+            self._starting.add_done_callback(
+                lambda starting: starting.cancelled() or starting.exception()
+            )  # retrieved without a caller too
         return self._starting
 
     async def stop(self) -> None:
@@ -96,7 +97,7 @@ class HostProcess:
         await self._end()
 
     async def ask(self, job: EnvironmentJob, position: int) -> Outcome:
-        """The outcome of one call. Its timeout begins when the process is ready: a start is no fault of the call."""
+        """The outcome of one call. Its timeout begins when the process is ready, so that it excludes a start."""
         row = job.calls[position].row
         self.busy += 1
         try:
@@ -106,7 +107,7 @@ class HostProcess:
         except TimeoutError:
             return failed(f"environment '{job.name}' did not start before the deadline (row {row})", is_infrastructure=True, is_late=True)
         except HostUnavailable as error:
-            return failed(f"environment '{job.name}' is away (row {row}): {error}", is_infrastructure=True)
+            return failed(f"environment '{job.name}' is unavailable (row {row}): {error}", is_infrastructure=True)
         finally:
             self.busy -= 1
 
@@ -146,16 +147,16 @@ class HostProcess:
             self._kill(process)
 
     def _kill(self, process: Process | None) -> None:
-        """With what it has started, which may hold its output open."""
+        """Kill the process, with its children, which may hold its output open."""
         if process is not None:
             self._killed = process
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     async def _end_with(self, process: Process) -> None:
-        """Ends what `process` has started, and the reading of its output, once it has ended itself.
+        """End the children of `process`, and the reading of its output, once it has exited.
 
-        Both are open as long as anything that it started holds them: `wait` and `_read` would not return.
+        Children hold its pipes open, so that `wait` and `_read` would not return.
         """
         while process.returncode is None:  # noqa: ASYNC110  asyncio offers no event for it
             await asyncio.sleep(self._timings.poll_interval_s)
@@ -164,10 +165,7 @@ class HostProcess:
         process._transport.close()  # pyright: ignore  # one that has left its group was not killed; no public way closes the pipe
 
     async def _exit_status(self, process: Process) -> int:
-        """The exit status of a process that closed its output, and so is about to end.
-
-        It is killed only where it does not end.
-        """
+        """The exit status of a process that has closed its output. It is killed only if it does not exit by itself."""
         try:
             async with asyncio.timeout(self._timings.grace_s):
                 return await process.wait()
@@ -207,10 +205,10 @@ class HostProcess:
             raise HostUnavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
         except TimeoutError:
             self._kill(process)
-            raise HostUnavailable("its process is not ready in time; the log of env_svc says why") from None
+            raise HostUnavailable("its process was not ready in time; the log of env_svc says why") from None
         except (ValueError, KeyError, TypeError) as error:
             self._kill(process)
-            raise HostUnavailable(f"its process says what is no answer: {error}") from None
+            raise HostUnavailable(f"the host process sent an invalid frame: {error}") from None
         except BaseException:
             self._kill(process)
             process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
@@ -233,7 +231,7 @@ class HostProcess:
         except EOFError:
             pass
         except (ValueError, KeyError, TypeError) as error:
-            reason = f"its process says what is no answer: {error}"
+            reason = f"the host process sent an invalid frame: {error}"
             self._kill(process)
         finally:
             ending.cancel()

@@ -1,6 +1,6 @@
 """Frames between the service and a host: four bytes of length, big-endian, then one MessagePack map.
 
-    host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […], "operator_options": […]}   first, once
+    host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […], "operator_options": […]}   first frame
     service → host    {"id": 7, "name": …, "options": {…}, "call": {"kind": "Open" | "Step", "value": {…}}}
     service → host    {"cancel": 7}
     host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}
@@ -22,12 +22,12 @@ PROTOCOL = 1
 MAX_FRAME_BYTES = 64 * 2**20
 LENGTH = struct.Struct(">I")
 TYPES = {"Open": OpenCall, "Step": StepCall, "Opened": Opened, "Asked": Continued, "Scored": Scored, "Failed": Failed}
-"""Classes by their `kind` in frames. Hosts of other versions read these names: a class may be renamed, its kind not."""
+"""Classes by their `kind` in frames. Hosts of other versions read these names: rename a class, never its kind."""
 KINDS = {of: kind for kind, of in TYPES.items()}
 ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(of) for kind, of in TYPES.items()}
 
 Frame = dict[str, Any]
-"""`Any`: what a frame holds is said above."""
+"""One frame. `Any`: its fields are listed above."""
 
 
 def encode(value: Call | Outcome) -> Frame:
@@ -36,7 +36,7 @@ def encode(value: Call | Outcome) -> Frame:
 
 
 def decode(frame: Frame) -> Any:
-    """What `coded` was given. Raises: ValueError."""
+    """The value that `encode` was given. Raises: ValueError."""
     return ADAPTERS[frame["kind"]].validate_python(frame["value"])
 
 
@@ -57,11 +57,11 @@ def read_frame(read: Callable[[int], bytes]) -> Frame | None:
 
 
 async def receive_frame(reader: asyncio.StreamReader) -> Frame:
-    """The next frame. Raises: EOFError at the stream's end, ValueError when it is none."""
+    """The next frame. Raises: EOFError at the stream's end, ValueError for an invalid frame."""
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     if size > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
+        raise ValueError(f"a frame has {size} bytes, at most {MAX_FRAME_BYTES} are allowed")
     frame: object = msgpack.unpackb(await reader.readexactly(size), strict_map_key=False)
     if not isinstance(frame, dict):
-        raise ValueError(f"a {type(frame).__name__} in place of a map")
+        raise ValueError(f"a frame holds a {type(frame).__name__}, expected a map")
     return frame

@@ -1,6 +1,8 @@
-"""Sandboxes: where code runs that a policy wrote.
+"""Sandboxes for code that a policy wrote.
 
 Consumes  Python source and limits
-Produces  what it printed, how it ended
+Produces  its output and how it ended
 Owns      interpreters, processes and containers; each run gets a fresh one and shares nothing with another.
+Layout    sandbox.py is the interface and selection.py the choice among bubblewrap.py, docker.py, confined.py (with kernel.py) and monty.py
+          (with monty_lacks.py); current.py holds the process's one; interpreter.py, prelude.py and output.py run CPython
 """

@@ -1,4 +1,4 @@
-"""The door to bubblewrap (`bwrap`): CPython in namespaces of its own, without a daemon.
+"""Sandbox `bubblewrap`: CPython in namespaces of its own, without a daemon. The door to `bwrap`.
 
 The code sees an interpreter, its libraries and an empty /tmp, and nothing else of this machine: no network, no other
 process, no environment variables. It has no capabilities, and its limits are the kernel's. Where the service runs as root,
@@ -16,11 +16,11 @@ from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 
 class BubblewrapSandbox(Sandbox):
-    """At most `runs` at once; others wait."""
+    """At most `runs` concurrent runs; others wait."""
 
     name = "bubblewrap"
 
@@ -43,7 +43,7 @@ class BubblewrapSandbox(Sandbox):
         except SandboxUnavailable as error:
             raise Fatal(f"the sandbox 'bubblewrap' does not work on this machine: {error}") from None
 
-    async def run(self, source: str, bounds: Bounds) -> Ran:
+    async def run(self, source: str, bounds: Bounds) -> RunResult:
         user = await self._users.get()
         try:
             return await self._run(source, bounds, user if self._is_root else 0)
@@ -53,9 +53,9 @@ class BubblewrapSandbox(Sandbox):
     async def close(self) -> None:
         """Nothing outlives its run."""
 
-    async def _run(self, source: str, bounds: Bounds, user: int) -> Ran:
+    async def _run(self, source: str, bounds: Bounds, user: int) -> RunResult:
         try:
-            # With no environment at all, and in a group of its own, which ends as one.
+            # Without environment variables, and in a process group of its own, which ends as one.
             process = await asyncio.create_subprocess_exec(
                 self._bwrap or "bwrap",
                 *_arguments(is_root=self._is_root),
@@ -78,12 +78,12 @@ def _arguments(*, is_root: bool) -> list[str]:
     visible = visible_paths()
     if is_root:
         apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-        # For the prelude to become another user; it loses both by that.
+        # The prelude needs both to change its user, and loses them by that.
         apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         apart = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
     arguments = [*apart, "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    # Folders above what is bound would otherwise be root's alone.
+    # Parent folders of bound paths would otherwise be readable by root alone.
     for folder in sorted({str(above) for path in (*LIBRARIES, *visible, *DEVICES) for above in Path(path).parents if str(above) != "/"}):
         arguments += ["--perms", "0755", "--dir", folder]
     for library in LIBRARIES:

@@ -1,8 +1,8 @@
-"""CPython in a process of its own that the kernel confines: no package, no root, no daemon.
+"""Sandbox `confined`: CPython in a process that the kernel confines, without a package, root or a daemon.
 
-Two kinds, of which the stronger one that works here is taken (`kernel.py`): `namespaces`, as bubblewrap has them, and `landlock`, for
-containers that have none. The weaker kind sees the names of no process and reads no file but the interpreter's, and shares the host's
-network stack and process table, which its filter keeps it from using.
+Two kinds (`kernel.py`), of which it takes the stronger that works here: `namespaces`, as in bubblewrap, and `landlock`, for containers
+that have none. The weaker kind reads no file but the interpreter's. It shares the host's network stack and process table, which its
+seccomp filter keeps it from using.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
 from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 SCRATCH_LOOK_S = 0.05
-"""Seconds between two looks at how much a run of the kind `landlock` has written."""
+"""Seconds between measurements of the disk use of a run of the kind `landlock`."""
 HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
 """Paths that a program may count on, and that the kind `landlock` does not offer."""
 
 
 class ConfinedSandbox(Sandbox):
-    """At most `runs` at once; others wait. Without a `kind`, the stronger one that works here."""
+    """At most `runs` concurrent runs; others wait. Without a `kind`, the stronger one that works here."""
 
     name = "confined"
 
@@ -57,7 +57,7 @@ class ConfinedSandbox(Sandbox):
                 reasons.append(f"{kind}: {str(error).splitlines()[-1]}")
         raise Fatal(f"the sandbox 'confined' does not work on this machine: {'; '.join(reasons)}")
 
-    async def run(self, source: str, bounds: Bounds) -> Ran:
+    async def run(self, source: str, bounds: Bounds) -> RunResult:
         user = await self._users.get()
         scratch = "/tmp" if self._kind == "namespaces" else tempfile.mkdtemp(prefix="marlaas-run-")
         try:
@@ -81,7 +81,7 @@ class ConfinedSandbox(Sandbox):
             return last
         return None
 
-    async def _run(self, source: str, bounds: Bounds, user: int, scratch: str) -> Ran:
+    async def _run(self, source: str, bounds: Bounds, user: int, scratch: str) -> RunResult:
         visible = visible_paths()
         program = prelude(
             kernel.definitions(self._kind),
@@ -94,10 +94,10 @@ class ConfinedSandbox(Sandbox):
             )
         except OSError as error:
             raise SandboxUnavailable(f"the interpreter does not start: {error}") from error
-        # A user that others have processes of counts those too.
+        # The kernel's process limit counts all processes of the user, those outside the sandbox too.
         others = 0 if self._is_root or self._kind == "namespaces" else await asyncio.to_thread(_threads_of, os.geteuid())
         limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds), processes=bounds.processes + others)
-        limit = None if self._kind == "namespaces" else partial(_overfilled, Path(scratch))
+        limit = None if self._kind == "namespaces" else partial(_disk_limit_exceeded, Path(scratch))
         try:
             return await run_to_end(process, standard_input(source, limits, user), bounds, limit)
         finally:
@@ -106,8 +106,8 @@ class ConfinedSandbox(Sandbox):
             await end(process)
 
 
-async def _overfilled(folder: Path) -> None:
-    """Returns once a run has written more than it may: there is no file system of its own to bound it."""
+async def _disk_limit_exceeded(folder: Path) -> None:
+    """Returns once a run exceeds its disk limit, which no file system of its own enforces."""
     while await asyncio.to_thread(_size, folder) <= SCRATCH_BYTES:  # noqa: ASYNC110 (the kernel reports no such event)
         await asyncio.sleep(SCRATCH_LOOK_S)
 

@@ -1,8 +1,8 @@
-"""The door to Docker: CPython in a container that lives for one run.
+"""Sandbox `docker`: CPython in a container that lives for one run. The door to Docker.
 
 A container has no network, no capabilities, a read-only root, an empty /tmp, no environment variables, and limits on memory
-and processes. Starting one takes most of a second, so some are kept warm: each waits for its code on standard input, and
-ends by itself when the service that holds its standard input is gone.
+and processes. Starting one takes almost a second, so some are kept warm: each waits for its code on standard input, and
+exits when that closes because its service is gone.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import cpu_limit_s
 from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
 from env_svc.sandboxes.prelude import MAX_FILE_BYTES, READY, Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox, Stopped, run_result
+from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Sandbox, Stopped, run_result
 
 USER = "65534:65534"
 COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]
 LABEL = "marlaas.sandbox"
 ROOM_BYTES = 32 * MIB
-"""For the interpreter and /tmp, beyond what the code may use."""
+"""Memory of the interpreter and /tmp, beyond the code's limit."""
 ENGINE_TIMEOUT_S = 60
 START_TIMEOUT_S = 30.0
 FRAME = struct.Struct(">BxxxI")
-"""Before each piece of output: which stream, how many bytes."""
+"""Header of each piece of output: its stream and size."""
 STANDARD_ERROR = 2
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class _Container:
-    """One that waits for its code."""
+    """A container that waits for its code."""
 
     id: str
     reader: asyncio.StreamReader
@@ -52,7 +52,7 @@ class _Container:
 
 
 class DockerSandbox(Sandbox):
-    """At most `runs` at once; `warm` containers with the usual bounds wait for their code."""
+    """At most `runs` concurrent runs; `warm` containers with the default bounds wait for code."""
 
     name = "docker"
 
@@ -76,7 +76,7 @@ class DockerSandbox(Sandbox):
 
     async def start(self) -> None:
         try:
-            await self._asked(lambda engine: engine.inspect_image(self._image))
+            await self._ask(lambda engine: engine.inspect_image(self._image))
             await self._sweep()
         except NotFound:
             raise Fatal(f"the sandbox 'docker' has no image {self._image}: docker pull {self._image}") from None
@@ -85,8 +85,8 @@ class DockerSandbox(Sandbox):
         await self._try_out("docker")
         await asyncio.gather(*(self._fill() for _ in range(self._max_warm)), *self._side_work)
 
-    async def run(self, source: str, bounds: Bounds) -> Ran:
-        async with self._runs, self._taken(bounds) as container:
+    async def run(self, source: str, bounds: Bounds) -> RunResult:
+        async with self._runs, self._container(bounds) as container:
             limits = Rlimits(bounds.memory_bytes, cpu_limit_s(bounds))
             printed = CapturedOutput(bounds.output_bytes)
             stopped = await _run_to_end(container, standard_input(source, limits), printed, bounds)
@@ -98,24 +98,24 @@ class DockerSandbox(Sandbox):
         await asyncio.gather(*self._side_work, return_exceptions=True)
         warm, self._warm = self._warm, []
         await asyncio.gather(*(self._remove(container) for container in warm), return_exceptions=True)
-        if "_engine" in vars(self):  # one that never answered was never connected to
+        if "_engine" in vars(self):  # otherwise no connection was made
             await asyncio.to_thread(self._engine.close)
 
     # ------------------------------------------------------------------------------------------------------ containers
 
     @contextlib.asynccontextmanager
-    async def _taken(self, bounds: Bounds) -> AsyncGenerator[_Container]:
-        """A container for one run, warm where its bounds are the usual ones; removed afterwards, in the background."""
-        is_usual = (bounds.memory_bytes, bounds.processes) == (Bounds().memory_bytes, Bounds().processes)
-        container = self._warm.pop(0) if is_usual and self._warm else await self._created(bounds)
+    async def _container(self, bounds: Bounds) -> AsyncGenerator[_Container]:
+        """A container for one run, a warm one where its bounds are the defaults; it is removed afterwards, in the background."""
+        is_default = (bounds.memory_bytes, bounds.processes) == (Bounds().memory_bytes, Bounds().processes)
+        container = self._warm.pop(0) if is_default and self._warm else await self._create(bounds)
         try:
             yield container
         finally:
-            self._beside(self._remove(container))
-            if is_usual:
-                self._beside(self._fill())
+            self._in_background(self._remove(container))
+            if is_default:
+                self._in_background(self._fill())
 
-    def _beside(self, work: Any) -> None:
+    def _in_background(self, work: Any) -> None:
         if self._is_closed:
             work.close()
             return
@@ -128,13 +128,13 @@ class DockerSandbox(Sandbox):
             return
         self._warming += 1
         try:
-            self._warm.append(await self._created(Bounds()))
-        except SandboxUnavailable as error:  # the next run will say so to somebody
+            self._warm.append(await self._create(Bounds()))
+        except SandboxUnavailable as error:  # the next run reports it to its caller
             log.warning("sandbox_not_warmed", reason=str(error))
         finally:
             self._warming -= 1
 
-    async def _created(self, bounds: Bounds) -> _Container:
+    async def _create(self, bounds: Bounds) -> _Container:
         host = {
             "network_mode": "none",
             "read_only": True,
@@ -148,7 +148,7 @@ class DockerSandbox(Sandbox):
             "shm_size": MAX_FILE_BYTES,
             "log_config": {"Type": "none"},
         }
-        config = await self._asked(
+        config = await self._ask(
             lambda engine: engine.create_container(
                 self._image,
                 entrypoint=COMMAND,
@@ -160,39 +160,39 @@ class DockerSandbox(Sandbox):
             )
         )
         try:
-            raw = await self._asked(lambda engine: _attached(engine, config["Id"]))
+            raw = await self._ask(lambda engine: _attached(engine, config["Id"]))
             reader, writer = await asyncio.open_connection(sock=raw)
-            await self._asked(lambda engine: engine.start(config["Id"]))
+            await self._ask(lambda engine: engine.start(config["Id"]))
         except BaseException:
-            await asyncio.shield(self._asked(lambda engine: engine.remove_container(config["Id"], force=True)))
+            await asyncio.shield(self._ask(lambda engine: engine.remove_container(config["Id"], force=True)))
             raise
         return _Container(config["Id"], reader, writer)
 
     async def _status(self, container: _Container) -> int:
-        """The exit status, which is asked for when the output has ended."""
+        """The exit status of a container whose output has ended."""
         try:
-            return await self._asked(lambda engine: engine.wait(container.id)["StatusCode"])
+            return await self._ask(lambda engine: engine.wait(container.id)["StatusCode"])
         except NotFound:  # a replica that started at this moment has swept it
             raise SandboxUnavailable("Docker: the container was removed before it could be asked how its run ended") from None
 
     async def _remove(self, container: _Container) -> None:
-        # Closing alone leaves the connection open, since the SDK holds it too: with output in it that nobody reads the engine, which
-        # waits for that to be read, would remove nothing for a minute.
+        # Closing alone leaves the connection open, since the SDK holds it too. The engine waits for its unread output to be read, and
+        # would delay the removal for a minute.
         with contextlib.suppress(OSError):
             container.writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         container.writer.close()
         with contextlib.suppress(NotFound, SandboxUnavailable):
-            await self._asked(lambda engine: engine.remove_container(container.id, force=True))
+            await self._ask(lambda engine: engine.remove_container(container.id, force=True))
 
     async def _sweep(self) -> None:
-        """Remove what replicas that were killed have left: their containers have ended, with their standard input."""
-        found = await self._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL, "status": "exited"}))
+        """Remove containers of killed replicas, which exited when their standard input closed."""
+        found = await self._ask(lambda engine: engine.containers(all=True, filters={"label": LABEL, "status": "exited"}))
         for one in found:
-            with contextlib.suppress(NotFound, SandboxUnavailable):  # another replica may be at it
-                await self._asked(lambda engine, left=one["Id"]: engine.remove_container(left, force=True))
+            with contextlib.suppress(NotFound, SandboxUnavailable):  # another replica may remove it too
+                await self._ask(lambda engine, left=one["Id"]: engine.remove_container(left, force=True))
 
-    async def _asked(self, question: Callable[[Any], T]) -> T:
-        """What the engine answers. Raises: NotFound, SandboxUnavailable."""
+    async def _ask(self, question: Callable[[Any], T]) -> T:
+        """The engine's answer. Raises: NotFound, SandboxUnavailable."""
         try:
             return await asyncio.to_thread(lambda: question(self._engine))
         except NotFound:
@@ -211,17 +211,17 @@ def _attached(engine: Any, container: str) -> socket.socket:
 
 
 async def _run_to_end(container: _Container, given: bytes, printed: CapturedOutput, bounds: Bounds) -> Stopped | None:
-    """Which limit ended the run, if one did."""
+    """The limit that ended the run, if one did."""
     is_ready = False
     try:
         container.writer.write(given)
-        async with asyncio.timeout(START_TIMEOUT_S) as patience:
+        async with asyncio.timeout(START_TIMEOUT_S) as timeout:
             async for stream, data in _pieces(container.reader):
                 if not is_ready and stream != STANDARD_ERROR:  # which may overtake standard output on its way here
                     if not data.startswith(READY):
                         raise SandboxUnavailable(f"Docker: the interpreter did not start: {data.decode(errors='replace')[-300:]}")
                     is_ready, data = True, data.removeprefix(READY)
-                    patience.reschedule(asyncio.get_running_loop().time() + bounds.time_s)
+                    timeout.reschedule(asyncio.get_running_loop().time() + bounds.time_s)
                 printed.add(data, is_error=stream == STANDARD_ERROR)
     except OutputLimitExceeded:
         return "output"

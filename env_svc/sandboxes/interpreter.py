@@ -1,4 +1,4 @@
-"""A run of CPython as a process that reads its code from standard input: shared by the sandboxes that start one here."""
+"""Run of a CPython process that reads its code from standard input, for the sandboxes `bubblewrap` and `confined`."""
 
 import asyncio
 import math
@@ -12,10 +12,10 @@ from typing import Any
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
 from env_svc.sandboxes.prelude import READY
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Stopped, run_result
+from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Stopped, run_result
 
 FIRST_USER = 2_000_000
-"""First of the user ids that runs have where the service is root; system users and containers end far below."""
+"""First user id of runs where the service is root; ids of system users and containers end far below."""
 SCRATCH_BYTES = 16 * MIB
 START_TIMEOUT_S = 20.0
 CHUNK_BYTES = 64 * 1024
@@ -34,10 +34,12 @@ def cpu_limit_s(bounds: Bounds) -> int:
     return math.ceil(bounds.time_s) + 1
 
 
-async def run_to_end(process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Ran:
-    """Give the process its code and follow it to its end, or to a limit.
+async def run_to_end(
+    process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> RunResult:
+    """Send the process its code and read its output, until it ends or exceeds a limit.
 
-    `limit` returns when another limit than those of `bounds` is passed: the run is stopped as for memory.
+    `limit` returns when a limit outside `bounds` is exceeded, which counts as memory.
     Raises: SandboxUnavailable when the interpreter does not start.
     """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -73,12 +75,12 @@ async def run_to_end(process: Process, given: bytes, bounds: Bounds, limit: Call
 
 
 async def end(process: Process) -> None:
-    """Kill the process, and read what is left in its pipes."""
+    """Kill the process, and drain its pipes."""
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     with suppress(ProcessLookupError):
         process.kill()
     process.stdin.close()
-    # `wait` waits for the end of the pipes too, and one that is full is paused and does not tell its end until it is read.
+    # `wait` also waits for the end of the pipes, and a full pipe is paused and reports no end until it is read.
     for stream in (process.stdout, process.stderr):
         while await stream.read(CHUNK_BYTES):
             pass
@@ -86,7 +88,7 @@ async def end(process: Process) -> None:
 
 
 class _SandboxLimitExceeded(Exception):
-    """The run has passed a limit of its sandbox."""
+    """The run has exceeded a limit of its sandbox."""
 
 
 async def _wait(process: Process) -> None:

@@ -1,10 +1,10 @@
-"""Confinement by the kernel alone, as source that an interpreter runs on itself before it runs a policy's code.
+"""Confinement by the kernel alone, as source that an interpreter runs before a policy's code.
 
-Nothing of the project is importable there, so these are texts: functions over ctypes, and the calls of them. Two kinds:
+The project is not importable there, so these are texts: functions over ctypes, and the calls of them. Two kinds:
 
 namespaces   a user (unless root), mount, network, pid, ipc and uts namespace of its own, with a root that holds the interpreter, its
              libraries and an empty /tmp; no capabilities; a seccomp filter over calls that reach the kernel's less used parts
-landlock     where no namespace can be had, as in most containers: Landlock over files, TCP, signals and abstract sockets, and a seccomp
+landlock     for machines without namespaces, such as containers: Landlock over files, TCP, signals and abstract sockets, and a seccomp
              filter that also forbids sockets, other programs, and processes that leave their group
 
 Sources: landlock(7), seccomp(2), pivot_root(2), mount_setattr(2), and the kernel's tables of system calls.
@@ -14,10 +14,10 @@ from typing import Literal
 
 Kind = Literal["namespaces", "landlock"]
 NOT_OFFERED = 38
-"""ENOSYS, the error of a call that the kind `landlock` does not offer: nothing else gives it to a program."""
+"""ENOSYS, the error of system calls that the kind `landlock` does not offer; a program gets it from nothing else."""
 
 PUBLIC = ("/etc/mime.types", "/etc/localtime", "/usr/share/zoneinfo")
-"""Files that modules of the standard library read where a machine has them, and that say nothing of it."""
+"""Files that the standard library reads where a machine has them, and that reveal nothing of it."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
@@ -147,7 +147,7 @@ def enter_namespaces(visible, devices, scratch_bytes, shared_bytes):
     try:
         mount('proc', '/tmp/proc', 'proc', 0xE)
     except OSError:
-        pass  # in a container whose own /proc is partly hidden the kernel refuses a whole one; most programs need none
+        pass  # in a container whose own /proc is partly hidden the kernel refuses a whole one; few programs need it
     os.chdir('/tmp')
     call((155, 41)[COLUMN], 'pivot_root', b'.', b'.')
     check(libc.umount2(b'.', 2), 'umount')
@@ -196,19 +196,19 @@ def restrict_files(readable, writable):
 
 
 def definitions(kind: Kind) -> str:
-    """Functions that the statements below call."""
+    """Functions that the statements call."""
     return _KERNEL + (_NAMESPACES if kind == "namespaces" else _LANDLOCK)
 
 
 def first_statements(kind: Kind, visible: list[str], scratch_bytes: int) -> str:
-    """Before the process gives up its user."""
+    """Statements before the process changes its user."""
     if kind == "landlock":
         return f"kept = needed_to_read({visible!r})"
     return f"enter_namespaces({[*LIBRARIES, *visible]!r}, {list(DEVICES)!r}, {scratch_bytes}, {scratch_bytes})"
 
 
 def last_statements(kind: Kind, visible: list[str], scratch: str) -> str:
-    """After its limits are set, right before the code."""
+    """Statements after its limits are set, right before the code."""
     if kind == "namespaces":
         return "keep_capabilities(0)\nfiltered(outside=False, own_signals_only=False)"
     readable = [*LIBRARIES, *visible, "/dev/zero", "/dev/urandom", *PUBLIC]

@@ -1,8 +1,7 @@
-"""The door to pydantic-monty: an interpreter of a large part of Python, written in Rust, that can reach nothing outside.
+"""Sandbox `monty`: an interpreter of a large part of Python, in Rust, without access to anything outside. The door to pydantic-monty.
 
-It runs in worker processes of its own, so that what crashes it crashes a worker. Half a millisecond for a run; no
-generators, few modules, no packages: for calculators and short programs, not for any program. What it lacks is told apart from what
-a program does wrong by the error, or by the program itself (`monty_lacks.py`).
+It runs in worker processes of its own, so a crash costs one worker. A run takes half a millisecond. It has no generators, few modules
+and no packages: good for calculators and short programs. `monty_lacks.py` distinguishes a missing feature from a wrong program.
 """
 
 import asyncio
@@ -16,10 +15,10 @@ from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import monty_lacks
 from env_svc.sandboxes.output import MAX_ERROR_CHARS, CapturedOutput, OutputLimitExceeded
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox, Stopped
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox, Stopped
 
 GRACE_S = 1.0
-"""After its time a run is ended from inside; after this, its worker is."""
+"""Time after a run's limit, which ends it from inside, before its worker is killed."""
 
 
 class MontySandbox(Sandbox):
@@ -40,11 +39,11 @@ class MontySandbox(Sandbox):
 
     async def start(self) -> None:
         try:
-            await self._started()
+            await self._start_pool()
         except (OSError, monty.MontyError, RuntimeError) as error:
             raise Fatal(f"the sandbox 'monty' does not start: {error}") from None
 
-    async def run(self, source: str, bounds: Bounds) -> Ran:
+    async def run(self, source: str, bounds: Bounds) -> RunResult:
         printed, flooded = CapturedOutput(bounds.output_bytes), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -55,19 +54,21 @@ class MontySandbox(Sandbox):
                 loop.call_soon_threadsafe(flooded.set)
 
         try:
-            pool = await self._started()
+            pool = await self._start_pool()
             async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": math.inf}) as session:
-                # Only what it prints counts: a value would have to be converted, however large.
-                await _unless(flooded, session.feed_run(f"{source}\nNone", print_callback=add))
+                # None at the end: a value, of any size, would have to be converted.
+                await _cancel_when(flooded, session.feed_run(f"{source}\nNone", print_callback=add))
         except monty.MontyCrashedError as error:
-            return Ran(printed.output, "it took too long", "time") if error.timed_out else Ran(printed.output, "it crashed", "memory")
+            if error.timed_out:
+                return RunResult(printed.output, "it took too long", "time")
+            return RunResult(printed.output, "it crashed", "memory")
         except monty.MontySyntaxError as error:
-            return Ran("", error.display("type-msg")[:MAX_ERROR_CHARS])
+            return RunResult("", error.display("type-msg")[:MAX_ERROR_CHARS])
         except monty.MontyRuntimeError as error:
-            return _ended(error, printed)
+            return _run_result(error, printed)
         except (OSError, monty.MontyError, RuntimeError) as error:
             raise SandboxUnavailable(f"monty: {type(error).__name__}: {error}") from error
-        return Ran(printed.output, "it printed too much", "output") if printed.is_too_much else Ran(printed.output)
+        return RunResult(printed.output, "it printed too much", "output") if printed.is_too_much else RunResult(printed.output)
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -81,15 +82,15 @@ class MontySandbox(Sandbox):
     def differs(self, source: str) -> str | None:
         return monty_lacks.differs(source)
 
-    async def _started(self) -> monty.AsyncMonty:
+    async def _start_pool(self) -> monty.AsyncMonty:
         async with self._starting:
             if self._pool is None:
                 self._pool = await self._new_pool().__aenter__()
             return self._pool
 
 
-async def _unless(flooded: asyncio.Event, running: Coroutine[Any, Any, Any]) -> None:
-    """Follow a run to its end, or until it has printed too much: cancelling it ends its worker."""
+async def _cancel_when(flooded: asyncio.Event, running: Coroutine[Any, Any, Any]) -> None:
+    """Await a run, or cancel it once it has printed too much, which ends its worker."""
     run, flood = asyncio.ensure_future(running), asyncio.ensure_future(flooded.wait())
     try:
         await asyncio.wait({run, flood}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,13 +110,13 @@ def _limits(bounds: Bounds) -> monty.ResourceLimits:
     }
 
 
-def _ended(error: monty.MontyRuntimeError, printed: CapturedOutput) -> Ran:
+def _run_result(error: monty.MontyRuntimeError, printed: CapturedOutput) -> RunResult:
     text = error.display("type-msg")
     if printed.is_too_much:
-        return Ran(printed.output, "it printed too much", "output")
+        return RunResult(printed.output, "it printed too much", "output")
     stopped: Stopped | None = None
     if text.startswith("TimeoutError") and "limit exceeded" in text:
         stopped = "time"
     elif text.startswith("MemoryError") and ("limit exceeded" in text or "exceeded its memory limit" in text):  # by a value, by all
         stopped = "memory"
-    return Ran(printed.output, error.display("traceback")[-MAX_ERROR_CHARS:], stopped)
+    return RunResult(printed.output, error.display("traceback")[-MAX_ERROR_CHARS:], stopped)

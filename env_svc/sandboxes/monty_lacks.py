@@ -1,7 +1,7 @@
-"""What CPython has and monty has not: read off the error that a program ended with, or off the program itself. Pure.
+"""Features of CPython that monty lacks, recognised by a program's error or by its source. Pure.
 
-Where it is not sure whether the program or monty is at fault, monty is: an attempt that is void teaches a policy nothing,
-one that is graded wrong by mistake teaches it to avoid right programs. Found with `python -m bench.programs monty`.
+In doubt monty is blamed, not the program: a void attempt teaches a policy nothing, one graded wrong teaches it to avoid right
+programs. Found with `python -m bench.programs monty`.
 """
 
 import ast
@@ -29,16 +29,16 @@ _HONOURED_NAMES = """
     and rand or ror xor rxor lshift rlshift rshift rrshift
 """
 HONOURED = {f"__{name}__" for name in _HONOURED_NAMES.split()}
-"""Methods of classes that monty calls as CPython does; the other special ones it leaves alone, without an error."""
+"""Special methods that monty calls as CPython does; it ignores the others without an error."""
 
 
 def lacks(error: str) -> bool:
-    """Whether an error's last line says that something is missing which CPython has."""
+    """Whether an error's last line names a feature that CPython has and monty lacks."""
     return any(is_lacking(error) for is_lacking in (_syntax, _module, _module_attribute, _attribute, _name, _other))
 
 
 def differs(source: str) -> str | None:
-    """What in a program means something else in monty, without an error; None where nothing is known, or it does not parse."""
+    """The part of a program that has another meaning in monty, without an error; None where none is known, or it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,7 +94,7 @@ def _module_attribute(error: str) -> bool:
 
 
 def _attribute(error: str) -> bool:
-    """Of a type or of its objects; those of other objects' types, of a class of the standard library, are not known here."""
+    """A missing attribute of a type or of its objects; types of the standard library's classes cannot be looked up, and count."""
     found = ATTRIBUTE.fullmatch(error)
     if found is None:
         return False

@@ -1,11 +1,11 @@
-"""What code prints while it runs, up to a limit. Pure."""
+"""Captured output of a run, up to a limit. Pure."""
 
 MAX_ERROR_CHARS = 2_000
-"""Characters kept of what a run says about its end: the last ones, where a traceback has its point."""
+"""Maximum characters of a run's standard error: the last ones, where a traceback has its message."""
 
 
 class OutputLimitExceeded(Exception):
-    """The run is to be ended."""
+    """The run has printed more than its limit and must be ended."""
 
 
 class CapturedOutput:

@@ -1,8 +1,8 @@
-"""The program that a sandboxed interpreter starts with: it takes the code over standard input, binds itself, and runs it.
+"""First program of a sandboxed interpreter: it reads the code from standard input, limits itself, and runs the code.
 
-Run with `python -I -S -c`, so it may import nothing of ours, and is kept short: every run pays for it. What it sets cannot be
-taken back by the code that follows, which has no privileges. Limits are set here and not by the parent, because the count
-of processes is one of the sandbox's own user, or user namespace, which the parent is not in.
+Run with `python -I -S -c`, so it imports nothing of the project, and is short, since every run pays for it. The code cannot undo the
+limits, for it has no privileges. They are set here and not by the parent, because the process limit counts per user or user
+namespace, and the sandbox's is not the parent's.
 """
 
 import json
@@ -39,13 +39,13 @@ except Exception as error:
 
 
 def prelude(definitions: str = "", first: str = "", last: str = "") -> str:
-    """The program, with statements that run before it gives up its user, and after its limits are set."""
+    """The program, with statements that run before it changes its user, and after its limits are set."""
     return definitions + PRELUDE.replace("#first", first).replace("#last", last)
 
 
 @dataclass(frozen=True)
 class Rlimits:
-    """What the kernel allows each process of a run."""
+    """Kernel limits of each process of a run."""
 
     memory_bytes: int
     cpu_s: int
@@ -64,7 +64,7 @@ class Rlimits:
 
 
 def standard_input(source: str, limits: Rlimits, user: int = 0) -> bytes:
-    """What the prelude reads. `user`: whom to become, where it starts as root; 0 for nobody else."""
+    """The prelude's input. `user`: the user id to change to, where it starts as root; 0: none."""
     code = source.encode(errors="replace")
     header = json.dumps([limits.named(), user, len(code)])
     return f"{header}\n".encode() + code

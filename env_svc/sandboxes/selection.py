@@ -1,4 +1,4 @@
-"""The sandbox that the settings choose, tried out at the start."""
+"""Selection of the sandbox by the settings, with a trial run at the start."""
 
 import structlog
 
@@ -7,16 +7,16 @@ from env_svc.sandboxes.sandbox import Sandbox
 from env_svc.settings import EnvSettings
 
 AUTO = ("bubblewrap", "docker", "confined", "monty")
-"""What `auto` tries, in this order: CPython wherever that is safe."""
+"""Order in which `auto` tries the sandboxes: CPython wherever that is safe."""
 DEFAULT_DOCKER_URL = "unix:///var/run/docker.sock"
 
 log = structlog.get_logger()
 
 
 async def start_sandbox(settings: EnvSettings) -> Sandbox | None:
-    """The sandbox of this process, ready for code; None when code that a policy wrote is refused.
+    """The sandbox that `settings` name, started; None when code that a policy wrote is refused.
 
-    Raises: Fatal when the one that is named does not work, or none does.
+    Raises: Fatal when the named one does not work, or none does.
     """
     if settings.sandbox == "none":
         return None
@@ -41,7 +41,7 @@ async def start_sandbox(settings: EnvSettings) -> Sandbox | None:
 
 
 def sandbox_of(kind: str, settings: EnvSettings) -> Sandbox:
-    """One of a kind, not started yet."""
+    """A sandbox of this kind, not started."""
     match kind:
         case "bubblewrap":
             from env_svc.sandboxes.bubblewrap import BubblewrapSandbox

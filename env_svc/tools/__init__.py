@@ -1,6 +1,8 @@
-"""Tools: what a policy may call between an environment's steps.
+"""Tools that a policy may call between an environment's steps.
 
-Consumes  the calls in a reply (`calls.py` finds them)
-Produces  `tool` messages with their answers, through the executor of tool calls (`execution/tool_calls.py`)
-Owns      the tools that tasks name (`toolbox.py`), with what they hold: sandboxes, indexes, connections to servers.
+Consumes  the calls in a reply (`call_parser.py`)
+Produces  their answers, which `execution/tool_calls.py` sends as `tool` messages
+Owns      the tools that tasks name, with their sandboxes, indexes and connections to servers
+Layout    tool.py is what authors import; registry.py finds a tool, toolbox.py builds, shares and closes it;
+          calculator.py, python.py, search.py and mcp.py are tools
 """

@@ -1,4 +1,4 @@
-"""The tool `calculator`: one arithmetic expression, evaluated in an interpreter that can do nothing else."""
+"""Tool `calculator`: evaluates one arithmetic expression in a sandboxed interpreter."""
 
 import ast
 
@@ -8,7 +8,7 @@ from env_svc.tools.tool import Arguments, CallError, Tool
 
 BOUNDS = Bounds(time_s=2.0, memory_bytes=16 * MIB, output_bytes=4096)
 MAX_EXPRESSION_CHARS = 500
-"""Characters of an expression."""
+"""Maximum length of an expression."""
 FUNCTIONS = ("abs", "round", "min", "max", "sqrt")
 ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Call, ast.Name, ast.Load)
 HOW = f"write one expression of numbers, + - * / // % ** ( ) and {', '.join(FUNCTIONS)}"
@@ -31,7 +31,7 @@ class CalculatorTool(Tool):
 
     async def call(self, arguments: Arguments) -> str:
         expression = _readable(str(arguments["expression"]))
-        # On a line of its own, so that a comment in it ends there.
+        # The expression has a line of its own, so that a comment in it ends there.
         source = f"from math import sqrt\nresult = (\n{expression}\n)\nprint(result if type(result) is int else f'{{result:.12g}}')"
         ran = await self._sandbox.run(source, BOUNDS)
         if ran.stopped is not None:
@@ -45,10 +45,10 @@ class CalculatorTool(Tool):
 
 
 def _readable(expression: str) -> str:
-    """The expression, where it is arithmetic and nothing else. Raises: CallError."""
+    """The expression in Python's notation. Raises: CallError unless it is arithmetic and nothing else."""
     written = expression.strip().replace("×", "*").replace("÷", "/").replace("−", "-").replace("^", "**")
     if len(written) > MAX_EXPRESSION_CHARS:
-        raise CallError(f"the expression has {len(written)} characters; at most {MAX_EXPRESSION_CHARS} are read")
+        raise CallError(f"the expression has {len(written)} characters, at most {MAX_EXPRESSION_CHARS} are allowed")
     try:
         parsed = ast.parse(written, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):

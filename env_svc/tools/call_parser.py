@@ -1,13 +1,12 @@
-"""Tool calls in a reply's text. Pure.
+"""Parser of tool calls in a reply's text. Pure.
 
-Three ways to write one are read, whatever the model:
+It reads three notations, for every model:
 
     <tool_call>{"name": "search", "arguments": {"query": "dams"}}</tool_call>                       Hermes, Qwen 2.5 and 3
     <tool_call><function=search><parameter=query>dams</parameter></function></tool_call>            Qwen 3 Coder and later
     <search>dams</search>                                        a tool that needs one text, for models that are too small
 
-What a model writes inside `<think>…</think>` is not a call. A call that is not well formed is found too, with a complaint
-that the policy can learn from.
+Text inside `<think>…</think>` holds no calls. A malformed call is returned with a complaint that the policy can learn from.
 """
 
 import json
@@ -27,24 +26,24 @@ Schema = dict[str, JsonValue]
 HOW = 'write <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([^<>\s]{1,128})>|</parameter>")
-"""Either end of a parameter. One scan finds both: a pattern of the whole would scan the rest of the text for each that is not closed."""
+"""Start or end tag of a parameter. A pattern of the whole would scan the rest of the text for each one that is not closed."""
 MAX_PARSED_CHARS = 256 * 1024
-"""Maximum length of the end of a reply in which calls are found."""
+"""Maximum length of a reply's end that is parsed."""
 MAX_CALLS = 256
-"""Maximum number of calls that are read of one reply; a task allows fewer."""
+"""Maximum calls parsed in one reply; a task allows fewer."""
 MAX_QUOTE_CHARS = 40
-"""Characters of what the policy wrote that a complaint repeats."""
+"""Maximum length of the policy's text that a complaint quotes."""
 
 
 @dataclass(frozen=True)
 class MalformedCall:
-    """Something that was meant as a call."""
+    """A malformed tool call."""
 
     complaint: str
 
 
 def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
-    """At most MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: every tool of the episode, by name."""
+    """At most MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: schemas of all tools of the episode."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
     spoken = without_thoughts(text)[-MAX_PARSED_CHARS:]
     found = islice(_pattern(tuple(tags)).finditer(spoken), MAX_CALLS)
@@ -52,7 +51,7 @@ def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | Malfor
 
 
 def text_parameter(schema: Schema) -> str | None:
-    """The parameter that a plain tag fills: the only required one, or the only one, where it is a string."""
+    """The parameter that a plain tag fills: the only required or only parameter, where it is a string."""
     properties = cast("dict[str, Schema]", schema.get("properties", {}))
     names = cast("list[str]", schema.get("required", [])) or list(properties)
     if len(names) != 1 or properties.get(names[0], {}).get("type") != "string":
@@ -61,14 +60,14 @@ def text_parameter(schema: Schema) -> str | None:
 
 
 def without_thoughts(text: str) -> str:
-    """What a model said, without what it wrote inside `<think>…</think>`."""
+    """A reply without the text inside `<think>…</think>`."""
     thought, closed, spoken = text.rpartition("</think>")
     kept = spoken if closed else thought + spoken
     return kept.partition("<think>")[0]
 
 
 def without_calls(text: str, tools: Mapping[str, Schema]) -> str:
-    """What a model said besides its calls."""
+    """A reply without its calls."""
     tags = tuple(name for name, schema in tools.items() if text_parameter(schema) is not None)
     return _pattern(tags).sub("", text).strip()
 
@@ -95,7 +94,7 @@ def _call(found: "re.Match[str]", tools: Mapping[str, Schema], tags: Mapping[str
 
 
 def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-    """JSON can escape half a surrogate pair, which nobody can send on: a shared connection to a server would end with it."""
+    """The call, refused where it holds half a surrogate pair: JSON can escape one, and sending it ends a shared connection."""
     if isinstance(call, MalformedCall):
         return call
     try:
@@ -130,7 +129,7 @@ def _from_function(name: str, body: str, tools: Mapping[str, Schema]) -> ToolCal
 
 
 def _parameters(body: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each parameter that is closed; what looks like one inside another is its text."""
+    """Name and text of each closed parameter; tags inside a parameter are its text."""
     opened: re.Match[str] | None = None
     for end in PARAMETER.finditer(body):
         if opened is None:

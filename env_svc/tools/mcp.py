@@ -1,16 +1,16 @@
 """Tools of MCP servers: the door to the package `mcp`, which is an optional extra.
 
-The operator names the servers, in the file of MARLAAS_ENV_TOOL_SERVERS; a task names one of them and can neither start a program
+The operator lists the servers in the file of MARLAAS_ENV_TOOL_SERVERS. A task names one of them; it can neither start a program
 nor reach an address of its own choice:
 
     [files]
     command = ["python", "/srv/files_server.py"]
-    environment = { FILES_ROOT = "/srv/files" }      # and no other variables than the few that a program needs
+    environment = { FILES_ROOT = "/srv/files" }      # besides the few variables that a program needs
 
     [weather]
     url = "http://tools.internal:8000/mcp"
 
-One connection serves all episodes; a server that ended is started again for the next call.
+One connection serves all episodes; a server that has ended is restarted for the next call.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ToolServer(BaseModel):
 
 
 class Mcp(ToolSource):
-    """The tools of one server, or those of them that are named."""
+    """The tools of one server, or the named ones among them."""
 
     def __init__(self, server: str, *, tools: list[str] | None = None, time_s: float = 10.0) -> None:
         try:
@@ -103,7 +103,7 @@ class _RemoteTool(Tool):
 
 
 class _Connection:
-    """To one server, made when it is needed. It lives in a task of its own, because what it holds must be left where it was entered."""
+    """A connection to one server, opened on demand. An asyncio task of its own holds it, which alone may leave its context."""
 
     def __init__(self, name: str, server: ToolServer) -> None:
         self._name, self._server = name, server
@@ -119,7 +119,7 @@ class _Connection:
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(_seen)
-        # A caller that has less time than the server needs to start leaves it to start, for the next one.
+        # Shielded: a caller with less time than the server's start must not cancel it for the next one.
         return await asyncio.shield(self._connecting)
 
     async def check(self, client: Any) -> None:
@@ -131,7 +131,7 @@ class _Connection:
             raise self.lost(client, error) from error
 
     def lost(self, client: Any, error: BaseException) -> ToolUnavailable:
-        """The server does not answer `client`: unless another has taken its place already, the next call connects again."""
+        """Drop `client`, whose server does not answer, unless it was replaced already; the next call reconnects."""
         if client is self._client:
             self._client = None
             self._leave.set()
@@ -153,7 +153,7 @@ class _Connection:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 self._client = await ready
         except BaseException as error:
-            self._holder.cancel()  # it may be connecting still, and hears nothing else then
+            self._holder.cancel()  # while it connects it ignores `leave`
             if isinstance(error, TimeoutError):
                 raise self._unavailable(TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s")) from None
             raise
@@ -185,7 +185,7 @@ class _Connection:
 
 
 def _seen(connecting: "asyncio.Task[Any]") -> None:
-    """A failure that nobody waits for any more is no bug."""
+    """Retrieve a failure that has no waiter left, so that asyncio does not report it."""
     if not connecting.cancelled():
         connecting.exception()
 

@@ -1,19 +1,19 @@
-"""The tool `python`: runs code in the replica's sandbox."""
+"""Tool `python`: runs code in the replica's sandbox."""
 
 import ast
 
 from env_svc.sandboxes.current import current
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran
+from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult
 from env_svc.tools.tool import Arguments, CallError, Tool, WrongOptions
 
 MAX_TIME_S = 60.0
 MAX_MEMORY_MIB = 2048
 MAX_TRACEBACK_LINES = 6
-"""Of a traceback."""
+"""Maximum lines of a traceback that the policy sees."""
 
 
 class Python(Tool):
-    """Prints what the code prints, and the value of its last line. Nothing is kept from one call to the next."""
+    """Answers with the code's output and the value of its last line. Nothing is kept between calls."""
 
     name = "python"
     description = "Run Python code and see what it prints. The value of the last line is printed too. Nothing is kept between calls."
@@ -36,7 +36,7 @@ class Python(Tool):
         ran = await self._sandbox.run(with_last_value(str(arguments["code"])), self._bounds)
         missing = self._sandbox.unsupported(ran.error)
         if missing is not None:
-            raise CallError(f"this interpreter cannot run that, though it is Python: {missing}")
+            raise CallError(f"this interpreter does not support that part of Python: {missing}")
         text = _told(ran, self._bounds)
         if ran.is_complete:
             return text
@@ -44,11 +44,11 @@ class Python(Tool):
 
 
 def with_last_value(source: str) -> str:
-    """The code, changed so that it prints the value of its last line, where that is an expression with a value."""
+    """The code, changed to print the value of its last line where that is an expression with a value."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return source  # the sandbox says what is wrong
+        return source  # the sandbox reports the error
     if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
         return source
     lines = source.encode().splitlines(keepends=True)
@@ -61,7 +61,7 @@ def with_last_value(source: str) -> str:
     return before.decode() + ("\n" if before and not before.endswith(b"\n") else "") + shown
 
 
-def _told(ran: Ran, bounds: Bounds) -> str:
+def _told(ran: RunResult, bounds: Bounds) -> str:
     parts = [ran.output.rstrip("\n")]
     match ran.stopped:
         case "time":

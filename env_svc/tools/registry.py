@@ -1,9 +1,9 @@
-"""Names to tools.
+"""Tools by name.
 
     calculator               built in, or an entry point of the group `marlaas.tools`
     my_package.tools:Dice    <module>:<attribute>
 
-What a name leads to is a subclass of `Tool` or `ToolSource` or nothing.
+A name leads to a subclass of `Tool` or `ToolSource`, or to nothing.
 """
 
 import importlib
@@ -29,11 +29,11 @@ AnyTool = Tool | ToolSource
 
 
 class UnknownTool(WrongOptions):
-    """No tool has this name, or it is not one."""
+    """No tool has this name, or the name leads to something else."""
 
 
 def names() -> list[str]:
-    """Every name that can be listed."""
+    """All names that can be listed."""
     return sorted(_installed())
 
 

@@ -1,4 +1,4 @@
-"""The tool `search`: a local corpus, ranked by BM25. The door to bm25s.
+"""Tool `search`: a local corpus, ranked by BM25. The door to bm25s.
 
 A corpus is a JSONL file of documents, `{"title": …, "text": …}`, in the folder MARLAAS_ENV_DATA or shipped.
 Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009.
@@ -19,24 +19,24 @@ MAX_RESULTS = 20
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """Documents, and their words."""
+    """Documents and their BM25 index."""
 
     titles: list[str]
     texts: list[str]
     ranking: Any  # of bm25s, which is not typed
 
-    def best(self, query: str, most: int) -> list[int]:
-        """Numbers of the documents that share a word with the query, best first, at most `most`."""
+    def best(self, query: str, max_results: int) -> list[int]:
+        """Numbers of the documents that share a word with the query, best first."""
         words = _words([query])
         if not words[0]:
             return []
-        numbers, scores = self.ranking.retrieve(words, k=min(most, len(self.titles)), show_progress=False)
+        numbers, scores = self.ranking.retrieve(words, k=min(max_results, len(self.titles)), show_progress=False)
         return [int(number) for number, score in zip(numbers[0], scores[0], strict=True) if score > 0]
 
 
 @lru_cache(maxsize=8)
 def index_of(corpus: str) -> SearchIndex:
-    """The index of a file, made once in a process. Raises: WrongOptions, naming the document that is none."""
+    """The index of a file, built once per process. Raises: WrongOptions, naming the invalid document."""
     rows = rows_of_file(corpus)
     for number, row in enumerate(rows):
         if not isinstance(row.get("title"), str) or not isinstance(row.get("text"), str):
@@ -50,7 +50,7 @@ def index_of(corpus: str) -> SearchIndex:
 
 
 class Search(Tool):
-    """Answers with the documents that fit a query best."""
+    """Answers with the documents that match a query best."""
 
     name = "search"
     parameters = {

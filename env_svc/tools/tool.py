@@ -1,4 +1,4 @@
-"""What an author of tools needs, and all of it.
+"""Contract of tools: everything that their authors import.
 
     class Dice(Tool):
         name = "dice"
@@ -12,9 +12,9 @@
             count = cast("int", arguments["count"])
             return str(sum(random.randint(1, self.sides) for _ in range(count)))
 
-The rules: one object serves many episodes at once and runs on the service's event loop, so it awaits whatever takes long
-and keeps nothing of an episode. Arguments have been checked against `parameters`. A call may be made twice when a replica
-dies in between. The answer is for the policy to read: whatever the policy did wrong is said in it (or in CallError).
+The rules: one object serves many episodes at once and runs on the service's event loop, so it awaits everything slow and
+keeps no state of an episode. Arguments have been checked against `parameters`. A call may be made twice when a replica dies in
+between. The policy reads the answer: it, or a CallError, explains what the policy did wrong.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 __all__ = ["Arguments", "CallError", "Tool", "ToolSource", "ToolUnavailable", "WrongOptions"]
 
 Arguments = dict[str, JsonValue]
-"""By parameter."""
+"""Values by parameter."""
 
 
 class Tool(ABC):
@@ -44,12 +44,12 @@ class Tool(ABC):
     async def call(self, arguments: Arguments) -> str:
         """The answer. Raises: CallError, ToolUnavailable; anything else is a bug of the tool and voids the attempt."""
 
-    async def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what it holds; it is not called afterwards."""
+    async def close(self) -> None:  # noqa: B027 - many have none
+        """Release its resources; no call follows."""
 
     @property
     def schema(self) -> dict[str, JsonValue]:
-        """As chat templates take it."""
+        """The tool's JSON schema, as chat templates take it."""
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
@@ -57,11 +57,11 @@ class Tool(ABC):
 
 
 class ToolSource(ABC):
-    """Something that has several tools."""
+    """A source of several tools, for example a server."""
 
     @abstractmethod
     async def tools(self) -> Sequence[Tool]:
-        """Raises: ToolUnavailable."""
+        """Its tools. Raises: ToolUnavailable."""
 
     async def close(self) -> None:  # noqa: B027
-        """Let go of what it holds."""
+        """Release its resources."""

@@ -1,7 +1,4 @@
-"""The tools of a replica: built when a task names them, shared by all its episodes, closed when others push them out.
-
-A kit is what one environment's episodes have: tools by name, each with a check of its arguments.
-"""
+"""Tools of a replica: built when a task first names them, shared by all episodes, closed when they are evicted."""
 
 import asyncio
 import json
@@ -23,19 +20,19 @@ from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, Wro
 
 MAX_BUILT = 256
 MAX_CONCURRENT_BUILDS = 16
-"""Tools whose constructors run at once, in threads of their own."""
+"""Maximum constructors that run concurrently, in threads of their own."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
 @dataclass(frozen=True)
 class ValidatedTool:
-    """A tool with the check of its arguments."""
+    """A tool with the validator of its arguments."""
 
     tool: Tool
     validator: Draft202012Validator
 
     def error_in(self, arguments: Arguments) -> str | None:
-        """What is wrong with these arguments, for the policy to read."""
+        """The error in these arguments, for the policy to read; None where they are valid."""
         error = best_match(self.validator.iter_errors(arguments))
         if error is None:
             return None
@@ -44,19 +41,19 @@ class ValidatedTool:
 
 
 ToolSet = Mapping[str, ValidatedTool]
-"""By the name that the policy calls."""
+"""Tools of one environment's episodes, by the name that the policy calls."""
 
 
 @dataclass(frozen=True)
 class _BuiltTools:
-    """What a name and its options gave."""
+    """Tools of one name and options."""
 
     source: registry.AnyTool
     tools: Sequence[ValidatedTool]
 
 
 class Toolbox:
-    """Builds tools once and keeps those that were used most recently. Who waits for one does not wait for another."""
+    """Single-flight LRU cache of tools by name and options; tools are built concurrently."""
 
     def __init__(self) -> None:
         self._built: SingleFlightCache[tuple[str, str], _BuiltTools] = SingleFlightCache(MAX_BUILT, on_evict=self._close_later)
@@ -64,10 +61,7 @@ class Toolbox:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
-        """The tools that are named, by their own names.
-
-        Raises: WrongOptions, ToolUnavailable when a source of tools is away.
-        """
+        """The named tools, by their own names. Raises: WrongOptions, ToolUnavailable when a tool source is unavailable."""
         tool_set: dict[str, ValidatedTool] = {}
         for one in wanted:
             for kept in [validated(one)] if isinstance(one, Tool) else await self._named(one):
@@ -86,7 +80,7 @@ class Toolbox:
         return (await self._built.get((name, json.dumps(options, sort_keys=True)), lambda: self._build(name, options))).tools
 
     async def _build(self, name: str, options: dict[str, JsonValue]) -> _BuiltTools:
-        # In a thread: what is named for the first time is imported here, and may read an index.
+        # In a thread: the first build of a tool imports its module, and may read an index.
         source = await asyncio.get_running_loop().run_in_executor(self._builders, _build_tool, name, options)
         try:
             tools = [validated(tool) for tool in (await source.tools() if isinstance(source, ToolSource) else [source])]
@@ -112,14 +106,14 @@ def _build_tool(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
 
 
 def validated(tool: Tool) -> ValidatedTool:
-    """The tool, checked itself. Raises: WrongOptions."""
+    """The tool, with its name and schema checked. Raises: WrongOptions."""
     if not NAME.match(tool.name):
-        raise WrongOptions(f"a tool cannot be called '{tool.name}': letters, digits, _ and - are allowed, 64 at most")
+        raise WrongOptions(f"a tool cannot be called '{tool.name}': use letters, digits, _ and -, at most 64")
     try:
         Draft202012Validator.check_schema(tool.parameters)
     except SchemaError as error:
         raise WrongOptions(f"the parameters of tool '{tool.name}' are not a JSON schema: {error.message[:200]}") from None
-    # An empty registry: a schema may refer to itself, and never to what would have to be fetched.
+    # An empty registry: a schema may refer to itself, and never to another that would have to be fetched.
     return ValidatedTool(tool, Draft202012Validator(tool.parameters, registry=Registry()))
 
 

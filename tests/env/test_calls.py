@@ -48,7 +48,7 @@ async def test_finish_gives_reward_and_components() -> None:
         ("nothing", "step returned NoneType, expected Continue or Finish"),
         ("silent", "Continue has no messages"),
         ("object", "its state cannot be packed as MessagePack"),
-        (f"big {MAX_STATE_BYTES}", f"its state has {MAX_STATE_BYTES + 5} bytes; at most {MAX_STATE_BYTES} can travel"),
+        (f"big {MAX_STATE_BYTES}", f"its state has {MAX_STATE_BYTES + 5} bytes, at most {MAX_STATE_BYTES} can travel"),
     ],
 )
 async def test_environments_fault_is_a_failure_that_says_what(reply: str, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Makes valley.jsonl and valley_questions.jsonl: `python make_valley.py`.
+"""Generates valley.jsonl and valley_questions.jsonl: `python make_valley.py`.
 
-A valley that does not exist, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a
-document for each. A question names one thing and asks for another two or three documents away; its answer is in the last.
+An invented valley, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a document for
+each. A question names one and asks for another; two or three documents lead to the answer, which is in the last.
 """
 
 import json

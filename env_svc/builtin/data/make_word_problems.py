@@ -1,4 +1,4 @@
-"""Makes `word_problems.jsonl`: short stories with small numbers, in the format of GSM8K.
+"""Generates `word_problems.jsonl`: short stories with small numbers, in the format of GSM8K.
 
 python env_svc/builtin/data/make_word_problems.py      # the same 400 rows each time
 """

@@ -155,7 +155,7 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(tmp_path: Path
             opening = await environment.open(0, 5)
             first = await environment.step(opening.state, Reply("10"))
             assert isinstance(first, Continue)
-            with pytest.raises(EnvironmentUnavailable, match="played again, action 1 of the episode gave another observation than before"):
+            with pytest.raises(EnvironmentUnavailable, match="replayed, action 1 of the episode gave another observation than before"):
                 await elsewhere.step(first.state, Reply("11"))
             outcome = await perform(elsewhere, "game", StepCall(3, msgpack.packb(first.state) or b"", Reply("11")))
             assert isinstance(outcome, Failed) and outcome.is_infrastructure, "void, and never reward 0"

@@ -15,7 +15,7 @@ from env_svc.contract import Finish, Reply, Unsupported, WrongOptions
 from env_svc.datasets import SHIPPED
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.current import use
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from tests.env.sandboxes.kinds import KINDS, sandbox_of
 
 TESTS = ["assert scaled([1, 2]) == [4711, 9422]", "assert scaled([]) == [] and len(scaled([3])) == 1", "assert scaled([0]) != [1]"]
@@ -130,7 +130,7 @@ class Dying(Sandbox):
     async def start(self) -> None:
         await self._sandbox.start()
 
-    async def run(self, source: str, bounds: Bounds) -> Ran:
+    async def run(self, source: str, bounds: Bounds) -> RunResult:
         self._left -= 1
         if self._left < 0:
             raise SandboxUnavailable("its daemon is gone")

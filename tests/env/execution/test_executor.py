@@ -38,7 +38,9 @@ async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers
 async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_the_building_goes_on(workers: Workers, tmp_path: Path) -> None:
     executor, gate, trace = executor_of(workers, timeout_s=0.2), tmp_path / "gate", tmp_path / "trace"
     late = await opened(executor, "Heavy", gate=str(gate), trace=str(trace))
-    assert late == Failed("environment 'tests.env.toys:Heavy' was not built within 0.2 s; its building goes on", is_infrastructure=True)
+    assert late == Failed(
+        "environment 'tests.env.toys:Heavy' was not built within 0.2 s; its construction continues", is_infrastructure=True
+    )
     gate.touch()
 
     async def is_built() -> bool:

@@ -188,7 +188,7 @@ async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: W
     async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         waiting = asyncio.ensure_future(play(executor, [step("sleep 30")]))
         (died,) = await play(executor, [step("die")])
-        assert "environment 'guest' is away (row 0): its process ended (exit status 7)" in reason(died)
+        assert "environment 'guest' is unavailable (row 0): its process ended (exit status 7)" in reason(died)
         assert "its process ended" in reason((await waiting)[0])
         (scored,) = await play(executor, [step("word")])
         assert isinstance(scored, Scored)

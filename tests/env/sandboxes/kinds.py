@@ -10,7 +10,7 @@ from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 from env_svc.sandboxes.confined import ConfinedSandbox
 from env_svc.sandboxes.docker import DockerSandbox
 from env_svc.sandboxes.monty import MontySandbox
-from env_svc.sandboxes.sandbox import MIB, Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Sandbox
 
 KINDS = ("monty", "bubblewrap", "docker", "namespaces", "landlock")
 """The last two are those of the sandbox `confined`."""
@@ -38,7 +38,7 @@ def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
 
 
 async def still_works(sandbox: Sandbox) -> bool:
-    return await sandbox.run("print(6 * 7)", BOUNDS) == Ran("42\n")
+    return await sandbox.run("print(6 * 7)", BOUNDS) == RunResult("42\n")
 
 
 def _why_not(kind: str) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from env_svc.sandboxes.interpreter import FIRST_USER
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from tests.conftest import eventually
 from tests.env.sandboxes.kinds import BOUNDS, sandbox_of, still_works
 
@@ -205,7 +205,7 @@ print('tried', len(attempts))
 async def test_system_calls_that_lead_out_are_refused(kind: str) -> None:
     sandbox = sandbox_of(kind)
     await sandbox.start()
-    assert await sandbox.run(SYSTEM_CALLS.replace("HOST", str(os.getpid())), BOUNDS) == Ran("tried 13\n")
+    assert await sandbox.run(SYSTEM_CALLS.replace("HOST", str(os.getpid())), BOUNDS) == RunResult("tried 13\n")
 
 
 async def test_weaker_kind_has_no_sockets_no_other_programs_and_stays_in_its_group() -> None:

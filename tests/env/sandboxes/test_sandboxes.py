@@ -15,7 +15,7 @@ from env_svc.sandboxes import kernel
 from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 from env_svc.sandboxes.current import current, use
 from env_svc.sandboxes.docker import LABEL, DockerSandbox
-from env_svc.sandboxes.sandbox import Bounds, Ran, Sandbox
+from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from env_svc.sandboxes.selection import start_sandbox
 from env_svc.settings import EnvSettings
 from tests.conftest import eventually
@@ -23,8 +23,8 @@ from tests.env.sandboxes.kinds import BOUNDS, DOCKER_URL, sandbox_of
 
 
 async def test_what_code_prints_is_told(sandbox: Sandbox) -> None:
-    assert await sandbox.run("for n in range(3):\n    print(n, 'größer')", BOUNDS) == Ran("0 größer\n1 größer\n2 größer\n")
-    assert await sandbox.run("", BOUNDS) == Ran("")
+    assert await sandbox.run("for n in range(3):\n    print(n, 'größer')", BOUNDS) == RunResult("0 größer\n1 größer\n2 größer\n")
+    assert await sandbox.run("", BOUNDS) == RunResult("")
 
 
 async def test_error_is_told_with_its_place(sandbox: Sandbox) -> None:
@@ -48,7 +48,7 @@ async def test_runs_share_nothing(sandbox: Sandbox) -> None:
 
 async def test_many_run_at_once_and_those_without_a_place_wait(sandbox: Sandbox) -> None:
     runs = await asyncio.gather(*(sandbox.run(f"print({number})", BOUNDS) for number in range(12)))
-    assert runs == [Ran(f"{number}\n") for number in range(12)]
+    assert runs == [RunResult(f"{number}\n") for number in range(12)]
 
 
 # --------------------------------------------------------------------------------------------------------------- choice
@@ -114,7 +114,7 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
 
     async def has_ended(container: str) -> None:
         with suppress(NotFound):  # another test that starts a sandbox has swept it
-            await sandbox._asked(lambda engine: engine.wait(container, timeout=90))
+            await sandbox._ask(lambda engine: engine.wait(container, timeout=90))
 
     await asyncio.gather(*map(has_ended, waiting))
     with pytest.raises(SandboxUnavailable):
@@ -122,7 +122,7 @@ async def test_containers_end_with_the_service_that_holds_them() -> None:
     await sandbox._sweep()
 
     async def swept() -> bool:
-        left = await sandbox._asked(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
+        left = await sandbox._ask(lambda engine: engine.containers(all=True, filters={"label": LABEL}))
         return not {one["Id"] for one in left} & set(waiting)
 
     await eventually(swept)
