@@ -18,10 +18,10 @@ class BlobRef(Value):
 
 
 class CheckpointRef(BlobRef):
-    """What training goes on from: a version's state, or what it is recomputed from."""
+    """Source for resuming training: a version's state, or the blob that it is recomputed from."""
 
     since: int | None = None
-    """Latest version before it whose state is stored (0: the spec's); the steps from there on are taken again from their batches.
+    """Latest earlier version whose state is stored (0: the spec's); later steps are recomputed from their batches.
     None where the blob holds the state itself."""
 
 
@@ -51,7 +51,7 @@ class AdapterRef(Value):
 
     @property
     def engine_name(self) -> str:
-        """What the engine calls it: a step that was taken twice may have made two adapters of one version, and they never mix."""
+        """The engine's name: a step that was taken twice may have made two adapters of one version, which never mix."""
         return f"{self.name}-{self.blob.sha256[:12]}"
 
 

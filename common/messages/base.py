@@ -9,14 +9,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from common.errors import Reject
 
 MAX_SENTENCE_CHARS = 4000
-"""Characters. What a sentence quotes may be of any length, and it is told in messages and rows that are bounded."""
+"""Maximum length of a sentence: it may quote texts of any length, and lies in messages and rows that are bounded."""
 Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
-"""Text that may quote anything, kept by PostgreSQL, which stores every character but one."""
+"""Text that may quote anything, without the one character that PostgreSQL does not store."""
 V = TypeVar("V", bound=BaseModel)
 
 
 class Value(BaseModel):
-    """A part of a message. Unknown fields are dropped: a newer sender may know more."""
+    """A part of a message. Unknown fields are dropped: a newer sender may add some."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -50,15 +50,15 @@ class Message(Value):
 
 
 def shortened(text: str) -> str:
-    """Without what is beyond MAX_SENTENCE_CHARS."""
+    """`text`, cut at MAX_SENTENCE_CHARS."""
     return text if len(text) <= MAX_SENTENCE_CHARS else text[: MAX_SENTENCE_CHARS - 1] + "…"
 
 
 def as_json(value: BaseModel) -> dict[str, Any]:
-    """A JSON-able copy, bytes as base64. `Any` because JSON is what it is."""
+    """A copy for JSON, bytes as base64. `Any` because JSON has no schema."""
     return value.model_dump(mode="json")
 
 
 def from_json(model: type[V], value: dict[str, Any]) -> V:
-    """What `as_json` was given."""
+    """Inverse of `as_json`."""
     return model.model_validate_json(json.dumps(value))

@@ -13,7 +13,7 @@ class SubmitTask(Message):
 
     kind: ClassVar[str] = "submit-task.1"
     task: str = Field(pattern=TASK_ID_PATTERN)
-    """Made by whoever submits, unique per submission."""
+    """Id made by the client, unique per submission."""
     tenant: Name
     spec: dict[str, JsonValue]
     """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
@@ -29,23 +29,23 @@ class ControlTask(Message):
 
 
 class ResendLetter(Message):
-    """Send a dead letter's message again."""
+    """Resend a dead letter's message."""
 
     kind: ClassVar[str] = "resend-letter.1"
     tenant: Name
-    """Whose task it is about; for a job that failed, who sent it."""
+    """Tenant of the task; for a failed job, its sender."""
     letter: int = Field(ge=1, lt=2**63)
     """Its sequence in the stream FAILED."""
 
 
 class PruneTasks(Message):
-    """Free what no rule of a tenant's tasks keeps any more, and delete those that ended long ago. Answered by the event `pruned`."""
+    """Free a tenant's blobs that no rule keeps, and delete tasks that ended long ago. Answered by the event `pruned`."""
 
     kind: ClassVar[str] = "prune-tasks.1"
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Made by the sender; names the answer."""
+    """Id made by the sender, repeated in the answer."""
     ended_before_s: float | None = Field(default=None, gt=0)
-    """Delete the tasks that ended longer ago than this; None: delete no task."""
+    """Minimum time since the end of tasks to delete; None: delete no task."""
     dry_run: bool = False
-    """Say what would be deleted, and delete nothing."""
+    """Report the deletions without making them."""

@@ -17,34 +17,34 @@ class ChatMessage(Value):
 
 
 class GroupContext(Value):
-    """What every message about one group carries. Set by the scheduler at admission; nobody changes it."""
+    """Context in every message about one group. Set by the scheduler at admission, constant from then on."""
 
     tenant: str
     task: str
     pool: str
     group: int = Field(ge=0)
-    """Counts the task's groups from 0, void ones included; those of evaluations from 10⁹."""
+    """Number among the task's groups from 0, void ones included; in evaluations from 10⁹."""
     size: int = Field(ge=1)
     """Members (G)."""
     version: int = Field(ge=0)
-    """Of the policy that samples the whole group."""
+    """Version of the policy that samples the whole group."""
     adapter: AdapterRef | None
-    """None at version 0 of a task that starts afresh: the base model itself."""
+    """None at version 0 without a `start`: the base model itself."""
     family: str
-    """Of the environment: the queue that its turns go through."""
+    """Environment family, and so the queue of its turns."""
     environment: EnvironmentSection
     sampling: Sampling
     greedy: bool = False
     """Take the likeliest token each time, whatever `sampling.temperature` says; for evaluations."""
     limits: Limits
     row: int = Field(ge=0)
-    """Which prompt; the environment turns it into one."""
+    """Number of the prompt, which the environment makes from it."""
     seed: int = Field(ge=0)
-    """The group's own: its members are sampled with seeds derived from it."""
+    """Seed of the group, from which its members' are derived."""
     deadline_s: float
-    """Unix time on NATS's clock (`Clock.now_s`) at which the group is given up."""
+    """Unix time on NATS's clock (`Clock.now_s`) at which the group times out."""
     task_seed: int | None = Field(default=None, ge=0)
-    """The same for all groups of the task: prompts are made of it and the row. None from a scheduler that did not say: `seed`."""
+    """Seed of the task: prompts are made of it and the row. None from older schedulers: `seed` serves."""
 
     def trajectory(self, member: int) -> str:
         """The id of one attempt, unique within its task."""
@@ -52,7 +52,7 @@ class GroupContext(Value):
 
 
 class CheckEnvironment(Message):
-    """Can this environment be built with these options? Asked once, before a task is accepted."""
+    """Check that the environment can be built with these options; sent once, before a task is accepted."""
 
     kind: ClassVar[str] = "check-environment.1"
     tenant: str
@@ -61,7 +61,7 @@ class CheckEnvironment(Message):
     environment: EnvironmentSection
     seed: int
     evaluation: EnvironmentSection | None = None
-    """As held-out prompts have it, where the task gives it other options for those."""
+    """Environment of held-out prompts, where the task gives it other options for those."""
 
 
 class EnvironmentChecked(Message):
@@ -71,29 +71,29 @@ class EnvironmentChecked(Message):
     tenant: str
     task: str
     objection: Sentence | None
-    """None when the environment opened its first prompt, and the one with the evaluation's options opened its own."""
+    """None when the environment opened its first prompt, with the task's options and with the evaluation's."""
 
 
 class OpenGroup(Message):
-    """Open this prompt and ask for every member's first turn."""
+    """Open this prompt and request every member's first turn."""
 
     kind: ClassVar[str] = "open-group.1"
     group: GroupContext
 
 
 class TurnRequest(Value):
-    """One member's wish for a turn: append `messages` to the transcript and sample."""
+    """Request of one member's turn: append `messages` to the transcript and sample."""
 
     member: int = Field(ge=0)
     turn: int = Field(ge=0)
     transcript: TokenRecord
     """Empty at turn 0."""
     messages: list[ChatMessage]
-    """New since the transcript."""
+    """Messages since the transcript."""
     tools: list[dict[str, JsonValue]] = []
     """JSON schemas for the chat template; used at turn 0 only."""
     state: bytes
-    """The environment's own, opaque to all others, MessagePack."""
+    """State of the environment, opaque to all others, MessagePack."""
 
 
 class SampleTurns(Message):

@@ -9,7 +9,7 @@ from common.messages.base import Message, Sentence, Value, from_json
 
 
 class Event(Message):
-    """Something that the task's owner wants to know. `data` depends on `event`; see docs/events.md."""
+    """Report to the task's owner. `data` depends on `event`; see docs/events.md."""
 
     kind: ClassVar[str] = "event.1"
     tenant: str
@@ -35,7 +35,7 @@ class Event(Message):
 
 
 class StoredStep(Value):
-    """What a step left in the blob store, as `step` events carry it in `data.stored`: while they are kept, any version is found."""
+    """A step's blobs, which `step` events carry in `data.stored`: any version is found for as long as they are kept."""
 
     adapter: AdapterRef
     checkpoint: CheckpointRef
@@ -43,7 +43,7 @@ class StoredStep(Value):
 
     @classmethod
     def of(cls, event: Event) -> "StoredStep | None":
-        """None for other events, and for those of before this was told."""
+        """None for other events, and for those of older schedulers."""
         stored = event.data.get("stored") if event.event == "step" else None
         return from_json(cls, stored) if isinstance(stored, dict) else None
 
@@ -58,9 +58,9 @@ class DeadLetter(Message):
     attempts: int
     headers: dict[str, str]
     body: bytes
-    """Empty where the reader was given headers only."""
+    """Empty where the consumer reads headers only."""
     sequence: int = 0
-    """Of the message in its own stream; 0 where the sender is older than this field."""
+    """Position of the message in its own stream; 0 where the sender is older than this field."""
 
 
 class TaskStatus(Message):
@@ -81,18 +81,18 @@ class TaskStatus(Message):
     """Mean of the latest trained step, in versions."""
     sampled_tokens: int = 0
     failed_share: float | None = None
-    """Of the latest 100 groups that were scored or failed, those that failed; None before the first."""
+    """Share of failures among the latest 100 groups that were scored or failed; None before the first."""
     dead_letters: int = 0
-    """Messages about the task that were given up, so far."""
+    """Number of dead letters about the task."""
     adapter: AdapterRef | None = None
     warnings: dict[str, str] = {}
-    """That stand about the task, sentences by name; those of a task that has ended stood then."""
+    """Current warnings by name; of an ended task, those at its end."""
     submitted_s: float
     updated_s: float
 
 
 class HistoryMark(Message):
-    """How much of the scheduler's outbox NATS has, in the key-value bucket `history`."""
+    """Position up to which NATS has the scheduler's outbox, in the key-value bucket `history`."""
 
     kind: ClassVar[str] = "history-mark.1"
     deployment: str
@@ -100,7 +100,7 @@ class HistoryMark(Message):
 
 
 class ReplicaReport(Message):
-    """What a replica is, holds and can take, in the key-value bucket `replicas` until it expires."""
+    """Identity, capacity and load of a replica, in the key-value bucket `replicas` until it expires."""
 
     kind: ClassVar[str] = "replica-report.1"
     replica: str
@@ -112,7 +112,7 @@ class ReplicaReport(Message):
     environments: list[str] = []
     """Env replicas: every environment name that can be listed."""
     sandbox: str | None = None
-    """Env replicas: where code runs that a policy wrote, and what that means; None where it is refused."""
+    """Env replicas: sandbox of policy-written code, with its guarantees; None where it is refused."""
     sequences: int = 0
     """Rollout replicas: sequences it decodes at once."""
     kv_tokens: int = 0

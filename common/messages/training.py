@@ -12,14 +12,14 @@ from common.spec import TaskSpec
 class BatchMember(Value):
     member: int
     sequence: int
-    """Of the scored message in its stream; only this one counts, later duplicates do not."""
+    """Position of the scored message in its stream; later duplicates do not count."""
     reward: float
 
 
 class BatchGroup(Value):
     group: int
     version: int
-    """Of the policy that sampled it."""
+    """Version of the policy that sampled it."""
     members: list[BatchMember]
 
 
@@ -33,9 +33,9 @@ class TrainBatch(Message):
     version: int = Field(ge=0)
     spec: TaskSpec
     checkpoint: BlobRef | None
-    """Of `version`; None at version 0, which is made from `start`, or else from the spec's seed."""
+    """Checkpoint of `version`; None at version 0, which is made from `start`, or else from the spec's seed."""
     start: AdapterRef | None = None
-    """The adapter of version 0; None for a task that starts afresh."""
+    """Adapter of version 0; None without a `start`."""
     groups: list[BatchGroup] = Field(min_length=1)
 
 
@@ -47,14 +47,14 @@ class WeightUpdated(Message):
     task: str
     pool: str
     version: int = Field(ge=1)
-    """Of the new adapter."""
+    """Version of the new adapter."""
     adapter: AdapterRef
     checkpoint: CheckpointRef
     batch: BlobRef | None = None
-    """The trajectories that were trained; None unless the task keeps them, or the checkpoint is recomputed from them."""
+    """Trained trajectories; None unless the task keeps them, or the checkpoint is recomputed from them."""
     metrics: dict[str, float]
     trained_tokens: int
-    """Padding not counted."""
+    """Tokens without padding."""
     started_s: float
     finished_s: float
     """Unix times of the step."""

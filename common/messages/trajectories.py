@@ -9,7 +9,7 @@ from common.messages.base import Message, Sentence, Value
 from common.messages.prompts import GroupContext
 
 UNSUPPORTED = "unsupported by the sandbox"
-"""Beginning of the failure of an attempt that this deployment cannot grade; the scheduler counts them apart."""
+"""Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts them separately."""
 
 
 class SampledTurn(Value):
@@ -25,7 +25,7 @@ class SampledTurn(Value):
     """Whether the policy ended the turn or the token limit did."""
     state: bytes
     failure: str | None = None
-    """Set when the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
+    """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
 
 
 class TurnsSampled(Message):
@@ -58,7 +58,7 @@ class SettledMember(Value):
 
 
 class Settlement(Value):
-    """What the scheduler needs of a scored message, as a JSON header (`streams.SETTLEMENT_HEADER`)."""
+    """The scheduler's extract of a scored message, a JSON header (`streams.SETTLEMENT_HEADER`)."""
 
     task: str
     group: int

@@ -11,18 +11,18 @@ from common.errors import Reject
 from common.spec.task import TaskSpec
 
 MAX_BYTES = 1024 * 1024
-"""Of a task as JSON: parts of it travel with every message that is about it."""
+"""Maximum size of a task as JSON: parts of it travel with every message about it."""
 MAX_ATTEMPTS = 131_072
-"""In one step: each is named in one message to the trainer."""
+"""Maximum attempts of a step: one message to the trainer names all of them."""
 MAX_GROUPS = 250_000_000
-"""Of a task's training, and of its evaluations: their numbers tell them apart."""
+"""Maximum groups of a task's training, and of its evaluations, whose numbers begin at 10⁹."""
 MAX_ERRORS = 20
-"""That are told at once."""
-LARGEST_INTEGER = 2**63 - 1
-"""That every message can carry."""
-LARGEST_WEIGHT = 1e6
-LARGEST_DECAY = 10.0
-"""More throws the parameters out of range within a step or two."""
+"""Maximum validation errors reported per submission."""
+MAX_INTEGER = 2**63 - 1
+"""Maximum integer that every message can carry."""
+MAX_WEIGHT = 1e6
+MAX_DECAY = 10.0
+"""Maximum weight decay: more throws the parameters out of range within a step or two."""
 
 
 def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
@@ -33,7 +33,7 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
     if complaints := [*_not_storable(raw)]:
         raise Reject("; ".join(complaints))
     if (size := len(json.dumps(raw))) > MAX_BYTES:
-        raise Reject(f"task: it has {size} bytes as JSON, {MAX_BYTES} at most are taken; data belongs into files of the environment")
+        raise Reject(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
     try:
         spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
@@ -46,31 +46,31 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
 
 def _too_much(spec: TaskSpec) -> Iterator[str]:
-    """What is said at the door only: a task that was taken when there was no such bound can still be read."""
+    """Violated bounds that only a submission is checked for: an accepted task from before the bound can still be read."""
     algorithm = spec.algorithm
     if (attempts := algorithm.group_size * algorithm.groups_per_step) > MAX_ATTEMPTS:
         of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
-        yield f"algorithm: {of} are {attempts} attempts; a step takes {MAX_ATTEMPTS} at most"
+        yield f"algorithm: {of} are {attempts} attempts; the maximum per step is {MAX_ATTEMPTS}"
     if (groups := spec.steps * algorithm.groups_per_step) > MAX_GROUPS:
-        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task has {MAX_GROUPS} at most"
+        yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task's maximum is {MAX_GROUPS}"
     every, prompts = spec.evaluation.every, spec.evaluation.prompts
     if every and (groups := (spec.steps // every + 2) * prompts) > MAX_GROUPS:
-        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task has {MAX_GROUPS} at most"
-    if (decay := spec.optimizer.weight_decay) > LARGEST_DECAY:
-        yield f"optimizer.weight_decay: {decay:g} is more than {LARGEST_DECAY:g}; each update takes it times the learning rate off"
+        yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task's maximum is {MAX_GROUPS}"
+    if (decay := spec.optimizer.weight_decay) > MAX_DECAY:
+        yield f"optimizer.weight_decay: {decay:g} is more than {MAX_DECAY:g}; each update takes it times the learning rate off"
     for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):
         for name, weight in weights.items():
-            if abs(weight) > LARGEST_WEIGHT:
-                yield f"environment.{table}.{name}: {weight:g} is beyond ±{LARGEST_WEIGHT:g}"
+            if abs(weight) > MAX_WEIGHT:
+                yield f"environment.{table}.{name}: {weight:g} is beyond ±{MAX_WEIGHT:g}"
 
 
 def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
-    """What neither messages nor PostgreSQL can hold, wherever it stands: also where an environment's options take anything."""
+    """Values that neither messages nor PostgreSQL can hold, anywhere in the task, an environment's options included."""
     match value:
         case str() if "\0" in value:
             yield f"{place or 'task'}: a text with a null character"
-        case int() | float() if not abs(value) <= LARGEST_INTEGER:
-            yield f"{place}: {str(value)[:40]} is no number that can be kept; use a finite one below 2^63"
+        case int() | float() if not abs(value) <= MAX_INTEGER:
+            yield f"{place}: {str(value)[:40]} is no number that can be stored; use a finite one below 2^63"
         case dict():
             for name, part in value.items():
                 if "\0" in name:

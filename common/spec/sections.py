@@ -15,7 +15,7 @@ LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 
 class Section(BaseModel):
-    """A table of the task file: frozen, and strict about names, but not inside a message (`Message.decode`)."""
+    """A table of the task file: frozen, and strict about names, except inside a message (`Message.decode`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -26,7 +26,7 @@ class ToolSection(Section):
     name: str = Field(pattern=TOOL_PATTERN)
     """A tool that is built in (`calculator`, …) or installed, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
-    """Passed to the tool as they are; it says which it knows."""
+    """Arguments of the tool, passed unchanged; it reports which it knows."""
 
 
 def _as_tool(value: object) -> object:
@@ -34,30 +34,30 @@ def _as_tool(value: object) -> object:
 
 
 NamedTool = Annotated[ToolSection, BeforeValidator(_as_tool, json_schema_input_type=str | ToolSection)]
-"""As a task file may write it: the name alone is enough."""
+"""A tool as a task file may write it: the name alone is enough."""
 
 
 class EnvironmentSection(Section):
-    """Where prompts and rewards come from."""
+    """Source of prompts and rewards."""
 
     name: str = Field(pattern=ENVIRONMENT_PATTERN)
     """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
-    """Passed to the environment as they are; it says which it knows."""
+    """Arguments of the environment, passed unchanged; it reports which it knows."""
     weights: dict[str, Weight] = {}
-    """Of the components of the reward: it becomes their weighted sum, where `reward` is what the environment gives by itself
-    and a component that an attempt does not have counts 0. Empty: the reward is the environment's own."""
+    """Weights of the reward's components: it becomes their weighted sum. `reward` is the environment's own one; a component that
+    an attempt does not have counts 0. Empty: the environment's own reward."""
     rank_weights: dict[str, Weight] = {}
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
-    (the least) to 1 (the most), ties in the middle. `reward` ranks by the reward itself. Added where advantages are made."""
+    (lowest) to 1 (highest), ties in the middle. `reward` ranks by the reward itself. Added when advantages are computed."""
     tools: tuple[NamedTool, ...] = ()
-    """What the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
+    """Tools that the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
-    """Put the tools' schemas into the first prompt, as the chat template does. False where the model knows them already."""
+    """Put the tools' schemas into the first prompt, as the chat template does. False for a model that knows them."""
 
 
 class Sampling(Section):
-    """How the policy is sampled. There is no top-p or top-k: ratios need the probabilities of the whole vocabulary."""
+    """Sampling of the policy. There is no top-p or top-k: ratios need the probabilities of the whole vocabulary."""
 
     temperature: float = Field(default=1.0, ge=0.01, le=5)
     max_tokens: int = Field(default=64, ge=1, le=131_072)
@@ -65,58 +65,58 @@ class Sampling(Section):
 
 
 class Limits(Section):
-    """What an episode may use."""
+    """Bounds of an episode."""
 
     max_prompt_tokens: int = Field(default=256, ge=1, le=131_072)
-    """Longest first prompt; a longer one voids its group, with that reason."""
+    """Maximum length of the first prompt; a longer one voids its group, with that reason."""
     max_turns: int = Field(default=1, ge=1, le=256)
-    """Replies of the policy, tool calls included."""
+    """Maximum replies of the policy, tool calls included."""
     max_reply_tokens: int = Field(default=128, ge=1, le=131_072)
-    """Longest messages between two turns. An environment's longer ones void the attempt; a tool's longer answer is cut."""
+    """Maximum length of the messages between two turns. An environment's longer ones void the attempt; a tool's longer answer is cut."""
     max_episode_tokens: int | None = Field(default=None, ge=2, le=1_048_576)
-    """Of all turns, prompt and answers included: an episode gets no further turn that could exceed it."""
+    """Maximum over all turns, prompt and answers included: an episode gets no further turn that could exceed it."""
     max_episode_s: float | None = Field(default=None, gt=0, le=86_400)
-    """From admission: an episode gets no further turn after it."""
+    """Maximum time since admission: an episode gets no further turn after it."""
     max_turn_s: float | None = Field(default=None, gt=0, le=3600)
-    """For the environment's and the tools' part of one turn. Unless it is given, slower than the deployment allows is void."""
+    """Maximum time of the environment and the tools in one turn. Default: the deployment's; a slower turn voids the attempt."""
     at_limit: Literal["score", "zero", "void"] = "score"
-    """How an episode ends that has used up its turns, tokens or seconds. `score`: as its environment scores what there is;
-    `zero`: with reward 0; `void`: it is not trained on, and its group is refilled."""
+    """Outcome of an episode that has used up its turns, tokens or seconds. `score`: the environment scores it as it is;
+    `zero`: reward 0; `void`: it is not trained on, and its group is refilled."""
     episode_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
-    """From admission to the last member's score; a group that takes longer is void and refilled."""
+    """Maximum time from admission to the last member's score; a group that takes longer is void and refilled."""
     max_failed_share: float = Field(default=1.0, gt=0, le=1)
-    """The task fails when more of its latest 100 groups failed (at least 8 of them): a sandbox, a server or the environment
-    itself was broken, or their time was over. 1: only when groups fail without one success between them."""
+    """Maximum share of failed groups among the latest 100 (at least 8) before the task fails: because of a sandbox, a server,
+    the environment itself, or timeouts. 1: only when groups fail without one success between them."""
     max_calls: int = Field(default=4, ge=1, le=64)
-    """Tool calls made for one reply; what is beyond is answered with that."""
+    """Maximum tool calls per reply; further calls are answered with an error."""
     tool_timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """For one tool call. A tool that takes longer is broken: the attempt is void."""
+    """Maximum time of a tool call. A tool that takes longer is broken: the attempt is void."""
     max_answer_chars: int = Field(default=4000, ge=16, le=262_144)
-    """Longest answer of a tool; a longer one is cut."""
+    """Maximum length of a tool's answer; a longer one is cut."""
 
     def trajectory_tokens(self, sampling: Sampling) -> int:
-        """Tokens of the longest trajectory that these limits allow."""
+        """Maximum tokens of a trajectory within these limits."""
         longest = self.max_prompt_tokens + self.max_turns * sampling.max_tokens + (self.max_turns - 1) * self.max_reply_tokens
         return min(longest, max(self.max_episode_tokens or longest, self.max_prompt_tokens + sampling.max_tokens))
 
 
 class Algorithm(Section):
-    """The policy-gradient step: which attempts are pulled up, and how far at once. Formulas and sources: docs/algorithms.md."""
+    """The policy-gradient step: advantages, loss and trust region. Formulas and sources: docs/algorithms.md."""
 
     group_size: int = Field(default=8, ge=1, le=256)
     """Attempts at each prompt (G)."""
     groups_per_step: int = Field(default=8, ge=1, le=4096)
     max_staleness: int = Field(default=1, ge=0, le=64)
-    """Most optimizer steps between the policy that sampled and the policy that is updated; 0 is strictly on-policy."""
+    """Maximum optimizer steps between the policy that sampled and the policy that is updated; 0 is strictly on-policy."""
     max_refills: int = Field(default=0, ge=0, le=100_000)
-    """Dynamic sampling: at most so many groups of one version whose rewards are all equal are void and sampled anew."""
+    """Dynamic sampling: maximum groups of one version that are void and resampled because their rewards are all equal."""
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "maxrl"] = "grpo"
     loss: Literal["ppo", "gspo", "cispo", "reinforce"] = "ppo"
     """`gspo` takes one ratio a sequence and wants bounds of about 0.0003; `reinforce` has no bounds."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     clip_high: float = Field(default=0.28, gt=0, le=10)
     dual_clip: float | None = Field(default=None, gt=1, le=1000)
-    """With `ppo`: the largest ratio that pushes down an attempt that did worse than its group."""
+    """Maximum ratio, with `ppo`, at which an attempt below its group's mean is pushed down."""
     normalize: Literal["token", "sequence", "constant"] = "token"
     """Mean over the tokens of the step; mean over each sequence, then over sequences; or sum over `max_tokens`."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
@@ -125,9 +125,9 @@ class Algorithm(Section):
     entropy_coefficient: float = Field(default=0.0, ge=0, le=10)
     """Reward for spread-out probabilities, in nats."""
     passes: int = Field(default=1, ge=1, le=64)
-    """Over the trajectories of a step."""
+    """Passes over the trajectories of a step (PPO epochs)."""
     minibatches: int = Field(default=1, ge=1, le=4096)
-    """Parts, of whole groups, that the optimizer sees one after the other in each pass."""
+    """Optimizer updates of each pass, each over a part of the groups."""
 
     @model_validator(mode="after")
     def _relative_advantages_need_others(self) -> Self:
@@ -143,32 +143,32 @@ class Algorithm(Section):
 
 
 class Correction(Section):
-    """What is done where the policy that sampled is not the one that is trained: stale, or another engine's arithmetic."""
+    """Off-policy correction, for samples of a stale policy or of another engine's arithmetic."""
 
     proximal: Literal["sampler", "start"] = "sampler"
-    """What the loss takes its ratio to. `sampler`: one ratio corrects everything. `start`: the ratio is to the policy at the
-    start of the step (1 in the first pass), and the way from the sampler to there is a weight of its own. Where nothing is
-    said and `algorithm.max_staleness` is 2 or more it is `start`: a trust region around the sampler learns slowly there."""
+    """Denominator of the loss's ratio. `sampler`: one ratio corrects everything. `start`: the policy at the start of the step
+    (ratio 1 in the first pass), with a separate weight from the sampler to it. The default is `start` where
+    `algorithm.max_staleness` is 2 or more: a trust region around the sampler learns slowly there."""
     truncate: float = Field(default=2.0, ge=1, le=1000)
-    """Largest such weight. Used with `start` only."""
+    """Maximum of that weight. Used with `start` only."""
     mask_low: float = Field(default=0.0, ge=0, lt=1)
-    """Tokens whose probability at the start of the step is less than this times the sampler's are left out."""
+    """Minimum ratio of a token's probability at the start of the step to the sampler's; tokens below are left out."""
     mask_high: float | None = Field(default=None, gt=1)
-    """The same for more than this times the sampler's."""
+    """Maximum of the same ratio."""
     max_sampler_mismatch: float = Field(default=2.0, gt=0)
-    """The task fails when sampler and trainer disagree by more on what this very version sampled: half the mean square of
+    """Maximum disagreement of sampler and trainer about one version's samples before the task fails: half the mean square of
     the difference of their log-probabilities, in nats. Healthy is below 0.01."""
 
 
 class Overlong(Section):
-    """What is done about attempts that are cut off by their token limit."""
+    """Attempts that are cut off by their token limit."""
 
     rule: Literal["keep", "mask", "penalize"] = "keep"
-    """As they were scored; without a part in the loss; or with a reward that falls with the length."""
+    """Treatment: as scored; left out of the loss; or with a reward that falls with the length."""
     buffer_tokens: int = Field(default=0, ge=0, le=131_072)
-    """With `penalize`: over so many last tokens before the limit, `max_turns` times `max_tokens`, the penalty grows."""
+    """Tokens before the limit (`max_turns` times `max_tokens`) over which the penalty grows, with `penalize`."""
     penalty: float = Field(default=1.0, gt=0)
-    """With `penalize`: taken off the reward at the limit."""
+    """Deduction from the reward at the limit, with `penalize`."""
 
     @model_validator(mode="after")
     def _penalty_needs_a_buffer(self) -> Self:
@@ -195,31 +195,31 @@ class Optimizer(Section):
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)
-    """Largest L2 norm of the task's gradient; a larger one is scaled down to it."""
+    """Maximum L2 norm of the task's gradient; a larger one is scaled down to it."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly from zero."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Of the learning rate after the warm-up, to the task's last step."""
+    """Course of the learning rate from the warm-up to the task's last step."""
     final_share: float = Field(default=0.0, ge=0, le=1)
-    """Of `learning_rate`, where `linear` and `cosine` end."""
+    """Share of `learning_rate` at which `linear` and `cosine` end."""
 
 
 class Keep(Section):
-    """What is stored of past versions. The latest is always there, and so is every adapter that may still be asked for."""
+    """Retention of past versions. The latest is always kept, and so is every adapter that may still be requested."""
 
     checkpoints: int = Field(default=2, ge=1, le=1_000_000)
-    """Of the last so many versions: what training can go on from, and what a step can be taken again from."""
+    """Latest versions whose checkpoints are kept, to resume training from and to recompute a step."""
     every: int = Field(default=0, ge=0, le=1_000_000)
-    """Also the checkpoint of each version that this divides; 0: none."""
+    """Interval of versions whose checkpoints are kept too; 0: none."""
     best: int = Field(default=0, ge=0, le=1_000_000)
-    """Also the checkpoints of so many versions whose evaluations had the highest rewards; 1 where `evaluation.every` is set and
-    this is not."""
+    """Number of versions with the highest evaluation rewards whose checkpoints are kept too; 1 where `evaluation.every` is set
+    and this is not."""
     adapters: Literal["all", "checkpoints"] = "checkpoints"
     """Adapters of every version, or only of those whose checkpoint is kept."""
     adapters_every: int = Field(default=0, ge=0, le=1_000_000)
-    """With `checkpoints`, also the adapter of each version that this divides, without its checkpoint; 0: none."""
+    """Interval of versions whose adapters are kept too, without checkpoints, with `checkpoints`; 0: none."""
     batches: int = Field(default=0, ge=0, le=1_000_000)
-    """Trained trajectories of the last so many steps, for `marlaas replay`: about 5 bytes a token."""
+    """Latest steps whose trained trajectories are kept, for `marlaas replay`: about 5 bytes a token."""
 
 
 class Evaluation(Section):
@@ -229,15 +229,15 @@ class Evaluation(Section):
     """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
     prompts: int = Field(default=64, ge=1, le=4096)
     attempts: int = Field(default=1, ge=1, le=256)
-    """At each prompt; pass@k is told for k up to it."""
+    """Attempts at each prompt; pass@k is reported for k up to it."""
     temperature: float = Field(default=0.0, ge=0, le=5)
-    """0: the likeliest token each time."""
+    """Sampling temperature; 0 takes the likeliest token each time."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Of the prompts. Training takes its own from other rows and seeds."""
+    """Seed of the prompts. Training takes its own from other rows and seeds."""
     success: float = 1.0
-    """Least reward of an attempt that passes."""
+    """Minimum reward of an attempt that passes."""
     options: dict[str, JsonValue] = {}
-    """Of the environment, in place of the task's: where its prompts are few, those of another split."""
+    """Environment options in place of the task's: where its prompts are few, those of another split."""
 
     @model_validator(mode="after")
     def _attempts_differ(self) -> Self:
@@ -249,10 +249,10 @@ class Evaluation(Section):
 
 
 class Stop(Section):
-    """What finishes a task before its last step: looked at after each step and evaluation."""
+    """Early stopping, checked after each step and evaluation."""
 
     reward: float | None = None
-    """An evaluation's mean reward that is enough."""
+    """Sufficient mean reward of an evaluation."""
     tokens: int | None = Field(default=None, ge=1)
     """Budget: prompt, sampled, trained and evaluation tokens together."""
     seconds: float | None = Field(default=None, gt=0)
@@ -260,12 +260,12 @@ class Stop(Section):
 
 
 class Start(Section):
-    """Where version 0 comes from: without a task named here it is the base model with a fresh adapter."""
+    """Origin of version 0: without a task named here, the base model with a fresh adapter."""
 
     task: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
-    """Start from the adapter of this task of the same tenant, on the same pool, with the same section `lora`."""
+    """Task whose adapter is the start: of the same tenant, on the same pool, with the same section `lora`."""
     version: int | None = Field(default=None, ge=1)
-    """Of that task; its latest at the time of submission when not given."""
+    """Version of that task; its latest at the time of submission when not given."""
 
     @model_validator(mode="after")
     def _version_is_of_a_task(self) -> Self:

@@ -23,18 +23,18 @@ from common.spec.sections import (
 
 
 class TaskSpec(Section):
-    """One task, as submitted. The server adds nothing to it: what is not written takes the default shown here."""
+    """One task, as submitted. The server adds nothing to it: a field that is not written takes the default shown here."""
 
     name: Name
     tenant: Name
     pool: Name
-    """Which base model to fine-tune; `marlaas pools` lists what the deployment offers."""
+    """Base model to fine-tune; `marlaas pools` lists those that the deployment offers."""
     steps: int = Field(ge=1, le=1_000_000)
     """Optimizer steps to take."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Of adapter initialisation, prompts and sampling."""
+    """Seed of adapter initialisation, prompts and sampling."""
     priority: int = Field(default=0, ge=-100, le=100)
-    """Among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
+    """Precedence among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
     environment: EnvironmentSection
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
@@ -55,18 +55,18 @@ class TaskSpec(Section):
 
     @property
     def trajectory_tokens(self) -> int:
-        """Tokens of the longest trajectory that this task can produce."""
+        """Maximum tokens of a trajectory of this task."""
         return self.limits.trajectory_tokens(self.sampling)
 
     @property
     def reply_tokens(self) -> int:
-        """Tokens that the policy may choose in one trajectory."""
+        """Maximum tokens that the policy samples in one trajectory."""
         return self.limits.max_turns * self.sampling.max_tokens
 
     @model_validator(mode="before")
     @classmethod
     def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
-        """A default that depends on another section. Once it is taken it is said, in what is stored and sent."""
+        """A default that depends on another section; stored and sent tasks have it written out."""
         match raw:
             case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(said := raw.get("correction", {}), dict):
                 return {**raw, "correction": {"proximal": "start", **said}}
@@ -76,7 +76,7 @@ class TaskSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _the_best_of_an_evaluated_task_is_kept(cls, raw: Any) -> Any:
-        """Like the default above; only in what is submitted: a task that was stored before says `best` itself."""
+        """As above; only for submissions: a stored task has `best` written out."""
         match raw:
             case {"evaluation": {"every": int(steps)}} if steps > 0 and isinstance(said := raw.get("keep", {}), dict):
                 return {**raw, "keep": {"best": 1, **said}}
