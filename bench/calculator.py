@@ -49,7 +49,7 @@ async def trained(nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
     async with Client.connect(nats_url) as client:
         found = {(task := await client.submit(spec)): Progress(task, spec) for spec in specs}
         async for event in client.watch(*found):
-            found[event.task].take(event)
+            found[event.task].apply(event)
     return list(found.values())
 
 

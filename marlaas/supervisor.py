@@ -1,8 +1,7 @@
 """The process that keeps a one-machine stack running: `python -m marlaas.supervisor DATA`, started by `marlaas up`.
 
-It starts NATS, then PostgreSQL, then the migrations, then the services; it starts again whatever dies, says what it
-sees in stack.json, and stops everything in the opposite order on SIGTERM. Nothing outlives it: should it be killed
-outright, the kernel signals each of its children.
+It starts NATS, PostgreSQL, the migrations and the services in this order, restarts what dies, writes stack.json, and on
+SIGTERM stops everything in reverse order. Nothing outlives it: if it is killed, the kernel signals each of its children.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from marlaas.stack.state_files import Service, Stack, StackError, StackPlan, loc
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
 
 MARK = "STACK_OF_MARLAAS"
-"""Carried by every process of a stack, with the data directory as its value. Not a MARLAAS_ name: those are settings."""
+"""Environment variable of every process of a stack; its value is the data directory. Not a MARLAAS_ name: those are settings."""
 NOT_LOCKED = 3
 """Exit status when another supervisor holds the data directory."""
 
@@ -99,8 +98,8 @@ def _nats(plan: StackPlan) -> ProcessSpec:
     disk = servers.NatsDisk(plan.data / "nats")
 
     async def is_well() -> bool:
-        """False when JetStream is off, or will not write again although there is room again: both last until a restart."""
-        return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_room_again()
+        """False when JetStream is off, or refuses writes although the disk has room: both last until a restart."""
+        return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_recovered()
 
     return ProcessSpec("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready, is_well)
 

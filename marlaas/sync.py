@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """As `Client`; every method waits for its result."""
+    """Blocking form of `Client`."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
@@ -83,7 +83,7 @@ class SyncClient:
 
 @contextmanager
 def connect(url: str = DEFAULT_URL) -> Generator[SyncClient]:
-    """A client whose connection is kept alive by a thread of its own."""
+    """A client whose connection lives in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="marlaas-client", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Task files: TOML on disk, checked before anything is sent."""
+"""Task files: TOML, checked before it is sent."""
 
 import tomllib
 from pathlib import Path
@@ -8,10 +8,7 @@ from common.spec import TaskSpec, parse_spec
 
 
 def read_task(path: Path) -> TaskSpec:
-    """The task that `path` describes.
-
-    Raises: Reject, naming the file and every wrong field.
-    """
+    """Raises: Reject, naming the file and every wrong field."""
     try:
         return parse_spec(tomllib.loads(path.read_text()))
     except FileNotFoundError:

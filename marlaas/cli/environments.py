@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.callback(invoke_without_command=True)
 def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """List the environments that a task may name: those of the control, or without one those installed here."""
+    """List the environments that a task may name: the stack's, or without a stack those installed here."""
     from marlaas.reporting import tables
     from marlaas.stack.state_files import is_running_on
 
@@ -33,10 +33,10 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
 
 @app.command("new")
 def new_environment(
-    name: Annotated[str, typer.Argument(help="Of the package, such as my_env.")],
+    name: Annotated[str, typer.Argument(help="Name of the package, such as my_env.")],
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
 ) -> None:
-    """Write a package with an environment that works, its test and a task file."""
+    """Write a package with a working environment, its test and a task file."""
     from marlaas.scaffold import write_package
 
     folder = to or Path(name)
@@ -51,12 +51,12 @@ def check_environment(
     options: Annotated[str, typer.Option(help="The task's options, as JSON.")] = "{}",
     rows: Annotated[int, typer.Option(min=1, help="Prompts to play.")] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    turns: Annotated[int, typer.Option(min=1, help="Most turns of an episode.")] = 16,
+    turns: Annotated[int, typer.Option(min=1, help="Maximum turns of an episode.")] = 16,
 ) -> None:
-    """Play an environment by a script, and say whether it is fit to train on."""
+    """Play an environment with a scripted policy, and report whether it is fit to train on."""
     from marlaas.scaffold import registered
 
-    here = Path.cwd()  # a package that is not installed is found where the command is given, or one folder below
+    here = Path.cwd()  # a package that is not installed is found in this folder or one below
     for folder in (here, here / name):
         path = registered(name, folder)
         if path is not None:

@@ -1,4 +1,4 @@
-"""Shared by all commands: options, output, the connection, and handing the process over to a service's program."""
+"""Shared by all commands: options, output, the connection, and exec of a service's program."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ PIPE_WIDTH = 100_000
 
 
 def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
-    """What was given, where a task can have such an id: before anything else is read or asked."""
+    """The ids themselves. Raises: WrongId, before anything is read or sent."""
     from marlaas.client import check_id
 
     for one in [ids] if isinstance(ids, str) else ids or []:
@@ -29,12 +29,12 @@ def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
     return ids
 
 
-Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine control.", envvar="MARLAAS_DATA_DIR")]
+Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=valid_ids)]
 Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
-Reason = Annotated[str, typer.Option(help="Kept with the task.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Print every column, and every reason whole, however long the lines become.")]
+Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole reasons, in lines of any length.")]
 
 
 def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
@@ -63,7 +63,7 @@ def open_console(wide: bool = False) -> "Console":
 
 
 def line_width(console: "Console") -> int | None:
-    """Characters that a line may take; None where it may take any number."""
+    """Maximum characters of a line; None for no maximum."""
     return None if console.width == PIPE_WIDTH else console.width
 
 
@@ -72,7 +72,7 @@ def echo(text: str, to: TextIO | None = None) -> None:
 
 
 def pools_file() -> Path:
-    """pools.toml of the current directory, or that which comes with the project."""
+    """pools.toml of the current directory, or else the project's."""
     from marlaas import shipped
 
     here, theirs = Path("pools.toml"), shipped.root() / "pools.toml"
@@ -80,6 +80,6 @@ def pools_file() -> Path:
 
 
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:
-    """Go on as `python -m <module>` with these settings and no others."""
+    """Become `python -m <module>` with these settings only."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
     os.execve(sys.executable, [sys.executable, "-m", *module], inherited | env)

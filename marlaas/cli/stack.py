@@ -20,11 +20,14 @@ def up(
     ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")] = False,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay attached, and stop the stack on Ctrl-C.")] = False,
     start_timeout_s: Annotated[
         float,
         typer.Option(
-            "--start-timeout-s", min=1, help="For all to be ready; a large model loads for long.", envvar="MARLAAS_START_TIMEOUT_S"
+            "--start-timeout-s",
+            min=1,
+            help="Seconds until all must be ready; a large model takes minutes to load.",
+            envvar="MARLAAS_START_TIMEOUT_S",
         ),
     ] = 600.0,
 ) -> None:
@@ -53,7 +56,7 @@ def up(
 
 
 def down(data: Data = DEFAULT_DATA) -> None:
-    """Stop the stack; tasks go on at the next `up`."""
+    """Stop the stack; tasks resume at the next `up`."""
     from marlaas.stack import control
 
     started = time.monotonic()
@@ -78,28 +81,28 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
 
 
 def logs(
-    service: Annotated[str, typer.Argument(help="As `marlaas status` names it; or supervisor.")],
+    service: Annotated[str, typer.Argument(help="Name in `marlaas status`, or supervisor.")],
     data: Data = DEFAULT_DATA,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written next.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Number of last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines.")] = False,
 ) -> None:
-    """Show the log of one process of the control."""
+    """Show the log of one process of the stack."""
     from marlaas.stack.state_files import StackError, log_path
 
     path = log_path(data, service)
     if not path.exists():
-        known = ", ".join(sorted(one.stem for one in (data / "logs").glob("*.log"))) or "none: nothing ran here yet"
+        known = ", ".join(sorted(one.stem for one in (data / "logs").glob("*.log"))) or "none yet"
         raise StackError(f"no log of '{service}' in {data}; there are: {known}")
     subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
 
 
 def doctor(
     data: Data = DEFAULT_DATA,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every adapter and checkpoint, and compare its digest.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Count also what the scheduler's next sweep would delete.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every adapter and checkpoint, and compare digests.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Report also what the scheduler's next sweep would delete.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say whether everything that must always hold does: PostgreSQL, streams and blobs against each other."""
+    """Check every invariant of PostgreSQL, streams and blobs."""
     from marlaas.stack.state_files import read_plan, running_stack
 
     running_stack(data)
@@ -109,7 +112,7 @@ def doctor(
 
 def psql(
     data: Data = DEFAULT_DATA,
-    command: Annotated[str, typer.Option("--command", "-c", help="Run this and return.")] = "",
+    command: Annotated[str, typer.Option("--command", "-c", help="Run this statement and return.")] = "",
     address: Annotated[bool, typer.Option("--address", help="Print the database's address only.")] = False,
 ) -> None:
     """Open PostgreSQL's own shell on the stack's database."""
@@ -128,7 +131,7 @@ def pools(
     data: Data = DEFAULT_DATA,
     file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
 ) -> None:
-    """List the base models that this deployment offers."""
+    """List the base models of this deployment."""
     from rich.table import Table
 
     from common.pools import read_pools
@@ -150,18 +153,18 @@ def bench(context: typer.Context) -> None:
     names = sorted(modules | {path.parent.name for path in folder.glob("*/__main__.py")})
     name, *options = context.args or [""]
     if name not in names:
-        raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'they are in a checkout, and this is none'}")
+        raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'benchmarks need a checkout'}")
     os.chdir(shipped.CHECKOUT)
     os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
 
 
 def demo(
     data: Data = DEFAULT_DATA / "demo",
-    seed: Annotated[int, typer.Option(help="Of the three tasks.")] = 0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: as its file says.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the three tasks.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: its file's.")] = None,
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
 ) -> None:
-    """Start a control, train three tasks of three tenants at once on one base model, and show what they gained."""
+    """Start a stack, train three tasks of three tenants at once on one base model, and show their gains."""
     from marlaas import shipped
     from marlaas.demo import run_demo
 

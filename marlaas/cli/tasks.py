@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List every task, as many columns as fit; `marlaas show TASK` has all of one, --wide also what each stores."""
+    """List every task, with as many columns as fit; `marlaas show TASK` has all of one, --wide adds storage."""
     from marlaas.reporting import storage, tables
 
     async def ask(client: "Client") -> "tuple[list[TaskStatus], dict[str, Stored], StoreUsage]":
@@ -50,7 +50,7 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
 
 
 def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Show everything that is known of one task."""
+    """Show every field of one task."""
     from marlaas.reporting import tables
 
     open_console().print(tables.task_table(with_client(data, url, lambda client: client.status(task))))
@@ -60,12 +60,10 @@ def submit(
     file: Annotated[Path, typer.Argument(help="The task, in TOML.")],
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    task: Annotated[
-        str | None, typer.Option("--id", help="The task's id; with one, submitting again is harmless.", callback=valid_ids)
-    ] = None,
+    task: Annotated[str | None, typer.Option("--id", help="The task's id; with one, resubmitting is harmless.", callback=valid_ids)] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
 ) -> None:
-    """Submit a task, and say whether it is accepted."""
+    """Submit a task, and report whether it is accepted."""
     from marlaas.task_file import read_task
 
     spec = read_task(file)
@@ -78,16 +76,16 @@ def submit(
 
 def watch(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="Ids; none: every task that has not ended, from now on.", callback=valid_ids)
+        list[str] | None, typer.Argument(help="Ids; default: every task that has not ended, future events only.", callback=valid_ids)
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks that come later, without end.")] = False,
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks submitted later, without end.")] = False,
     log_to: Annotated[
-        list[str] | None, typer.Option("--log-to", help="Also tensorboard:<folder>, wandb:<project> or trackio:<project>.")
+        list[str] | None, typer.Option("--log-to", help="Tracker: tensorboard:<folder>, wandb:<project> or trackio:<project>.")
     ] = None,
 ) -> None:
-    """Print what happens to tasks, one line per event, until they have ended."""
+    """Print the events of tasks, one a line, until they have ended."""
     from common.task_states import ENDED
     from marlaas.reporting import tables, trackers
 
@@ -114,25 +112,25 @@ def watch(
 
 
 def cancel(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
-    """End a task; the versions trained so far stay."""
+    """End a task; trained versions stay."""
     with_client(data, url, lambda client: client.cancel(task, reason))
     echo(f"cancelling {task}")
 
 
 def pause(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
-    """Give a task no new work until it is resumed."""
+    """Admit no new work of a task until it is resumed."""
     with_client(data, url, lambda client: client.pause(task, reason))
     echo(f"pausing {task}")
 
 
 def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
-    """Go on with a paused task."""
+    """Resume a paused task."""
     with_client(data, url, lambda client: client.resume(task, reason))
     echo(f"resuming {task}")
 
 
 def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed stays on the bill."""
+    """Delete a task that has ended: adapters, checkpoints, messages and rows; its ledger stays."""
     from marlaas.reporting import storage
 
     freed = with_client(data, url, lambda client: client.delete(task))
@@ -142,13 +140,13 @@ def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
 def prune(
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant only; default: of all.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant; default: all.")] = None,
     older_than: Annotated[
         float | None, typer.Option("--older-than", min=0.001, help="Delete also tasks that ended more than so many days ago.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be deleted, and delete nothing.")] = False,
 ) -> None:
-    """Free what no task's section `keep` asks for any more, and delete tasks that ended long ago."""
+    """Delete what no task's section `keep` retains, and tasks that ended long ago."""
     from marlaas.reporting import storage
 
     age_s = None if older_than is None else older_than * 86_400
@@ -160,13 +158,13 @@ def prune(
 
 def failures(
     task: Annotated[
-        str | None, typer.Argument(help="Id of a task; none: of all tasks, and jobs that could not be taken.", callback=valid_ids)
+        str | None, typer.Argument(help="Id of a task; default: all tasks, and jobs that could not be taken.", callback=valid_ids)
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     wide: Wide = False,
 ) -> None:
-    """List messages that were given up, with the reason: dead letters."""
+    """List dead letters, with the reason of each."""
     from marlaas.reporting import tables
 
     found = with_client(data, url, lambda client: client.failures(task))
@@ -174,15 +172,13 @@ def failures(
         console = open_console(wide)
         console.print(tables.failures_table(found, line_width(console)))
     else:
-        echo("no message was given up")
+        echo("no dead letters")
 
 
-def resend(
-    letter: Annotated[int, typer.Argument(help="As `marlaas failures` numbers them.")], data: Data = DEFAULT_DATA, url: Url = ""
-) -> None:
-    """Send the message of a dead letter again, once its cause is gone; what it says counts once at most."""
+def resend(letter: Annotated[int, typer.Argument(help="Number in `marlaas failures`.")], data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Resend the message of a dead letter, once its cause is gone; it counts at most once."""
     with_client(data, url, lambda client: client.resend(letter))
-    echo(f"sent again: the message of letter {letter}")
+    echo(f"resent: the message of letter {letter}")
 
 
 def pull(
@@ -213,13 +209,13 @@ def pull(
 
 
 def _merge_adapter(pool: str, file: Path, adapter: Path, folder: Path) -> None:
-    """By a process of its own: only services load models."""
+    """Merge in a process of its own: only services load models."""
     from common.pools import read_pools
     from marlaas.client import ClientError, make_way
 
     offered = read_pools(file)
     if pool not in offered:
-        raise ClientError(f"{file} has no pool '{pool}', so its base model is not known; name another with --pools")
+        raise ClientError(f"{file} has no pool '{pool}', so its base model is unknown; name another file with --pools")
     make_way(folder)
     if subprocess.run([sys.executable, "-m", "trainer_svc.merge", offered[pool].model, str(adapter), str(folder)]).returncode:
         raise typer.Exit(1)
@@ -227,20 +223,20 @@ def _merge_adapter(pool: str, file: Path, adapter: Path, folder: Path) -> None:
 
 def replay(
     task: Task,
-    step: Annotated[int | None, typer.Argument(help="The version that the step made; none: every step from version 0 on.")] = None,
+    step: Annotated[int | None, typer.Argument(help="Version that the step made; default: every step from version 0.")] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     pools: Pools = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a step.")] = False,
 ) -> None:
-    """Take recorded steps again and compare the digests; the task's file must have set keep.batches."""
+    """Replay recorded steps and compare digests; needs keep.batches in the task's file."""
     pool = with_client(data, url, lambda client: client.status(task)).pool
     argv = ["trainer_svc.replay", task, *([str(step)] if step is not None else []), *(["--json"] if as_json else [])]
     _exec_trainer(argv, data, url, pool, pools)
 
 
 def _exec_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
-    """With the settings of the stack's own trainer of that pool, so that it rounds alike; with an address: those given here."""
+    """Run with the settings of the pool's own trainer, so that it rounds alike; with `url`: those given here."""
     from marlaas.stack.state_files import read_plan
 
     if url:

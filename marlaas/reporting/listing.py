@@ -1,6 +1,6 @@
-"""Tables with one row a record that stay readable at any width: less important columns go first, the reason is cut last.
+"""Tables that fit any width: less important columns are dropped first, reasons are cut last.
 
-Pure functions to rich's renderables. A width of None is that of a pipe, or of `--wide`: every column, and every reason whole.
+Pure functions to rich's renderables. Width None (a pipe, or `--wide`): every column and whole reasons.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +14,15 @@ R = TypeVar("R")
 PADDING = 2
 """Characters between two columns."""
 MIN_REASON_WIDTH = 24
-"""Characters of a reason that are worth more than another column."""
+"""Minimum characters of a reason before a column is dropped."""
 
 
 @dataclass(frozen=True)
 class Field(Generic[R]):
-    """One column."""
-
     header: str
     cell: Callable[[R], Text]
     rank: int = 0
-    """0 for a column that is always there; of the others the highest is left out first."""
+    """0: always shown; of the others, the highest rank is dropped first."""
 
 
 def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[R], str], width: int | None) -> Table:
@@ -57,5 +55,5 @@ def _wanted(reasons: Sequence[str]) -> int:
 
 
 def _whole(header: str) -> Column:
-    """A column that is never cut short: ids are there to be copied."""
+    """A column that is never truncated: ids are there to be copied."""
     return Column(header, no_wrap=True, overflow="ignore")

@@ -1,4 +1,4 @@
-"""What changes on the screen while one waits: a start, and tasks that run. Lines instead where output is not a terminal."""
+"""Live views of a start and of running tasks; lines where output is no terminal."""
 
 import time
 from collections.abc import AsyncIterator
@@ -17,9 +17,9 @@ REDRAWS_PER_S = 4
 
 
 def show_start(console: Console, starting: Starting, timeout_s: float = control.START_TIMEOUT_S) -> Stack:
-    """Show each component from starting to ready; returns the running control. Raises: as `wait_until_ready`."""
+    """Show each component from starting to ready; returns the running stack. Raises: as `wait_until_ready`."""
     if not console.is_terminal:
-        return control.wait_until_ready(starting, _Changes(console).tell, timeout_s)
+        return control.wait_until_ready(starting, _Changes(console).report, timeout_s)
     with Live(console=console, refresh_per_second=REDRAWS_PER_S) as live:
         return control.wait_until_ready(starting, lambda state: live.update(tables.starting_table(state, time.time())), timeout_s)
 
@@ -29,23 +29,23 @@ async def show_tasks(console: Console, tasks: list[Progress], events: AsyncItera
     by_id = {one.task: one for one in tasks}
     if not console.is_terminal:
         async for event in events:
-            by_id[event.task].take(event)
+            by_id[event.task].apply(event)
             console.print(tables.event_line(event), soft_wrap=True, highlight=False)
         return
     with Live(tables.progress_table(tasks), console=console, refresh_per_second=REDRAWS_PER_S) as live:
         async for event in events:
-            by_id[event.task].take(event)
+            by_id[event.task].apply(event)
             live.update(tables.progress_table(tasks))
 
 
 class _Changes:
-    """Prints a line whenever a component's condition changes."""
+    """Prints a line at each change of a component's condition."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._seen: dict[str, str] = {}
 
-    def tell(self, state: Stack) -> None:
+    def report(self, state: Stack) -> None:
         for one in state.components:
             if one.condition not in ("waiting", self._seen.get(one.name)):
                 took = f" after {one.took_s:.1f} s" if one.took_s is not None else ""

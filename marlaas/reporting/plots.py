@@ -23,7 +23,7 @@ def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
 
 
 def draw_metrics(tasks: Sequence[Progress], titles: Mapping[str, str], path: Path) -> None:
-    """The reward of every task, and beside it each metric of its steps that `titles` names (name → title)."""
+    """Every task's reward, and beside it each metric in `titles` (name → title)."""
     figure, all_axes = pyplot.subplots(1, 1 + len(titles), figsize=SIZE_INCHES, layout="constrained", sharex=True)
     for axes, (metric, title) in zip(all_axes, {"": "mean reward of the step", **titles}.items(), strict=True):
         for one in tasks:
@@ -53,12 +53,12 @@ def _staleness(tasks: Sequence[Progress], path: Path) -> Path:
     for one in tasks:
         steps = [step for step in one.steps if step.staleness_mean is not None]
         axes.plot([step.version for step in steps], [step.staleness_mean or 0.0 for step in steps], label=_label(one), linewidth=1.5)
-    axes.set(xlabel="optimizer step", ylabel="staleness, in versions", title="Staleness of what each step was trained on, mean")
+    axes.set(xlabel="optimizer step", ylabel="staleness, in versions", title="Mean staleness of each step's trajectories")
     return _saved(figure, axes, path)
 
 
 def _timeline(tasks: Sequence[Progress], path: Path) -> Path:
-    """Two lanes a task: from the first sampled trajectory of each step to its batch, and from its batch to the new version."""
+    """Two lanes a task: first sampled trajectory to batch, and batch to new version."""
     figure, axes = _figure()
     origin_s = min((step.first_sampled_s for one in tasks for step in one.steps if step.first_sampled_s), default=0.0)
     for number, one in enumerate(tasks):
@@ -95,5 +95,5 @@ def _label(one: Progress) -> str:
 
 
 def _smoothed(values: list[float], window: int = 5) -> list[float]:
-    """Mean of the last `window` values at each place."""
+    """Moving average over the last `window` values."""
     return [sum(values[max(0, end - window) : end]) / len(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]

@@ -1,4 +1,4 @@
-"""How far a task is, gathered from its events: pure, the same for the live table, the final one and the plots."""
+"""A task's progress, from its events: pure; shared by tables and plots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from common.spec import TaskSpec
 EDGE_STEPS = 5
 """Steps at either end whose mean reward counts as before and after."""
 RATE_STEPS = 10
-"""Latest steps from which speed is taken."""
+"""Latest steps over which speed is measured."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """One trained step, as its event told it. None where the event does not say."""
+    """One trained step, from its event. None for fields that the event lacks."""
 
     version: int
     at_s: float
@@ -38,7 +38,7 @@ class TrainedStep:
 
 @dataclass
 class Progress:
-    """One task: what it is, and what happened to it so far."""
+    """One task: its spec and its history."""
 
     task: str
     spec: TaskSpec
@@ -50,8 +50,8 @@ class Progress:
     evaluations: dict[int, float | None] = field(default_factory=dict[int, float | None])
     """Version → mean reward on held-out prompts; None where every attempt failed."""
 
-    def take(self, event: Event) -> None:
-        """Note one event; the same step told twice counts once."""
+    def apply(self, event: Event) -> None:
+        """Add one event; a repeated step counts once."""
         if event.event == "step":
             step = step_of(event)
             if not self.steps or step.version > self.steps[-1].version:
@@ -59,9 +59,9 @@ class Progress:
         elif event.event == "evaluation":
             self.evaluations[int(_number(event.data.get("version")) or 0)] = _number(event.data.get("reward"))
         elif event.event == "rejected" and self.accepted_s is not None:
-            pass  # somebody's attempt to use the id again
+            pass  # another submission under the same id
         elif event.event == "resent":
-            pass  # of a message, not of the task
+            pass  # about a message, not about the task
         elif event.event in ("accepted", "resumed"):
             self.state = "running"
             self.accepted_s = self.accepted_s or event.at_s
@@ -81,12 +81,10 @@ class Progress:
 
     @property
     def reward_before(self) -> float | None:
-        """Mean of the first steps."""
         return fmean(self.rewards[:EDGE_STEPS]) if self.rewards else None
 
     @property
     def reward_after(self) -> float | None:
-        """Mean of the last steps."""
         return fmean(self.rewards[-EDGE_STEPS:]) if self.rewards else None
 
     @property
@@ -99,14 +97,14 @@ class Progress:
         return fmean(known) if known else None
 
     def tokens_per_s(self) -> float | None:
-        """Sampled and trained, over the latest steps; None before there are two."""
+        """Tokens sampled and trained, over the latest steps; None before there are two."""
         recent = self.steps[-RATE_STEPS - 1 :]
         if len(recent) < 2 or recent[-1].at_s <= recent[0].at_s:
             return None
         return sum(step.sampled_tokens for step in recent[1:]) / (recent[-1].at_s - recent[0].at_s)
 
     def left_s(self) -> float | None:
-        """Time that the remaining steps take at the latest speed; None when it is not known."""
+        """Estimated time of the remaining steps, at the latest speed; None when unknown."""
         recent = self.steps[-RATE_STEPS - 1 :]
         if self.ended_s is not None or len(recent) < 2:
             return None
@@ -115,7 +113,7 @@ class Progress:
 
 
 def step_of(event: Event) -> TrainedStep:
-    """The step that an event tells of; missing fields are None or 0."""
+    """The step in an event's data; missing fields are None or 0."""
     data = event.data
     times = data.get("times")
     times = times if isinstance(times, dict) else {}
@@ -140,7 +138,7 @@ def step_of(event: Event) -> TrainedStep:
 
 
 def sparkline(values: list[float], width: int = 16) -> str:
-    """The course of `values` in `width` characters at most, each the mean of its share, scaled from least to most."""
+    """`values` in at most `width` characters, each the mean of its share, scaled from minimum to maximum."""
     if not values:
         return ""
     width = min(width, len(values))

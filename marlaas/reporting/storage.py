@@ -1,4 +1,4 @@
-"""What the command line says of the blob store: how full it is, and what was deleted. Pure."""
+"""Lines and columns about the blob store: how full it is, and what was deleted. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from marlaas.client import Pruned, Stored
 from marlaas.reporting.listing import Field
 
 NEARLY_FULL = 0.8
-"""Share of the blob store that `marlaas ps` warns of; the alarm's default."""
+"""Share of the blob store above which `marlaas ps` warns; the alarm's default."""
 
 
 def stored_fields(stored: Mapping[str, Stored]) -> list[Field[TaskStatus]]:
@@ -23,7 +23,7 @@ def stored_fields(stored: Mapping[str, Stored]) -> list[Field[TaskStatus]]:
 
 
 def store_line(usage: StoreUsage, *, always: bool = False) -> str | None:
-    """How full the blob store is; None while that is nothing to be told, unless it is to be said `always`."""
+    """How full the blob store is; None below the warning threshold, unless `always`."""
     limit = usage.limit_bytes
     if limit is None:
         return f"blob store: {size(usage.used_bytes)}" if always else None
@@ -34,7 +34,7 @@ def store_line(usage: StoreUsage, *, always: bool = False) -> str | None:
 
 
 def pruned_lines(found: Sequence[Pruned], dry_run: bool) -> list[str]:
-    """What was deleted, or would be: a line a tenant, and the sum."""
+    """Deletions, done or planned: a line a tenant, and the sum."""
     verb = "would delete" if dry_run else "deleted"
     lines: list[str] = []
     for one in found:

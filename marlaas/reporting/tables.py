@@ -1,4 +1,4 @@
-"""What the command line shows: tables of tasks, of the stack, and of a start; pure functions to rich's renderables."""
+"""Tables of tasks, of the stack and of its start: pure functions to rich's renderables."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ COLOURS = {
 
 
 def stack_table(stack: Stack, now_s: float | None = None) -> Table:
-    """Every process of the stack, and how it is."""
+    """Every process of the stack and its condition."""
     now_s = now_s or time.time()
     table = Table("component", "state", "process", "for", "restarts", "detail", title=None, box=None, header_style="bold")
     for one in stack.components:
@@ -40,7 +40,7 @@ def stack_table(stack: Stack, now_s: float | None = None) -> Table:
 
 
 def starting_table(stack: Stack, now_s: float) -> Table:
-    """The same while it starts: seconds so far, or those it took."""
+    """`stack_table` during the start: seconds so far, or those it took."""
     table = Table.grid(padding=(0, 2))
     for one in stack.components:
         seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s
@@ -51,7 +51,7 @@ def starting_table(stack: Stack, now_s: float) -> Table:
 def status_table(
     statuses: Sequence[TaskStatus], width: int | None = None, now_s: float | None = None, more: Sequence[Field[TaskStatus]] = ()
 ) -> Table:
-    """Every task, one line each, in `width` characters; None for all of every line. `more`: columns at its end."""
+    """Every task, one line each, in `width` characters; None: whole lines. `more`: columns at the end."""
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
         Field("task", lambda one: Text(one.task)),
@@ -71,7 +71,7 @@ def status_table(
 
 
 def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
-    """Messages that were given up, one line each, in `width` characters; None for all of every line."""
+    """Dead letters, one line each, in `width` characters; None: whole lines."""
     fields: list[Field[Failure]] = [
         Field("letter", lambda one: Text(str(one.letter))),
         Field("task", lambda one: Text(one.task or f"- ({one.subject})")),
@@ -82,7 +82,7 @@ def failures_table(failures: Sequence[Failure], width: int | None = None) -> Tab
 
 
 def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
-    """Everything that is known of one task, a line for each field; long texts are wrapped and never cut."""
+    """Every field of one task, a line each; long texts are wrapped and never cut."""
     now_s = now_s or time.time()
     adapter = status.adapter
     rows: dict[str, Text | str] = {
@@ -110,7 +110,7 @@ def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
 
 
 def progress_table(tasks: Sequence[Progress]) -> Table:
-    """Tasks as they run: for a terminal that is redrawn."""
+    """Running tasks, for a terminal that is redrawn."""
     table = Table("task", "tenant", "state", "step", "reward", "", "staleness", "tokens/s", "left", box=None, header_style="bold")
     for one in tasks:
         last = one.steps[-1] if one.steps else None
@@ -129,7 +129,7 @@ def progress_table(tasks: Sequence[Progress]) -> Table:
 
 
 def summary_table(tasks: Sequence[Progress]) -> Table:
-    """What each task has gained."""
+    """Each task's reward before and after."""
     table = Table(
         "task", "tenant", "environment", "state", "steps", "reward before", "after", "", "staleness", "tokens", header_style="bold"
     )
@@ -145,18 +145,17 @@ def summary_table(tasks: Sequence[Progress]) -> Table:
 
 
 def _reason_of(status: TaskStatus) -> str:
-    """Why the task is where it is, then the warnings that stand about it."""
+    """The reason of the task's state, then its active warnings."""
     warnings = [f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items())]
     return "; ".join([*([status.reason] if status.reason else []), *warnings])
 
 
 def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
-    """Every environment that some replica offers."""
     return sorted({name for report in replicas for name in report.environments})
 
 
 def sandboxes(replicas: Iterable[ReplicaReport]) -> list[str]:
-    """Where code runs that policies write, each way once."""
+    """Sandboxes of the replicas, each once."""
     return sorted({report.sandbox or "none: tasks that need one are refused" for report in replicas if report.service == "env"})
 
 

@@ -1,7 +1,7 @@
-"""Curves of a task, followed from its events into somebody's tracker: `marlaas watch --log-to tensorboard:runs`.
+"""Experiment trackers for the events of tasks: `marlaas watch --log-to tensorboard:runs`.
 
 Each tracker is an extra: `pip install marlaas[tensorboard]`, `[wandb]` or `[trackio]`. A task is a run under its id, a
-version is a step. Following a task again from the start logs the same points again.
+version is a step. Following a task twice from the start logs the same points twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ PHASES = (
     ("wait_for_trainer_s", "batched_s", "started_s"),
     ("training_s", "started_s", "trained_s"),
 )
-"""(name, from, to): where the time of a step went, from the `times` of its event."""
+"""(name, start, end): phases of a step, from the `times` of its event."""
 
 
 class TrackerError(MarlaasError):
@@ -31,7 +31,7 @@ class TrackerError(MarlaasError):
 
 @dataclass(frozen=True)
 class Point:
-    """What one event says of one version."""
+    """Metrics of one version, from one event."""
 
     task: str
     tenant: str
@@ -41,12 +41,12 @@ class Point:
 
 
 class Tracker(Protocol):
-    """Where points go."""
+    """A destination of points."""
 
     def log(self, point: Point) -> None: ...
 
     def close(self) -> None:
-        """Everything that was logged is written."""
+        """Write everything that was logged."""
         ...
 
 
@@ -102,7 +102,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run for each task, grouped by tenant. WANDB_MODE=offline writes to ./wandb without asking any server."""
+    """A run for each task, grouped by tenant. WANDB_MODE=offline writes to ./wandb without a server."""
 
     def __init__(self, package: Any, project: str) -> None:
         self._package = package
@@ -114,7 +114,7 @@ class WeightsAndBiases:
         if run is None:
             run = self._package.init(project=self._project, id=point.task, name=point.task, group=point.tenant, reinit="create_new")
             run.define_metric("version")
-            run.define_metric("*", step_metric="version")  # an evaluation is told after later steps
+            run.define_metric("*", step_metric="version")  # an evaluation comes after later steps
             self._runs[point.task] = run
         run.log({**point.values, "version": point.version})
 

@@ -33,7 +33,7 @@ from marlaas.stack.supervised_process import last_words, tail
 from marlaas.supervisor import MARK
 
 START_TIMEOUT_S = 600.0
-"""A first start may compile kernels; what fails says so long before."""
+"""Seconds until all components are ready: a first start may compile kernels, failures are reported earlier."""
 STOP_TIMEOUT_S = 120.0
 LEFTOVERS_GRACE_S = 15.0
 LOG_LINES = 15
@@ -50,9 +50,9 @@ def make_plan(
     postgres_port: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StackPlan:
-    """The whole stack for the pools in `pools_file`; ports not given are those of the last run, or any that are free.
+    """The whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
 
-    `settings`: environment variables of the services; each reads its own, and they come before what the plan would say.
+    `settings`: environment variables of the services, which override the plan's.
     Raises: Fatal when the pools file is wrong.
     """
     data = data.resolve()
@@ -114,7 +114,7 @@ def _core_list(cores: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Starting:
-    """A stack whose supervisor was just spawned."""
+    """A stack whose supervisor was spawned."""
 
     plan: StackPlan
     supervisor: subprocess.Popen[bytes]
@@ -128,7 +128,7 @@ class Starting:
 def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or nothing can be written there.
+    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or `data` is not writable.
     """
     data = plan.data
     if missing := needs.missing_packages():
@@ -155,8 +155,8 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     return Starting(plan, supervisor)
 
 
-def wait_until_ready(starting: Starting, tell: Callable[[Stack], None], timeout_s: float = START_TIMEOUT_S) -> Stack:
-    """Follow the start until every component is ready; `tell` is given each state on the way.
+def wait_until_ready(starting: Starting, report: Callable[[Stack], None], timeout_s: float = START_TIMEOUT_S) -> Stack:
+    """Follow the start until every component is ready; `report` receives each state on the way.
 
     Raises: StackError, with the last lines of the failing component's log; everything is stopped by then.
     """
@@ -167,7 +167,7 @@ def wait_until_ready(starting: Starting, tell: Callable[[Stack], None], timeout_
             raise StackError(f"the supervisor ended at once: {last_words(log_path(data, 'supervisor'))}")
         stack = starting.look()
         if stack is not None:
-            tell(stack)
+            report(stack)
             if stack.is_ready:
                 return stack
             if stack.failing:
@@ -189,7 +189,7 @@ def _check_port(port: int, what: str, option: str) -> None:
 
 
 def failure(data: Path, component: Component) -> str:
-    """What a failing component said last."""
+    """The last log lines of a failing component."""
     path = log_path(data, component.name)
     lines = "\n".join(f"  {line[:400]}" for line in tail(path, LOG_LINES))
     return f"{component.name} does not run: {component.detail}\n{lines}\nthe whole log: {path}"
@@ -209,7 +209,7 @@ def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     asked: os_processes.Identity | None = None
     while is_locked(data):
-        stack = read_stack(data)  # again each time: a supervisor that has just started writes it a moment later
+        stack = read_stack(data)  # read in each round: a new supervisor writes it a moment after its start
         if stack and stack.supervisor != asked and os_processes.is_running(stack.supervisor):
             asked = stack.supervisor
             os_processes.send(asked, signal.SIGTERM)
@@ -223,7 +223,7 @@ def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
 
 
 def end_leftovers(data: Path) -> list[os_processes.Identity]:
-    """End what a supervisor that was killed has left behind; returns what that was."""
+    """End the processes that a killed supervisor has left behind; returns them."""
     stack = read_stack(data)
     known = [component.process for component in stack.components if component.process] if stack else []
     marked = [process for process in os_processes.marked_with(MARK, str(data)) if process not in known]

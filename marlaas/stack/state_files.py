@@ -1,12 +1,12 @@
-"""What is known of a one-machine stack, as files in its data directory.
+"""Files in a one-machine stack's data directory.
 
     plan.json     what to run: ports, services, their environment       written by `up`, read by the supervisor
     stack.json    what runs: process ids, states, addresses             written by the supervisor, read by everyone
-    lock          held by the supervisor for as long as it lives
+    lock          held by the supervisor while it lives
     nats/ postgres/ cache/ logs/<component>.log
 
-Whether a stack runs is what the lock says, never what a file claims: the kernel lets go of a lock when its holder
-dies, so nothing needs cleaning up after a crash.
+A stack runs while its lock is held, whatever the files say: the kernel releases the lock when its holder dies, so nothing
+needs cleaning up after a crash.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ Condition = Literal["waiting", "starting", "ready", "done", "restarting", "faili
 
 
 class StackError(Exception):
-    """The stack cannot do what was asked; the text names the thing and the way out."""
+    """The stack cannot do the request; the text says what to do."""
 
 
 class Service(BaseModel):
@@ -40,18 +40,18 @@ class Service(BaseModel):
 
 
 class StackPlan(BaseModel):
-    """Everything that a supervisor needs to know."""
+    """Input of a supervisor: ports, folders, commands."""
 
     model_config = ConfigDict(frozen=True)
 
     data: Path
-    """Absolute."""
+    """Absolute path."""
     nats_port: int
     postgres_port: int
     pools_file: Path | None = None
-    """Absolute; None where no service needs it."""
+    """Absolute path; None where no service needs it."""
     prepare: list[str]
-    """A command that ends, run once the servers are ready: the migrations. Empty: none."""
+    """Migrations, run once the servers are ready. Empty: none."""
     prepare_env: dict[str, str] = {}
     services: list[Service]
 
@@ -62,13 +62,13 @@ class Component(BaseModel):
     name: str
     condition: Condition = "waiting"
     detail: str = ""
-    """Why it restarts or fails: the last line of its log."""
+    """Reason of a restart or failure: the last line of its log."""
     process: Identity | None = None
     http_port: int | None = None
     since_s: float = 0.0
     """Unix time of the last change."""
     took_s: float | None = None
-    """From its latest start until it was ready."""
+    """Seconds from its latest start until it was ready."""
     restarts: int = 0
 
 
@@ -100,7 +100,7 @@ def log_path(data: Path, component: str) -> Path:
 
 
 def read_stack(data: Path) -> Stack | None:
-    """The latest state, of a running stack or of the last that ran; None when there never was one."""
+    """State of the running or last stack; None when there never was one."""
     try:
         return Stack.model_validate_json((data / "stack.json").read_bytes())
     except FileNotFoundError:
@@ -112,24 +112,24 @@ def read_stack(data: Path) -> Stack | None:
 
 
 def read_plan(data: Path) -> StackPlan:
-    """What the stack that runs, or last ran, on `data` was made of. Raises: FileNotFoundError when there never was one."""
+    """Plan of the running or last stack on `data`. Raises: FileNotFoundError when there never was one."""
     return StackPlan.model_validate_json((data / "plan.json").read_bytes())
 
 
 def plan_pools_file(data: Path) -> Path | None:
-    """The pools file of the stack that runs, or last ran, on `data`."""
+    """Pools file of the running or last stack on `data`."""
     return read_plan(data).pools_file if (data / "plan.json").exists() else None
 
 
 def write_stack(data: Path, stack: Stack) -> None:
-    """Replace the state whole: a reader sees the old one or the new one."""
+    """Replace the state atomically."""
     temporary = data / "stack.json.part"
     temporary.write_text(stack.model_dump_json(indent=2))
     temporary.replace(data / "stack.json")
 
 
 def running_stack(data: Path) -> Stack:
-    """The state of the stack that runs on `data`. Raises: StackError when none does."""
+    """State of the running stack on `data`. Raises: StackError when none runs."""
     stack = _running_stack(data)
     if stack is None:
         raise StackError(f"no stack runs on {data}; start one with `marlaas up`, or name another with --data or --url")
@@ -137,7 +137,6 @@ def running_stack(data: Path) -> Stack:
 
 
 def is_running_on(data: Path) -> bool:
-    """Whether a stack runs on `data`."""
     return _running_stack(data) is not None
 
 
@@ -175,7 +174,6 @@ def locked(data: Path) -> Generator[None]:
 
 
 def unusable(data: Path, error: OSError) -> StackError:
-    """That nothing can be read or written there: it is a file, or somebody else's."""
     return StackError(f"{data} cannot be a stack's directory: {error.strerror}; name another with --data")
 
 

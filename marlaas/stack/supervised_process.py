@@ -1,7 +1,7 @@
-"""One supervised process: started, watched until it is ready, started again whenever it dies, stopped when asked.
+"""One supervised process: started, watched until ready, restarted when it dies, stopped on request.
 
     waiting → starting → ready → (dies) → restarting → starting …      and → stopping → stopped from anywhere
-                  └→ failing: died too often in a row; it is still tried again, with the longest pause
+                  └→ failing: died too often in a row; still restarted, with the maximum pause
 
 A command that is to end by itself (`until_done`) goes starting → done instead of ready.
 """
@@ -25,17 +25,17 @@ from marlaas.stack.servers import HOST, Command, free_port
 from marlaas.stack.state_files import Component, Condition, log_path
 
 MAX_EXCEPTION_CHARS = 300
-"""Characters of what is said of one."""
+"""Maximum characters reported of an exception."""
 QUICK_DEATH_S = 15.0
-"""A process that was ready for longer than this has proven itself: its deaths are counted anew."""
+"""Seconds of readiness after which the count of deaths restarts."""
 FAILING_AFTER = 5
 FAILING_AFTER_AT_START = 2
-"""Deaths in a row of a process that was never ready yet: more tries rarely help, and somebody waits."""
+"""Maximum deaths in a row of a process that was never ready: more tries rarely help, and a user waits."""
 RESTART = Backoff(first_s=0.5, max_s=30.0)
 PROBE_EVERY_S = 0.1
 HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
-"""Exit status of a service whose settings are wrong: another try cannot help."""
+"""Exit status of a service with wrong settings: a restart cannot help."""
 LARGEST_LOG_BYTES = 64 * 1024**2
 TAIL_BYTES = 64 * 1024
 
@@ -47,17 +47,17 @@ Probe = Callable[[int], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to run and how to know that it is ready."""
+    """Command of a process, and its probes."""
 
     name: str
     command: Callable[[], Command]
     """Built at each start; may take a moment (a database is initialised here)."""
     is_ready: Probe
     is_well: Callable[[], Awaitable[bool]] | None = None
-    """Asked again and again once it is ready; when the answer is no, it is started again. No answer is no reason."""
+    """Health probe, called periodically once it is ready; False restarts it, no answer does not."""
     until_done: bool = False
     grace_s: float = 20.0
-    """From asking it to stop to killing it."""
+    """Seconds from its stop signal to SIGKILL."""
 
 
 class SupervisedProcess:
@@ -80,7 +80,7 @@ class SupervisedProcess:
         while not self._stopping.is_set():
             try:
                 outcome = await self._live()
-            except Exception as error:  # it could not even be started; that is a death like any other
+            except Exception as error:  # a failed start counts as a death
                 log.exception("start_failed", component=self.spec.name)
                 outcome = f"could not be started: {error}"
             if self._stopping.is_set():
@@ -114,7 +114,7 @@ class SupervisedProcess:
         try:
             await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not dying.done() and not stopping.done():
-                probing.result()  # raises what the probe did: then the process is of no use
+                probing.result()  # raises the probe's exception: then the process is of no use
                 self._ready_since = time.monotonic()
                 self._set("ready", took_s=self._ready_since - started)
                 log.info("component_ready", component=self.spec.name, took_s=round(self.component.took_s or 0, 2))
@@ -136,7 +136,7 @@ class SupervisedProcess:
         return f"exit status {process.returncode}: {last_words(path, log_start)}"
 
     async def _spawn(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process, int]:
-        """The process, and where in its log it begins."""
+        """The process, and the byte at which its log begins."""
         with _open_log(path) as output:
             process = await asyncio.create_subprocess_exec(
                 *command.argv,
@@ -200,7 +200,7 @@ class SupervisedProcess:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    """For appending; one that has grown large is put aside first."""
+    """Open for appending; rotate it first when it is large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LARGEST_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
@@ -208,7 +208,7 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 def last_words(path: Path, start: int = 0) -> str:
-    """Why a process says that it ended: the last error in its log from byte `start` on, or else its last line."""
+    """The last error in a log from byte `start`, or else its last line."""
     lines = [line.strip() for line in tail(path, 200, start) if line.strip()]
     if not lines:
         return "its log is empty"
@@ -223,12 +223,12 @@ def last_words(path: Path, start: int = 0) -> str:
 
 
 def raised(exception: Sequence[Mapping[str, Any]]) -> str:
-    """An exception as structlog writes it, without its frames: what was raised, then what caused that."""
+    """A structlog exception without its frames: the exception, then its causes."""
     return ", because of ".join(f"{one['exc_type']}: {one['exc_value']}"[:MAX_EXCEPTION_CHARS] for one in exception)
 
 
 def tail(path: Path, lines: int, start: int = 0) -> list[str]:
-    """The last lines of a file that may be large, from byte `start` on; nothing when it does not exist."""
+    """The last lines of a large file, from byte `start`; none when it is absent."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, path.stat().st_size - TAIL_BYTES))
@@ -238,7 +238,7 @@ def tail(path: Path, lines: int, start: int = 0) -> list[str]:
 
 
 async def answers_ready(port: int) -> bool:
-    """Whether a service says so at /readyz."""
+    """Whether a service is ready, by /readyz."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(HOST, port)

@@ -1,6 +1,6 @@
-"""The `marlaas` command, run in the test's own process: what it prints and its exit status.
+"""The `marlaas` command, run in the test's own process: its output and exit status.
 
-For commands that return. Those that become another program (`os.execve`: doctor, psql, replay, `envs check`) need a process.
+Only for commands that return: those that exec another program (`os.execve`: doctor, psql, replay, `envs check`) need a process.
 """
 
 import io
@@ -23,11 +23,11 @@ class Done:
 
 
 def marlaas(*arguments: str, cwd: Path) -> Done:
-    """Run it in the folder `cwd`, from any thread, one at a time. Raises: what the process would end with a traceback of."""
+    """Run it in the folder `cwd`, from any thread, one at a time. Raises: exceptions that end the process with a traceback."""
     out, err = io.StringIO(), io.StringIO()
     logs, nats = structlog.get_config() if structlog.is_configured() else None, logging.getLogger("nats")
     level = nats.level
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))  # what the rest of this process logs stays apart
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))  # keeps this process's other logs out of the output
     try:
         with chdir(cwd), redirect_stdout(out), redirect_stderr(err):
             status = cli.run(arguments)

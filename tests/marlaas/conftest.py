@@ -1,4 +1,4 @@
-"""A scheduler small enough for a test: it answers jobs with the events that the real one would send."""
+"""A minimal scheduler: it answers jobs with the real one's events."""
 
 import asyncio
 import time
@@ -66,7 +66,7 @@ class Answering:
             tenant=job.tenant, task=job.task, name=spec.name, pool=spec.pool, state="running", version=0, steps=spec.steps,
             submitted_s=time.time(), updated_s=time.time(),
         )  # fmt: skip
-        await self._bus.kv.put(streams.TASKS_BUCKET, job.task, status)  # before it is told, as the scheduler does
+        await self._bus.kv.put(streams.TASKS_BUCKET, job.task, status)  # before its event, as the scheduler does
         yield self._event(job.tenant, job.task, "accepted")
         if spec.name == "slow":
             return

@@ -1,4 +1,4 @@
-"""A service with the real skeleton and nothing inside, so that the stack can be tested by itself."""
+"""An empty service with the real skeleton, to test the stack by itself."""
 
 import asyncio
 import sys

@@ -1,6 +1,6 @@
-"""The command line as a user meets it: what it prints, and how it ends.
+"""The command line: its output and exit status.
 
-Four tests start real processes, for what only those show: imports, the exit status, signals. The others run in this one.
+Four tests start real processes, which imports, the exit status and signals need. The others run in this one.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def task_file(tmp_path: Path) -> Path:
 
 
 def complaint(done: subprocess.CompletedProcess[str] | Done) -> str:
-    """What it complained about: one line, no traceback, exit status 1."""
+    """Its error: one line, no traceback, exit status 1."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -61,7 +61,6 @@ def test_help_is_answered_without_importing_what_takes_long(tmp_path: Path) -> N
 
 
 def test_usage_error_and_help_are_ends_of_the_process(tmp_path: Path) -> None:
-    """As the installed command ends."""
     assert (process("--help", cwd=tmp_path).returncode, process("watch", "--nonsense", cwd=tmp_path).returncode) == (0, 2)
 
 

@@ -179,7 +179,7 @@ async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_pat
             await eventually(lambda: is_followed(bus))
         with running(command, port, tmp_path / "nats.log"):
             await bus.publish(accepted("after"))
-            # The follower's place in the stream was in the server's memory; after two missed heartbeats it begins anew.
+            # The follower's position was in the server's memory; after two missed heartbeats it restarts.
             assert (await asyncio.wait_for(first, 250)).task == "after"
 
 
@@ -217,5 +217,5 @@ def happened(task: str, event: str) -> Outgoing:
 
 
 async def is_followed(bus: Bus) -> bool:
-    """Whether somebody reads the events at the moment."""
+    """Whether a client reads the events at the moment."""
     return bool((await bus.blobs_context().stream_info(streams.EVENTS.name)).state.consumer_count)

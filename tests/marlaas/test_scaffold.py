@@ -1,4 +1,4 @@
-"""`marlaas envs new` and `marlaas envs check`: the package that is written works. The check becomes another program: a process."""
+"""`marlaas envs new` and `marlaas envs check`: the written package works. The check execs another program, so it runs in a process."""
 
 import os
 import subprocess

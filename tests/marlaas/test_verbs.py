@@ -1,4 +1,4 @@
-"""Every verb of the command line against the real scheduler, whose environment, sampler and trainer a test plays."""
+"""Every verb of the command line against the real scheduler, with a test as environment, sampler and trainer."""
 
 import asyncio
 import json
@@ -121,7 +121,7 @@ async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run:
 
     reading = asyncio.ensure_future(read())
 
-    async def is_seen() -> bool:  # the process follows from some moment on, and no event before it is printed
+    async def is_seen() -> bool:  # the process prints only events after its start
         await run("pause", "held")
         await run("resume", "held")
         return bool(lines)
@@ -143,7 +143,7 @@ async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
     await settled(world)
     await clean(world)
     shown = {line.split()[0]: line for line in (await out(run("ps", "--wide"))).splitlines()}
-    assert shown["done"].rstrip().endswith("51.2 kB")  # three adapters, as many as may be sampled by, and two checkpoints
+    assert shown["done"].rstrip().endswith("51.2 kB")  # three adapters that may still sample, and two checkpoints
     assert shown["blob"].startswith("blob store: 10")  # with their names
     assert "end it first with `marlaas cancel held`" in complaint(await run("delete", "held"))
     assert "no task 'nothing'" in complaint(await run("delete", "nothing"))
@@ -166,13 +166,13 @@ async def change(world: World, statement: str) -> None:
 
 async def test_failures_and_resend(world: World, run: Run) -> None:
     await out(run("submit", "task.toml", "--id", "held"))
-    assert await out(run("failures", "held")) == "no message was given up\n"
+    assert await out(run("failures", "held")) == "no dead letters\n"
     await eventually(lambda: world.stages.opened)
     letter = await bury(world.bus, "settle", "held", scored(world.stages.opened[0], 0, reward=1.0))
     await recorded(world, 1)
     [row] = [line for line in (await out(run("failures"))).splitlines() if "disk full" in line]
     assert row.split()[0] == str(letter)
-    assert await out(run("resend", str(letter))) == f"sent again: the message of letter {letter}\n"
+    assert await out(run("resend", str(letter))) == f"resent: the message of letter {letter}\n"
     await eventually(lambda: world.rows("SELECT 1 FROM trajectories WHERE task = 'held' AND state = 'scored'"))
     assert "there is no dead letter 99" in complaint(await run("resend", "99"))
 
@@ -180,7 +180,7 @@ async def test_failures_and_resend(world: World, run: Run) -> None:
 async def test_status_pools_logs_psql_and_doctor_of_a_stack_on_this_machine(
     world: World, run: Run, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
-    """Of a data directory that names this world's servers; psql and doctor become other programs, so they are processes."""
+    """A process on a data directory that names this world's servers; psql and doctor exec other programs, so they run in processes."""
     await out(run("submit", "task.toml", "--id", "mine", "--watch"))
     await settled(world)
     data, this = tmp_path / "stack", identify(1)

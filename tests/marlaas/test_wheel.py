@@ -48,7 +48,7 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(900)
 def test_base_wheel_submits_watches_and_pulls_from_a_stack_that_runs_without_the_checkout(wheel: Path, base: Path, tmp_path: Path) -> None:
-    # What all-cpu asks for is here already, but for marlaas itself, which is found as a wheel and not as the checkout.
+    # all-cpu's packages are installed already; marlaas itself must come from the wheel, not from the checkout.
     stack = environment(tmp_path / "stack", "--no-deps", str(wheel), beside=sysconfig.get_path("purelib"))
     (stack / "nats-server").symlink_to(Path(sysconfig.get_path("scripts")) / "nats-server")
     folder = tmp_path / "empty"

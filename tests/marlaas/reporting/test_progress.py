@@ -1,4 +1,4 @@
-"""What events add up to, and how it is shown."""
+"""A task's progress from its events, and its display."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ def event(name: str, at_s: float, data: dict[str, JsonValue] | None = None) -> E
 
 def progress(steps: int, of: int = 20) -> Progress:
     one = Progress("t", parse_spec({**SPEC, "steps": of}))
-    one.take(event("accepted", 100.0))
+    one.apply(event("accepted", 100.0))
     for version in range(1, steps + 1):
-        one.take(event("step", 100.0 + 2 * version, step_data(version)))
+        one.apply(event("step", 100.0 + 2 * version, step_data(version)))
     return one
 
 
@@ -41,21 +41,21 @@ def test_speed_and_time_left_come_from_the_latest_steps() -> None:
 
 def test_step_told_twice_counts_once() -> None:
     one = progress(3)
-    one.take(event("step", 200.0, step_data(3)))
+    one.apply(event("step", 200.0, step_data(3)))
     assert [step.version for step in one.steps] == [1, 2, 3]
 
 
 def test_rejected_repetition_does_not_end_an_accepted_task() -> None:
     one = progress(3)
-    one.take(event("rejected", 200.0, {"reasons": ["the id is taken"]}))
+    one.apply(event("rejected", 200.0, {"reasons": ["the id is taken"]}))
     assert one.state == "running"
-    one.take(event("failed", 201.0, {"reason": "8 groups in a row failed"}))
+    one.apply(event("failed", 201.0, {"reason": "8 groups in a row failed"}))
     assert (one.state, one.reason) == ("failed", "8 groups in a row failed")
 
 
 def test_event_with_missing_fields_is_shown_with_dashes() -> None:
     one = progress(0)
-    one.take(event("step", 101.0, {"version": 1}))
+    one.apply(event("step", 101.0, {"version": 1}))
     assert one.rewards == []
     assert tables.event_line(event("step", 101.0, {"version": 1, "failed_share": 0.25})).endswith("failed 25%")
     assert "step 1 reward - staleness - tokens 0" in tables.event_line(event("step", 101.0, {"version": 1}))

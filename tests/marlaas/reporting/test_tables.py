@@ -1,4 +1,4 @@
-"""Lists of tasks and of dead letters at the widths of terminals, whatever one reason's length is."""
+"""Lists of tasks and of dead letters at the widths of terminals, with reasons of any length."""
 
 import io
 

@@ -92,7 +92,7 @@ for event in (STEP, EVALUATION):
     tracker.log(point_of(event))
 tracker.close()
 """
-"""In a process of its own, as trackers start servers and read their environment once."""
+"""Program that runs a tracker in its own process: trackers start servers and read their environment once."""
 
 
 def log_both(address: str, folder: Path, **environment: str) -> None:
@@ -109,11 +109,11 @@ def test_wandb_run_holds_the_points_by_version(tmp_path: Path) -> None:
 
     log_both("wandb:letters", tmp_path, WANDB_MODE="offline")
     (file,) = tmp_path.glob("wandb/offline-run-*/run-a-1.wandb")
-    told = [wandb_internal_pb2.Record.FromString(record) for record in wandb_records(file.read_bytes())]
-    (run,) = [one.run for one in told if one.WhichOneof("record_type") == "run"]
+    records = [wandb_internal_pb2.Record.FromString(record) for record in wandb_records(file.read_bytes())]
+    (run,) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
     assert (run.project, run.run_id, run.display_name, run.run_group) == ("letters", "a-1", "a-1", "acme")
-    assert ("*", "version") in {(one.metric.glob_name, one.metric.step_metric) for one in told}
-    logged = [{item.nested_key[0]: json.loads(item.value_json) for item in one.history.item} for one in told if one.HasField("history")]
+    assert ("*", "version") in {(one.metric.glob_name, one.metric.step_metric) for one in records}
+    logged = [{item.nested_key[0]: json.loads(item.value_json) for item in one.history.item} for one in records if one.HasField("history")]
     step, evaluation = logged
     assert (step["version"], step["step/entropy"], step["step/reward.format"]) == (3, 1.25, 0.75)
     assert (evaluation["version"], evaluation["evaluation/pass_at.4"]) == (2, 0.5)

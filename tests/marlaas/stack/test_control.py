@@ -1,4 +1,4 @@
-"""The one-machine stack with its real servers, and services that have nothing inside."""
+"""The one-machine stack with its real servers and empty services."""
 
 import os
 import signal
@@ -224,9 +224,9 @@ def test_nats_is_started_again_when_its_disk_was_full(data: Path) -> None:
         def is_another() -> bool:
             return (now := component_now(data, "nats")).condition == "ready" and now.process != before
 
-        while not is_another():  # again, where the supervisor got no chance to look while the disk was full
+        while not is_another():  # repeated: the supervisor may have missed the full disk
             fill(store)
-            time.sleep(3 * HEALTH_EVERY_S)  # until it has looked: nothing else can tell
+            time.sleep(3 * HEALTH_EVERY_S)  # until the supervisor has looked: nothing else signals it
             assert component_now(data, "nats").process == before
             empty(store)
             with suppress(AssertionError):

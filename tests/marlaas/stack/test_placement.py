@@ -1,4 +1,4 @@
-"""Which cores and which GPUs the processes of a stack are given."""
+"""Cores and GPUs of a stack's processes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""NATS as the supervisor sees it: whether it keeps messages, and whether its disk was full."""
+"""The supervisor's view of NATS: whether it stores messages, and whether its disk was full."""
 
 import asyncio
 from pathlib import Path
@@ -38,9 +38,9 @@ def test_disk_that_was_full_and_has_room_again_is_told_once(tmp_path: Path) -> N
         if not mounted:
             pytest.skip("this user may not mount a file system")
         disk = NatsDisk(tmp_path)
-        assert not disk.has_room_again()
+        assert not disk.has_recovered()
         fill(tmp_path / servers.STORE)
-        assert not disk.has_room_again()
+        assert not disk.has_recovered()
         empty(tmp_path / servers.STORE)
-        assert [disk.has_room_again() for _ in range(2)] == [True, False]
+        assert [disk.has_recovered() for _ in range(2)] == [True, False]
         assert FULL_BELOW_BYTES < 512 * 2**20
