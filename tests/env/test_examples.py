@@ -23,7 +23,7 @@ from env_svc.tools.toolbox import Toolbox
 
 FOLDER = Path(__file__).parents[2] / "examples" / "environments"
 CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.multi_hop:MultiHop"}
-"""By path, so that the test needs no installed entry points."""
+"""Classes by name, so that the test needs no installed entry points."""
 
 
 @pytest.fixture

@@ -165,11 +165,11 @@ class Heavy(Countdown):
 
 
 class Unbuildable(Countdown):
-    """Its constructor fails as it is told."""
+    """Its constructor fails as its option says."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        reason = "the hub is away"
+        reason = "the hub is unavailable"
         raise {
             "unavailable": EnvironmentUnavailable(reason),
             "raise": RuntimeError(reason),

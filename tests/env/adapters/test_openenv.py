@@ -159,7 +159,7 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(tmp_path: Path
                 await elsewhere.step(first.state, Reply("11"))
             outcome = await perform(elsewhere, "game", StepCall(3, msgpack.packb(first.state) or b"", Reply("11")))
             assert isinstance(outcome, Failed) and outcome.is_infrastructure, "void, and never reward 0"
-            assert isinstance(await environment.step(first.state, Reply("10")), Continue), "where the session is the episode goes on"
+            assert isinstance(await environment.step(first.state, Reply("10")), Continue), "the waiting session resumes the episode"
 
 
 async def test_environment_that_fails_there_is_no_reward_0(port: int) -> None:

@@ -73,7 +73,7 @@ async def guessed(executor: EnvironmentExecutor, row: int, words: tuple[str, ...
         turn = await played(executor, StepCall(0, turn.state, Reply(f"I try [{word}].")))
         if isinstance(turn, Scored):
             return said, turn.reward
-    raise AssertionError(f"the game goes on after {len(words)} guesses: {turn}")
+    raise AssertionError(f"the game continues after {len(words)} guesses: {turn}")
 
 
 async def test_wordle_is_won_by_its_word_and_lost_without_it(wordle: EnvironmentExecutor) -> None:

@@ -142,9 +142,9 @@ async def test_what_breaks_is_void_and_never_reward_0(replicas: Replicas) -> Non
     replies = [Reply("break the grader"), Reply("break the judge")]
     bug, away = await play(replicas.here, [StepCall(0, first.state, reply) for reply in replies])
     assert "ZeroDivisionError: no such sum" in failed(bug).reason and not failed(bug).is_infrastructure
-    assert "ProviderError: the judge's model is away" in failed(away).reason and failed(away).is_infrastructure
+    assert "ProviderError: the judge's model is unavailable" in failed(away).reason and failed(away).is_infrastructure
     (unread,) = await play(replicas.here, [OpenCall(0, 0)], config={"reads_what_is_away": True})
-    assert "cannot be read: ConnectionResetError: the hub is away" in failed(unread).reason and failed(unread).is_infrastructure
+    assert "cannot be read: ConnectionResetError: the hub is unavailable" in failed(unread).reason and failed(unread).is_infrastructure
 
 
 async def test_episode_goes_on_elsewhere_only_where_the_row_is_the_same_task(replicas: Replicas) -> None:
@@ -254,13 +254,13 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(replicas: Repl
     void = failed(await said(replicas.there, low.state, "7", **vague))
     assert "replayed, reply 1 was followed by other messages than before: it is not deterministic" in void.reason
     assert void.is_infrastructure
-    assert isinstance(await said(replicas.here, low.state, "7", **vague), Scored), "where it stands it goes on"
+    assert isinstance(await said(replicas.here, low.state, "7", **vague), Scored), "the held episode continues"
 
 
 async def test_user_that_is_away_is_no_reward_0(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="guessing")
     void = failed(await said(replicas.here, first.state, "0", taskset="guessing"))
-    assert "ConnectionResetError: the game's server is away" in void.reason and void.is_infrastructure
+    assert "ConnectionResetError: the game's server is unavailable" in void.reason and void.is_infrastructure
 
 
 async def test_episode_that_has_used_up_its_turns_is_graded_as_far_as_it_came(replicas: Replicas) -> None:
@@ -291,7 +291,7 @@ async def test_tools_of_the_taskset_are_called_and_their_state_is_graded(replica
     assert [(message.role, message.content) for message in found.messages] == answers
     two = called(("shelf_put", '{"title": "Dams"}'), ("shelf_put", '{"title": "Maps"}'))
     full = asked(await said(replicas.there, found.state, two, taskset="shelves"))
-    assert full.messages[0].content == "Book 2 of yours, 3 in all.", "what tools had done was done again elsewhere"
+    assert full.messages[0].content == "Book 2 of yours, 3 in all.", "the calls were replayed elsewhere"
     assert full.messages[1].content.startswith("Error executing tool put")
     scored = await said(replicas.here, full.state, "Done.", taskset="shelves")
     counted = {"tool_calls": 4.0, "tool_errors": 0.0, "calls": 4.0, "answers": 4.0, "known": 2.0}

@@ -134,7 +134,7 @@ def test_mistake_in_a_constructor_is_shown_where_it_is_and_told_in_the_last_line
     ended = checked("tests.env.toys:Unbuildable", "--options", '{"how": "raise"}')
     assert ended.returncode == 2
     assert "toys.py" in ended.stderr
-    assert ended.stderr.splitlines()[-1] == "tests.env.toys:Unbuildable cannot be built: RuntimeError: the hub is away"
+    assert ended.stderr.splitlines()[-1] == "tests.env.toys:Unbuildable cannot be built: RuntimeError: the hub is unavailable"
 
 
 async def test_script_plays_many_turns_and_ends_at_the_limit() -> None:

@@ -8,7 +8,7 @@ from env_svc.concurrency.single_flight import FAILURE_TTL_S, SingleFlightCache
 
 
 class Workshop:
-    """Makes numbers, one for each time it is asked, when it is told to."""
+    """Makes one number for each request, once its gate opens."""
 
     def __init__(self) -> None:
         self.begun = 0

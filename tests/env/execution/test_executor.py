@@ -54,10 +54,10 @@ async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_the_buil
 @pytest.mark.parametrize(
     ("how", "reason", "is_infrastructure"),
     [
-        ("unavailable", "is unavailable: the hub is away", True),
-        ("raise", "cannot be built: RuntimeError: the hub is away", False),
-        ("exit", "cannot be built: SystemExit: the hub is away", False),
-        ("late", "cannot be built: TimeoutError: the hub is away", False),
+        ("unavailable", "is unavailable: the hub is unavailable", True),
+        ("raise", "cannot be built: RuntimeError: the hub is unavailable", False),
+        ("exit", "cannot be built: SystemExit: the hub is unavailable", False),
+        ("late", "cannot be built: TimeoutError: the hub is unavailable", False),
     ],
 )
 async def test_constructor_that_fails_voids_the_attempt(

@@ -48,7 +48,7 @@ class GuessingEnv(vf.Env[GuessEnvConfig]):
             while not (segment.terminated or won):
                 guess = int(segment.last_reply) if segment.last_reply.isdecimal() else 10
                 if guess == 0:
-                    raise ConnectionResetError("the game's server is away")
+                    raise ConnectionResetError("the game's server is unavailable")
                 won = guess == task.data.number
                 if not won:
                     now = f" It is {time.time_ns()}." if task.data.vague else ""

@@ -8,6 +8,6 @@ class OpenTaskset(Taskset):
 
 
 class Forgetful(OpenTaskset):
-    """Holds hardly any episode, so that most turns are played again."""
+    """Holds few episodes, so that nearly all turns are replayed."""
 
     max_held = 2

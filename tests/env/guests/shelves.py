@@ -48,7 +48,7 @@ class Catalogue(vf.Toolset[vf.SharedToolsetConfig]):
     def find(self, word: str) -> str:
         """Titles that begin with a word."""
         if word == "away":
-            raise ConnectionResetError("the catalogue is away")
+            raise ConnectionResetError("the catalogue is unavailable")
         return ", ".join(title for title in self.titles if title.startswith(word)) or "None."
 
 

@@ -27,7 +27,7 @@ class SumTask(vf.Task[SumData]):
         if trace.last_reply == "break the grader":
             raise ZeroDivisionError("no such sum")
         if trace.last_reply == "break the judge":
-            raise vf.ProviderError("the judge's model is away", status_code=503)
+            raise vf.ProviderError("the judge's model is unavailable", status_code=503)
         return float(trace.last_reply == str(task.answer))
 
     @vf.reward(weight=0.5)
@@ -52,7 +52,7 @@ class Sums(vf.Taskset[SumTask, SumConfig]):
 
     def load(self) -> Iterator[SumTask]:
         if self.config.reads_what_is_away:
-            raise ConnectionResetError("the hub is away")
+            raise ConnectionResetError("the hub is unavailable")
         number = 0
         while self.config.endless or number < self.config.count:
             one = self.config.first + number + (time.time_ns() if self.config.varies else 0)

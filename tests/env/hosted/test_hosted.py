@@ -40,7 +40,7 @@ class Guest(Environment[dict]):
     def __init__(self, greeting: str = "Hello", *, secret: str = "") -> None:
         self.greeting, self.secret = greeting, secret
         if greeting == "away":
-            raise EnvironmentUnavailable("the hub is away")
+            raise EnvironmentUnavailable("the hub is unavailable")
         if greeting == "broken":
             raise RuntimeError("oops")
 
@@ -179,7 +179,7 @@ async def test_failures_there_are_failures_here(workers: Workers, python: str) -
 async def test_constructor_that_fails_there_is_a_failure_here(workers: Workers, python: str) -> None:
     async with hosting(workers, timeout_s=60.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         (away,) = await play(executor, [OpenCall(0, 0)], greeting="away")
-        assert "environment 'guest' is unavailable: the hub is away" in reason(away)
+        assert "environment 'guest' is unavailable: the hub is unavailable" in reason(away)
         (broken,) = await play(executor, [OpenCall(0, 0)], greeting="broken")
         assert "environment 'guest' cannot be built: RuntimeError: oops" in reason(broken, is_infrastructure=False)
 

@@ -124,7 +124,7 @@ class Desk:
         await self.handled_but(0)
 
     async def handled_but(self, messages: int) -> None:
-        """Returns when this service has `messages` in hand and no other waits for it."""
+        """Returns when this service has `messages` in flight and no other pending."""
 
         async def idle() -> bool:
             names = (streams.env_opens("module"), streams.env_turns("module"), streams.rollout_samples(POOL))

@@ -97,7 +97,7 @@ async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers:
             assert message.members[0].reward == 1.0
 
 
-# ----------------------------------------------------------------------------------------------------- nobody blocks
+# ----------------------------------------------------------------------------------------------------- concurrency
 
 
 async def test_a_thousand_slow_episodes_run_at_once(desk: Desk) -> None:
@@ -149,7 +149,7 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
         (request,) = await desk.requests(spared, 1)
         await desk.give(spared, [sampled(request, f"await-file {gate}")])
         await eventually(lambda: workers.busy == 2 and workers.waiting == 2)
-        await tell(bus, "doomed", "cancelled")
+        await report_state(bus, "doomed", "cancelled")
         await desk.handled_but(1)
         assert (workers.busy, workers.waiting) == (1, 0)
         gate.touch()
@@ -171,7 +171,7 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
             await desk.open(group)
         first, second, third = await desk.requests(ended, 3)
         (request,) = await desk.requests(other, 1)
-        await tell(bus, "ended", state)
+        await report_state(bus, "ended", state)
         await eventually(lambda: service._tasks.has_ended("ended"))
         late = [sampled(first, "3"), sampled(second, "no"), sampled(third, "", failure="its engine died")]
         await desk.give(ended, late)
@@ -184,7 +184,7 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
         following.cancel()
 
 
-async def tell(bus: Bus, task: str, state: str) -> None:
+async def report_state(bus: Bus, task: str, state: str) -> None:
     """What the scheduler writes when a task's state changes."""
     status = TaskStatus(
         tenant="acme", task=task, name=task, pool=POOL, state=state, version=0, steps=1, submitted_s=0, updated_s=time.time()

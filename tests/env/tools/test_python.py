@@ -1,4 +1,4 @@
-"""The tool `python`: what the policy is told about its code."""
+"""Tool `python`: its answers to the policy's code."""
 
 from collections.abc import AsyncIterator
 

@@ -9,7 +9,7 @@ from env_svc.tools.tool import Arguments, CallError, Tool, ToolSource, ToolUnava
 
 
 class Parrot(Tool):
-    """Does what it is told, so that a test can choose how a tool goes wrong."""
+    """Follows its text, so that a test can choose how a tool fails."""
 
     name = "parrot"
     description = "Says what it hears."
@@ -49,7 +49,7 @@ class Aviary(ToolSource):
 
 
 class Cage(ToolSource):
-    """Is tried again for each line in `trace`. With `away` it is away; otherwise its bird comes when `gate` exists."""
+    """Writes a line to `trace` for each attempt. With `away` it is unavailable; otherwise its bird comes when `gate` exists."""
 
     def __init__(self, gate: str, trace: str, away: bool = False) -> None:
         self._gate, self._trace, self._away = Path(gate), Path(trace), away
