@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer_svc.service import Trainer
 
 PREFETCHED_BATCHES = 2
-"""Batches in hand beyond those that are computed: one is read, one is published. More would only keep them from other replicas."""
+"""Batches in flight beyond those that compute: one is read, one is published. More would be kept from other replicas."""
 
 
 async def main(running: Running[TrainerSettings]) -> None:
@@ -44,7 +44,7 @@ def _pool(settings: TrainerSettings) -> Pool:
 
 
 def _pin(cores: tuple[int, ...]) -> None:
-    """Bind this process; threads that start later inherit it."""
+    """Pin this process to the cores; threads that start later inherit it."""
     try:
         if cores:
             os.sched_setaffinity(0, cores)
@@ -53,19 +53,14 @@ def _pin(cores: tuple[int, ...]) -> None:
 
 
 async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
-    """Torch takes seconds to import: that happens beside the event loop, so that health probes and NATS are answered."""
+    """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model."""
     settings = running.settings
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
     from trainer_svc.service import Trainer
     from trainer_svc.state.resident import Residents
 
-    learner = await Learner.start(
-        pool,
-        device=settings.device,
-        threads=settings.threads,
-        shared_steps=settings.shared_steps,
-    )
+    learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps)
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
     return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every)
 

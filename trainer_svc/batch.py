@@ -1,4 +1,4 @@
-"""What a step is made of: the trajectories that a TrainBatch names, checked against it. Pure."""
+"""Trajectories that a TrainBatch names, validated against it. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Trajectory:
     reward: float
     truncated: bool
     components: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the reward, by the environment's names; for metrics only."""
+    """Parts of the reward by name, for metrics and rank weights."""
 
     @cached_property
     def sampled_tokens(self) -> int:
@@ -36,19 +36,19 @@ class Group:
 
     group: int
     staleness: int
-    """Versions between the policy that sampled it and the one that is updated."""
+    """Versions between the policy that sampled the group and the policy that is updated."""
     trajectories: tuple[Trajectory, ...]
 
 
 def sequences_of(batch: TrainBatch) -> list[int]:
-    """The scored messages to read, each once."""
+    """Stream sequences of the batch's scored messages, without duplicates."""
     return sorted({member.sequence for group in batch.groups for member in group.members})
 
 
 def assemble(batch: TrainBatch, messages: Mapping[int, TrajectoriesScored], vocabulary: int) -> list[Group]:
     """The batch's groups and members in numerical order, so that the order of arrival cannot change the step.
 
-    Raises: Reject, naming group and member, when a message is not what the batch says or cannot be trained on.
+    Raises: Reject, naming group and member, when a message contradicts the batch or cannot be trained on.
     """
     groups = sorted(batch.groups, key=lambda group: group.group)
     if len({group.group for group in groups}) != len(groups):
@@ -59,9 +59,9 @@ def assemble(batch: TrainBatch, messages: Mapping[int, TrajectoriesScored], voca
 def _group(batch: TrainBatch, group: BatchGroup, messages: Mapping[int, TrajectoriesScored], vocabulary: int) -> Group:
     where = f"task {batch.task} version {batch.version}, group {group.group}"
     members = sorted(group.members, key=lambda member: member.member)
-    least = 1 if batch.spec.algorithm.advantage == "reinforce_pp" else 2
-    if len(members) < least or len({member.member for member in members}) != len(members):
-        raise Reject(f"{where}: members {[member.member for member in members]}; at least {least} different ones are needed")
+    minimum = 1 if batch.spec.algorithm.advantage == "reinforce_pp" else 2
+    if len(members) < minimum or len({member.member for member in members}) != len(members):
+        raise Reject(f"{where}: members {[member.member for member in members]}; at least {minimum} different ones are needed")
     if group.version > batch.version:
         raise Reject(f"{where}: sampled by version {group.version}, which is newer than the policy to update")
     return Group(
@@ -99,20 +99,13 @@ def _problem(transcript: TokenRecord, vocabulary: int) -> str | None:
     if ids_T.min() < 0 or ids_T.max() >= vocabulary:
         return f"token ids from {ids_T.min()} to {ids_T.max()}, but the base model knows 0 to {vocabulary - 1}"
     if sampled_T.max() > 1 or sampled_T[0] == 1:
-        return "the mask marks the first token as sampled" if sampled_T[0] == 1 else "the mask holds values other than 0 and 1"
+        return "the mask marks the first token as sampled" if sampled_T[0] == 1 else "the mask has values other than 0 and 1"
     if not np.isfinite(logprobs_T).all():
         return "the sampler's logprobs are not all finite"
     return None
 
 
 def _loaded(scored: ScoredTrajectory) -> Trajectory:
-    transcript = scored.transcript
-    return Trajectory(
-        scored.member,
-        transcript.ids_T(),
-        transcript.sampled_T(),
-        transcript.logprobs_T(),
-        scored.reward,
-        scored.truncated,
-        scored.components,
-    )
+    tokens = scored.transcript
+    arrays = tokens.ids_T(), tokens.sampled_T(), tokens.logprobs_T()
+    return Trajectory(scored.member, *arrays, scored.reward, scored.truncated, scored.components)

@@ -1,4 +1,4 @@
-"""What goes wrong with the machine that a step is taken on, told apart from what a task did: its device, its memory, its disk."""
+"""Errors of the machine (device, memory, disk), separated from errors that a task causes."""
 
 import errno
 import tempfile
@@ -12,18 +12,20 @@ from safetensors import SafetensorError
 from common.errors import Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
-"""After one of these every call fails, whatever task it is for, until the process is another."""
+"""Messages of errors after which every call fails, for any task, until the process restarts."""
 ALLOCATION_ERRORS = ("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread")
-"""In the RuntimeError that torch and oneDNN raise where a CPU has no memory left: they have no class for it."""
+"""Messages of the RuntimeError that torch and oneDNN raise when a CPU has no memory left; they have no class for it."""
 MEMORY_DELAY_S = 30.0
-"""Until a step is tried again for which there was no memory: a neighbour may have it."""
+"""Delay before a step that lacked memory is retried: another process may have released some by then."""
 IO_ERROR = "os error"
-"""safetensors has one class for all that goes wrong, a full disk too."""
+"""Message of a disk's error in SafetensorError, which is safetensors' only class."""
 
 
 def classify_device_error(error: Exception, need: str = "") -> Exception:
-    """The error of a computation as the bus should take it: Fatal for a device that broke, Retry for memory that is used up,
-    any other as it is. `need`: what the computation is estimated to take, and the setting to lower."""
+    """Map a computation's error to the bus's: Fatal for a broken device, Retry for used-up memory; others are returned as they are.
+
+    `need`: estimated memory, and the setting to lower.
+    """
     if _is_out_of_memory(error):
         return Retry(f"there is no memory for the step: {_first_line(error)}{need and '; '}{need}", delay_s=MEMORY_DELAY_S)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in DEVICE_ERRORS):
@@ -45,7 +47,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def device_errors(need: str = "") -> Generator[None]:
-    """Raises: what `classify_device_error` makes of an error inside."""
+    """Context in which an error is raised as `classify_device_error` maps it."""
     try:
         yield
     except Exception as error:
@@ -57,8 +59,7 @@ def device_errors(need: str = "") -> Generator[None]:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Generator[Path]:
-    """A folder that is deleted afterwards. Raises: Unavailable, naming the folder, when the disk does not take what is written there,
-    or does not give it back."""
+    """Temporary folder, deleted on exit. Raises: Unavailable, naming the folder, when the disk cannot be written or read."""
     place = "a folder for temporary files"
     try:
         place = tempfile.gettempdir()
@@ -71,5 +72,5 @@ def scratch_folder(purpose: str) -> Generator[Path]:
 
 
 def _first_line(error: Exception) -> str:
-    """Without the advice about debugging that follows in torch's."""
+    """First line of the message; torch appends advice about debugging."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,10 +1,10 @@
-"""The thread that computes, in order of arrival, away from the event loop.
+"""Learner: the one thread that computes with the base model, and its queue of steps, first in, first out.
 
-Steps that arrive while it is busy wait, and where the settings allow it those that wait are then taken together, as many
-as fill a micro-batch: a full one gains nothing from company. Nobody waits for company to come.
+With `shared_steps` above 1, queued steps run together, as many as fill a micro-batch. A full micro-batch runs alone; a step
+never waits for others to batch with.
 
-A thread of its own, and always the same one: OpenMP keeps a pool of workers for each thread that uses it. Blobs are written
-and read in other threads, so a step does not wait for the disk.
+It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Blobs are written and
+read in other threads, so a step does not wait for the disk.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ T = TypeVar("T")
 class Trained:
     step: StepResult
     waited_s: float
-    """For steps that arrived earlier."""
+    """Time in the queue."""
 
 
 class Learner:
     """The base model and the thread that may use it.
 
-    All that computes raises Fatal when the device broke, and Retry when there is no memory.
+    Methods that compute raise Fatal when the device broke, and Retry when memory is used up.
     """
 
     def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, shared_steps: int = 1) -> None:
@@ -59,7 +59,7 @@ class Learner:
         self._shared_steps = shared_steps
         self._queue: deque[_QueuedStep] = deque()
         self.waiting = 0
-        """Pieces of work that are queued or running."""
+        """Jobs that are queued or running."""
 
     @classmethod
     async def start(cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1) -> "Learner":
@@ -79,14 +79,14 @@ class Learner:
         return self._policy.vocabulary
 
     async def begin(self, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
-        """Version 0, made from the spec's seed, or from the adapter in `start`.
+        """Version 0, from the spec's seed or from the adapter in folder `start`.
 
-        Raises: Reject when the base model has none of the targets, or the adapter is of another shape.
+        Raises: Reject when the base model has none of the targets, or the adapter has another shape.
         """
         return await self._run(lambda: initial_resident(self._policy, task, spec, start), self._need(spec))
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
-        """The state in a checkpoint. Raises: Reject when it is not the one expected, or made for another base model."""
+        """State in a checkpoint. Raises: Reject when it is not the expected one, or was made for another base model."""
         with device_errors(self._need(spec)):
             resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
         for module in resident.layout.modules:
@@ -96,7 +96,7 @@ class Learner:
         return resident
 
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
-        """One step. Raises: Reject when numbers are not finite."""
+        """Queue one step and await its result. Raises: Reject when numbers are not finite."""
         need = self._need(spec, unpadded_tokens(groups))
         queued = _QueuedStep(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
         self._queue.append(queued)
@@ -108,7 +108,7 @@ class Learner:
             self.waiting -= 1
 
     def _run_next(self) -> None:
-        """In the thread, once for each step that was queued for: takes the first that still waits, and who goes with it."""
+        """Run the queue's first step and those that fit beside it. The thread calls this once for each queued step."""
         queued = self._dequeue()
         if not queued:
             return
@@ -120,15 +120,15 @@ class Learner:
             for index, result in run_steps(self._policy, steps, budget_tokens=self._budget_tokens):
                 open_.discard(index)
                 queued[index].resolve(result if isinstance(result, Exception) else Trained(result, started_s - queued[index].queued_s))
-        except Exception as error:  # nobody's in particular, so each is tried by itself: a state that went in is as it was
+        except Exception as error:  # no single step's fault, and no state has changed: retry each alone
             failed = error
             if len(queued) > 1:
                 log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
         if failed is None:
             return
-        for index in open_:  # out here the memory of what failed is free again
-            tries = len(queued) > 1 and not isinstance(classify_device_error(failed), Fatal)
-            queued[index].resolve(self._run_alone(queued[index], started_s) if tries else failed)
+        for index in open_:  # outside the handler, the memory of the failed computation is free
+            retries = len(queued) > 1 and not isinstance(classify_device_error(failed), Fatal)
+            queued[index].resolve(self._run_alone(queued[index], started_s) if retries else failed)
 
     def _run_alone(self, queued: "_QueuedStep", started_s: float) -> "Trained | Exception":
         try:
@@ -150,7 +150,7 @@ class Learner:
         return found
 
     async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
-        """The resident's two folders: what engines load, and, with the version's origin, what training goes on from."""
+        """Write the resident's adapter folder, for engines, and, with an origin, its checkpoint folder, for training."""
 
         def work() -> None:
             write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
@@ -162,7 +162,7 @@ class Learner:
             await asyncio.to_thread(work)
 
     def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
-        """What a step of so many tokens takes, and the setting to lower; only the latter for a model that is not estimated."""
+        """Estimated memory of a step of so many tokens, and the setting to lower; no estimate for an unknown architecture."""
         advice = f"lower train_tokens of the pool, which is {self._budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
         if self._policy.shape is None:
             return advice
@@ -187,21 +187,21 @@ class Learner:
 
 @dataclass(frozen=True, eq=False)
 class _QueuedStep:
-    """A step that somebody waits for."""
+    """A step in the queue, and the future of its result."""
 
     resident: Resident
     groups: Sequence[Group]
     spec: TaskSpec
     need: str
-    """Of memory, for the error when there is none."""
+    """Estimated memory and the setting to lower, for the error when memory is used up."""
     queued_s: float
     future: "asyncio.Future[Trained]"
 
     def resolve(self, result: "Trained | Exception") -> None:
-        """From the thread."""
+        """Set the future's result from the learner's thread."""
 
         def settle() -> None:
-            if self.future.done():  # cancelled meanwhile
+            if self.future.done():  # the handler was cancelled
                 return
             if isinstance(result, Exception):
                 self.future.set_exception(classify_device_error(result, self.need))
@@ -212,7 +212,7 @@ class _QueuedStep:
 
 
 def initial_resident(policy: Policy, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
-    """Version 0 of a task on this policy's device; `start`: the adapter to begin with, in place of a fresh one."""
+    """Version 0 of a task on this policy's device; `start`: folder of the adapter to begin with instead of a fresh one."""
     layout, params = initial_adapter(spec.lora, spec.seed, policy.layers)
     if start is not None:
         params = read_adapter(start, layout)

@@ -1,7 +1,7 @@
 """The handler: TrainBatch → WeightUpdated.
 
-It may run twice for one batch. A step that was announced is announced again as it was, never taken again; one that was
-not is taken from the checkpoint that the batch names, and its blobs are named by their content.
+It may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
+checkpoint that the batch names, and its blobs are named by their content.
 """
 
 import asyncio
@@ -29,17 +29,15 @@ from trainer_svc.state.resident import Resident, Residents
 from trainer_svc.state.step_recording import Recording, origin_of, write_recording
 
 MAX_CONCURRENT_READS = 32
-
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
-"""Metrics `<phase>_s`. Named here because other metrics are named by environments, and labels must be few."""
+"""Phases with a metric `<phase>_s`. Listed because environments name other metrics, and labels must be few."""
 PHASE_S = Histogram(
     "marlaas_trainer_phase_seconds",
     "Time that a step spends in each phase",
     ["phase"],
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
-
 STALENESS = Histogram(
     "marlaas_trainer_staleness_versions", "Mean staleness of a step's trajectories", buckets=(0, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 )
@@ -48,12 +46,11 @@ MISMATCH = Histogram(
     "Difference between sampler and trainer on tokens of the trained version",
     buckets=(1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1),
 )
-
 STEP_MEANS = (
     "reward_mean", "zero_variance_share", "advantage_std", "entropy", "kl_sampler", "kl_base", "clip_fraction", "grad_norm",
     "response_length", "truncated_share", "effective_sample_share",
 )  # fmt: skip
-"""Metrics of a step whose course over all tasks an operator may want to see; each task's own are in its events."""
+"""Metrics of a step that are exported summed over all tasks; each task's own are in its events."""
 STEP_METRIC = Summary("marlaas_trainer_step_metric", "Metrics of steps, by name: sum and count", ["metric"])
 TRAINED = Counter("marlaas_trainer_trained_trajectories_total", "Trajectories trained on, by staleness in versions", ["staleness"])
 
@@ -61,7 +58,7 @@ log = structlog.get_logger()
 
 
 class Trainer:
-    """Takes the steps of one pool's tasks."""
+    """Trains the tasks of one pool, a batch at a time."""
 
     def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1) -> None:
         self._bus = bus
@@ -72,11 +69,11 @@ class Trainer:
         self._checkpoint_every = checkpoint_every
 
     def busy(self) -> dict[str, float]:
-        """For the replica's report."""
+        """Load figures of the replica's report."""
         return {"steps": float(self._learner.waiting), "residents": float(len(self._residents))}
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """Raises: Reject when the batch is not what it claims to be, or the step's numbers are not finite."""
+        """Raises: Reject when the batch contradicts its trajectories, or the step's numbers are not finite."""
         batch = delivery.read(TrainBatch)
         if batch.pool != self._pool:
             raise Reject(f"batch of task {batch.task} is for pool '{batch.pool}'; this trainer serves '{self._pool}'")
@@ -87,7 +84,7 @@ class Trainer:
             try:
                 update = await self._step(batch)
             except Reject:
-                if await self._has_ended(batch.task):  # its messages and blobs may go at any moment, and nobody misses the step
+                if await self._has_ended(batch.task):  # its messages and blobs may be deleted at any moment, and the step is not needed
                     return
                 raise
         elif update.version > batch.version + 1:
@@ -104,17 +101,17 @@ class Trainer:
         return True
 
     async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The task's last announcement, when it is of this step or a later one."""
+        """The task's last announcement, if it is of this step or a later one."""
         last = await self._bus.streams.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
         try:
             update = last.read(WeightUpdated) if last else None
-        except Reject as error:  # not a trainer's: whoever sent it must not stop this task
+        except Reject as error:  # no trainer sent it, and it must not stop this task
             log.warning("announcement_unreadable", reason=str(error))
             return None
         return update if update and update.version > batch.version else None
 
     async def _step(self, batch: TrainBatch) -> WeightUpdated:
-        """Everything but the announcement."""
+        """Read, restore, train, and store the blobs; returns the announcement."""
         started_s = time.time()
         spent: dict[str, float] = {}
         with _timed(spent, "read_s"):
@@ -133,7 +130,7 @@ class Trainer:
         crashpoints.reached("after_blobs")
         self._residents.keep(resident, checkpoint.sha256)
         found = trained.step.metrics | spent | {"wait_s": trained.waited_s}
-        metrics = finite(found)  # one that is not would keep PostgreSQL from taking the step
+        metrics = finite(found)  # PostgreSQL would refuse a step with any other
         if dropped := sorted(found.keys() - metrics.keys()):
             log.warning("metrics_dropped", version=resident.version, metrics=dropped)
         self._observe(trained, metrics)
@@ -152,7 +149,7 @@ class Trainer:
         )
 
     async def _read(self, sequences: list[int]) -> dict[int, TrajectoriesScored]:
-        """Each message once, some at a time. Raises: Reject when one was deleted."""
+        """Scored messages by sequence, fetched concurrently. Raises: Reject when one was deleted."""
         bound = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def read(sequence: int) -> TrajectoriesScored:
@@ -166,12 +163,12 @@ class Trainer:
         return dict(zip(sequences, messages, strict=True))
 
     def _resident(self, batch: TrainBatch) -> Resident | None:
-        """The state to go on from, where it is in memory."""
+        """State to resume from, if it is in memory."""
         resident = self._residents.get(batch.task, batch.checkpoint.sha256) if batch.checkpoint else None
         return resident if resident is not None and resident.version == batch.version else None
 
     def _is_due(self, resident: Resident, batch: TrainBatch) -> bool:
-        """Whether this version's state is to be stored: each so many steps, and where the task asks for it or ends."""
+        """Whether this version's state is stored: every `checkpoint_every` steps, where the task asks for it, and at its end."""
         every = batch.spec.keep.every
         is_asked_for = resident.version == batch.spec.steps or (every > 0 and resident.version % every == 0)
         return is_asked_for or resident.version - resident.stored_at >= self._checkpoint_every
@@ -192,7 +189,7 @@ class Trainer:
     async def _publish_lineage(
         self, batch: TrainBatch, groups: Sequence[Group], trained: Trained
     ) -> tuple[AdapterRef, CheckpointRef, BlobRef]:
-        """Store the new version's adapter, and instead of its state what that is recomputed from."""
+        """Store the new version's adapter, and instead of its state the lineage that it is recomputed from."""
         resident = trained.step.resident
         name = f"{batch.task}.v{resident.version}"
         with scratch_folder("version") as folder:
@@ -208,7 +205,7 @@ class Trainer:
         return _reference(batch, trained, adapter), CheckpointRef(**dict(checkpoint), since=lineage.since), recording
 
     async def _record(self, batch: TrainBatch, groups: Sequence[Group]) -> BlobRef | None:
-        """Store what was trained, where the task keeps it."""
+        """Store the trained batch, if the task keeps batches."""
         if not batch.spec.keep.batches:
             return None
         with scratch_folder("batch") as folder:

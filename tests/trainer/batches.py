@@ -1,4 +1,4 @@
-"""Batches as the scheduler sends them, and the steps that a trainer should take of them."""
+"""Batches as the scheduler sends them, and the steps that a trainer should make of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ SPECS = {
 
 
 async def store(bus: Bus, task: str, groups: Sequence[Group], version: int, members_per_message: int = 2) -> list[BatchGroup]:
-    """Publish the groups' scored messages; returns how a batch names them."""
+    """Publish the groups' scored messages; returns a batch's references to them."""
     named: list[BatchGroup] = []
     for group in groups:
         members: list[BatchMember] = []

@@ -1,4 +1,4 @@
-"""A small random base model, and trajectories that it really sampled."""
+"""A small random base model, and trajectories of random tokens."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,13 +99,7 @@ def pack_alone(groups: Sequence[Sequence[Sample]], *, budget_tokens: int, width:
 
 def context_of(task: str, group: Group, *, version: int = 0, tenant: str = "acme") -> GroupContext:
     return group_context(
-        task,
-        group.group,
-        tenant=tenant,
-        size=len(group.trajectories),
-        version=version,
-        family="reasoning_gym",
-        environment=ENVIRONMENT,
+        task, group.group, tenant=tenant, size=len(group.trajectories), version=version, family="reasoning_gym", environment=ENVIRONMENT
     )
 
 

@@ -1,4 +1,6 @@
-"""Steps of tasks whose settings differ in every way, for tests."""
+"""Tasks whose settings differ in every way, and their steps, for tests."""
+
+from dataclasses import replace
 
 import torch
 
@@ -65,11 +67,15 @@ def run(policy: Policy, spec: TaskSpec, steps: int) -> Resident:
 
 
 def packed_samples(groups: list[Group], spec: TaskSpec, *, budget: int = BUDGET, shared: bool = True) -> list[Packed]:
-    """All of a step at once, in whatever number of minibatches the task would take it."""
+    """Micro-batches of a whole step, as one minibatch."""
     spec = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"minibatches": 1})})
     advantages = step_advantages([shaped_rewards(group, spec) for group in groups], spec.algorithm.advantage)
     (samples,) = weighted_samples(groups, advantages, spec)
     return pack_alone(samples, budget_tokens=budget, shared=shared)
+
+
+def changed(groups: list[Group], **change: object) -> list[Group]:
+    return [replace(group, trajectories=tuple(replace(t, **change) for t in group.trajectories)) for group in groups]
 
 
 def assert_identical(found: Resident, expected: Resident) -> None:

@@ -1,4 +1,4 @@
-"""A batch is trained on only when the stored messages are what it says they are."""
+"""A batch is trained only if the stored messages match it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a step keeps in memory, against the estimate; the output layer in chunks; and the error of a machine that has no more."""
+"""Memory of a step, against the estimate; the output layer in chunks; and the error when memory is used up."""
 
 import resource
 import subprocess
@@ -34,7 +34,7 @@ RANK = 8
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that any tensor had which an operation made."""
+    """Maximum elements of any tensor that an operation made."""
 
     elements = 0
 
@@ -79,7 +79,7 @@ def test_logits_in_chunks_have_the_gradient_of_the_plain_path(rows: int, entropy
 
 
 def kept_bytes(layers: int, precision: str, *, shared: bool) -> tuple[int, int]:
-    """Tokens of a micro-batch, and what autograd keeps of it besides parameters."""
+    """Tokens of a micro-batch, and bytes that autograd keeps of it besides parameters."""
     model = random_model(CONFIG | {"num_hidden_layers": layers}, getattr(torch, precision), CPU)
     policy = Policy(model, CPU)
     layout, vector = initial_adapter(Lora(rank=RANK), 0, policy.layers)
@@ -141,7 +141,7 @@ asyncio.run(step_with_little_memory(Path(sys.argv[1])))
 
 
 async def step_with_little_memory(model: Path) -> None:
-    """In a process of its own: a step that finds no memory, then the same step with it, then one that is a task's own fault."""
+    """In a separate process: a step without memory, then the same step with it, then one that fails through its task."""
     prepare_torch(1, CPU)
     policy = Policy.load(str(model), CPU)
     spec = make_spec(lora={"rank": 4})

@@ -1,4 +1,4 @@
-"""A merged model says what the base model with its adapter says, in plain transformers."""
+"""A merged model's logits equal those of the base model with its adapter, in plain transformers."""
 
 import subprocess
 import sys

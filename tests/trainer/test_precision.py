@@ -1,4 +1,4 @@
-"""A pool in bfloat16: stored adapters are, masters and moments are not."""
+"""A pool in bfloat16: stored adapters are bfloat16, masters and moments float32."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The real process: from its environment to an announced version, and a clean end."""
+"""The real process: from its environment to an announced version, and a clean exit."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
 async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two(
     bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, point: str
 ) -> None:
-    """The process dies when one of four tasks that share a step has got that far; the next one finishes what is left."""
+    """The process dies when one of four tasks in a shared step reaches the crash point; the next process finishes the rest."""
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
     settings = environment(nats_url, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4")

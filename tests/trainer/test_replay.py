@@ -1,4 +1,4 @@
-"""Recorded steps taken again, here and in another process, and what it says when they cannot be or come out otherwise."""
+"""Recorded steps replayed, here and in another process, and the errors when they cannot be, or differ."""
 
 import asyncio
 import json
@@ -41,28 +41,28 @@ RECORDED = make_spec(
 
 
 async def train(bus: Bus, learner: Learner, spec: TaskSpec = RECORDED) -> list[WeightUpdated]:
-    """Steps as a trainer takes them that never stops, each told as the scheduler would."""
+    """Train without a restart, and emit each step's event as the scheduler does."""
     trainer, checkpoint, updates = Trainer(bus, learner, Residents(8), "tiny"), None, []
     for version in range(STEPS):
         groups = await store(bus, "a", groups_of("a", version), version)
         update = update_in(await call(trainer, batch_of("a", version, groups, checkpoint, spec)))
         stored = StoredStep(adapter=update.adapter, checkpoint=update.checkpoint, batch=update.batch)
-        await tell(bus, version + 1, stored)
+        await emit_step(bus, version + 1, stored)
         updates.append(update)
         checkpoint = update.checkpoint
     await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
     return updates
 
 
-async def tell(bus: Bus, version: int, stored: StoredStep) -> None:
+async def emit_step(bus: Bus, version: int, stored: StoredStep) -> None:
     event = Event(tenant="acme", task="a", event="step", at_s=time.time(), data={"version": version, "stored": as_json(stored)})
     await bus.publish(Outgoing(streams.events("acme", "a"), event, f"step:{version}"))
 
 
-async def test_steps_taken_again_in_another_process_have_the_recorded_digests(
+async def test_steps_replayed_in_another_process_have_the_recorded_digests(
     bus: Bus, learner: Learner, nats_url: str, model_folder: Path, tmp_path: Path
 ) -> None:
-    """All of them from version 0; and the last alone, resumed from its checkpoint."""
+    """All steps from version 0, and the last alone, resumed from its checkpoint."""
     updates = await train(bus, learner)
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\n')
@@ -85,18 +85,18 @@ async def test_step_whose_checkpoint_is_gone_is_reached_through_those_before_it(
     assert (await replay_step(bus, learner, "a", 3)).is_equal
 
 
-async def test_step_that_comes_out_otherwise_is_told(bus: Bus, learner: Learner) -> None:
-    """As if the stored adapters were not those of the recorded trajectories."""
+async def test_step_that_differs_is_reported(bus: Bus, learner: Learner) -> None:
+    """One stored adapter is not that of the recorded trajectories."""
     updates = await train(bus, learner)
     await bus.streams.purge(streams.EVENTS, "events.acme.a")
     for update in updates:
         wrong = update.adapter.model_copy(update={"blob": update.adapter.blob.model_copy(update={"sha256": "0" * 64})})
         adapter = wrong if update.version == 2 else update.adapter
-        await tell(bus, 10 + update.version, StoredStep(adapter=adapter, checkpoint=update.checkpoint, batch=update.batch))
+        await emit_step(bus, 10 + update.version, StoredStep(adapter=adapter, checkpoint=update.checkpoint, batch=update.batch))
     assert [compared.is_equal async for compared in replay_all(bus, learner, "a")] == [True, False, True]
 
 
-async def test_what_cannot_be_taken_again_is_said(bus: Bus, learner: Learner) -> None:
+async def test_step_that_cannot_be_replayed_is_refused_with_the_reason(bus: Bus, learner: Learner) -> None:
     async def everything() -> AsyncIterator[object]:
         async for compared in replay_all(bus, learner, "a"):
             yield compared
@@ -108,7 +108,7 @@ async def test_what_cannot_be_taken_again_is_said(bus: Bus, learner: Learner) ->
         await replay_step(bus, learner, "a", 9)
     assert updates[0].batch is not None
     await Blobs(bus).delete(updates[0].batch.name)
-    with pytest.raises(Reject, match=r"step 1 of task a cannot be taken again: blob a\.v1\.batch-\w+ is not in the store; keep\.batches"):
+    with pytest.raises(Reject, match=r"step 1 of task a cannot be replayed: blob a\.v1\.batch-\w+ is not in the store; keep\.batches"):
         await anext(everything())
 
 

@@ -1,4 +1,4 @@
-"""The handler when a batch, its messages, its numbers or the disk are bad: which task fails, and what the others keep."""
+"""The handler with bad batches, messages, numbers or disks: which task fails, and what the others keep."""
 
 import tempfile
 import threading
@@ -29,7 +29,7 @@ from trainer_svc.state.resident import Residents
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 async def test_metrics_that_are_not_finite_are_left_out_of_the_update(bus: Bus, trainer: Trainer) -> None:
-    """PostgreSQL takes none: the task would wait for its step for ever."""
+    """PostgreSQL refuses them: the task would wait for its step for ever."""
     huge = {"large": 1.7e308, "small": 0.5}
     groups = [replace(group, trajectories=tuple(replace(t, components=huge) for t in group.trajectories)) for group in groups_of("a", 0)]
     with capture_logs() as logs:
@@ -46,13 +46,13 @@ async def test_garbage_where_weights_are_announced_stops_no_task(bus: Bus, train
 
 
 def wild_spec(name: str) -> TaskSpec:
-    """As the door would not take it any more: a decay that throws the parameters out of range."""
+    """A spec that validation refuses today: its decay throws the parameters out of range."""
     wild = Optimizer(learning_rate=1.0, eps=1e-45, betas=(0.0, 0.0), weight_decay=1e39)
     return make_spec(name).model_copy(update={"optimizer": wild})
 
 
 async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer: Trainer, policy: Policy, residents: Residents) -> None:
-    """A's learning rate throws its parameters out of range; B's steps are those of B alone."""
+    """A's parameters overflow; B's steps equal those of B alone."""
     wild = wild_spec("a")
     async with serving(bus, trainer):
         await send(bus, batch_of("b", 0, await store(bus, "b", groups_of("b", 0), 0), None))
@@ -70,7 +70,7 @@ async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer
 
 
 async def test_batches_that_are_ready_together_share_a_step_and_are_answered_each_by_itself(bus: Bus, policy: Policy) -> None:
-    """Four tasks, one of them with numbers that explode: three versions, one dead letter, nothing left in the queue."""
+    """Four tasks, one with overflowing numbers: three versions, one dead letter, an empty queue."""
     wild = wild_spec("a")
     others = {"b": SPECS["b"], "c": make_spec("c", seed=3, lora={"rank": 16}), "d": make_spec("d", seed=4, algorithm={"loss": "gspo"})}
     residents = Residents(limit=8)
@@ -117,7 +117,7 @@ async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reas
 async def test_disk_that_takes_no_temporary_files_is_waited_for(
     bus: Bus, trainer: Trainer, learner: Learner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is no task's fault: neither when a version is written, nor when a checkpoint is read."""
+    """The disk's failure fails no task, neither when a version is written nor when a checkpoint is read."""
     place = tmp_path / "temporary"
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)

@@ -3,7 +3,7 @@
 step.py            the step
 advantage.py       advantages from a group's rewards
 loss.py            the policy-gradient losses and their corrections
-reward_shaping.py  what is subtracted for length
-step_metrics.py    what a step reports of itself
+reward_shaping.py  rewards relative to the group, and penalties for length
+step_metrics.py    metrics of a step
 batched_steps.py   steps of several tasks in common forward and backward passes
 """

@@ -1,4 +1,4 @@
-"""Advantages: how much better an attempt did than the others it is compared with. Pure."""
+"""Advantages: rewards relative to the group or the step. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,9 +10,9 @@ from common.errors import Reject
 Floats = NDArray[np.float64]
 
 GRPO_EPS = 1e-4
-"""Added to the standard deviation, as TRL does."""
+"""Epsilon added to a group's standard deviation, as in TRL."""
 BATCH_EPS = 1e-8
-"""Added to the standard deviation of a whole step."""
+"""Epsilon added to the standard deviation of a whole step."""
 
 
 def grpo(rewards_G: Floats) -> Floats:
@@ -29,13 +29,13 @@ def dr_grpo(rewards_G: Floats) -> Floats:
 
 
 def rloo(rewards_G: Floats) -> Floats:
-    """Against the mean of the other members. Source: RLOO, arXiv 2402.14740."""
+    """Reward minus the mean of the other members. Source: RLOO, arXiv 2402.14740."""
     members = len(rewards_G)
     return (rewards_G - rewards_G.mean()) * members / (members - 1)
 
 
 def maxrl(rewards_G: Floats) -> Floats:
-    """Centred on the group's mean and divided by it: the rarer a success, the more it counts, as in maximum likelihood.
+    """Centred on the group's mean and divided by it, so that rarer successes count more, as in maximum likelihood.
 
     Raises: Reject when a reward is negative, as the division could turn signs.   Source: MaxRL, arXiv 2602.02710, algorithm 1.
     """
@@ -45,7 +45,7 @@ def maxrl(rewards_G: Floats) -> Floats:
 
 
 def reinforce_pp(groups: Sequence[Floats]) -> list[Floats]:
-    """Every reward against all of the step, in its standard deviations; groups do not matter, and may be single attempts.
+    """Standardised over the whole step, regardless of groups, which may be single attempts.
 
     The deviation is the population's (no − 1).   Source: REINFORCE++, arXiv 2501.03262.
     """
@@ -72,7 +72,7 @@ WITHIN_STEP: dict[str, Callable[[Sequence[Floats]], list[Floats]]] = {
 
 
 def step_advantages(groups: Sequence[Sequence[float]], kind: str) -> list[Floats]:
-    """Advantages of a step's attempts, group by group, by the rule that `spec.algorithm.advantage` names.
+    """Advantages of a step's attempts, group by group; `kind` is the task's `algorithm.advantage`.
 
     Shapes: each group (G,) → (G,) float64.
     Raises: ValueError as `group_advantages`; Reject when the rule cannot take these rewards.
@@ -83,7 +83,7 @@ def step_advantages(groups: Sequence[Sequence[float]], kind: str) -> list[Floats
 
 
 def group_advantages(rewards: Sequence[float], kind: str) -> Floats:
-    """How much better each member did than its group, by one of the rules that look at one group alone.
+    """Advantages within one group, by one of the rules `WITHIN_GROUP`.
 
     Shapes: rewards (G,) → (G,) float64. Equal rewards give exact zeros, whatever rounding does to their mean.
     Raises: ValueError when G < 2 or a reward is not finite.

@@ -1,12 +1,12 @@
-"""Steps of several tasks, computed together: what they need of the base model is gathered round by round.
+"""Batched steps: optimizer steps of several tasks share forward and backward passes.
 
-A step (`step.py`) is a generator. It yields a `ForwardRequest` whenever it needs the base model, is sent the `ForwardResult`, and returns
-its result; it owns everything of its task and sees nothing of another's. Here the requests of all steps that wait become
-common micro-batches: one forward, one backward, each task's loss on its own tokens, each task's gradient in its own
-vector. A step that raises is out, and the others go on with the numbers that they would have had anyway.
+A step (`step.py`) is a generator. It yields a `ForwardRequest` when it needs the base model, receives the `ForwardResult`,
+and returns its result; it holds only its own task's data. Pending requests of all steps become common micro-batches: one
+forward, one backward, each task's loss on its own tokens, each task's gradient in its own vector. A step that raises drops
+out, and the numbers of the others stay the same.
 
-With a single step this is how that step is taken alone. Then its numbers depend on nothing else, bit for bit on a CPU; in
-company, matrix products have other shapes, and equal numbers only up to rounding.
+A single step runs through here too. Its numbers then depend on nothing else, bit for bit on a CPU; batched with others,
+matrix products have other shapes, and results are equal up to rounding.
 """
 
 import time
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """What a gradient is wanted of. Shapes: (N,) over all tokens of the request, in the order of its rows; None as in `Tokens`."""
+    """Loss to differentiate. Shapes: (N,) over all tokens of the request, in the order of its rows; None as in `Tokens`."""
 
     loss: Callable[[Tokens], LossTerms]
     entropy_gradient: bool = False
@@ -39,7 +39,7 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class ForwardRequest:
-    """Of these rows: their sampled tokens' log-probabilities, and, where there is an objective, its gradient."""
+    """Request for the log-probabilities of the rows' sampled tokens, and, with an objective, its gradient."""
 
     rows: Sequence[Row]
     adapted: Adapted
@@ -48,7 +48,7 @@ class ForwardRequest:
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """Of one update. Shapes: `vector` (P,), as the adapter; `loss` scalar."""
+    """Gradient of one update. Shapes: `vector` (P,), as the adapter; `loss` scalar."""
 
     vector: Tensor
     loss: Tensor
@@ -57,28 +57,28 @@ class Gradient:
 
 @dataclass(frozen=True, eq=False)
 class ForwardResult:
-    """Shapes: `logprobs_N` (N,), without gradient, in the order of the request's rows."""
+    """Result of a `ForwardRequest`. Shapes: `logprobs_N` (N,), without gradient, in the order of the request's rows."""
 
     logprobs_N: Tensor
     gradient: Gradient | None
     micro_batches: int
-    """In which the request had a part."""
+    """Micro-batches with rows of the request."""
     computed_tokens: int
-    """Of its own rows, with their padding."""
+    """Tokens of the request's rows, with their padding."""
     tasks: int
-    """Demands that were answered together, this one included."""
+    """Requests computed together, this one included."""
     seconds: float
-    """For all of them."""
+    """Time for all of them."""
 
 
 Step = Generator[ForwardRequest, ForwardResult, R]
 
 
 def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -> Iterator[tuple[int, R | Exception]]:
-    """The result of each step, or what it raised, with its index, as soon as it has one.
+    """Run the steps; yields the index and the result or exception of each as soon as it ends.
 
-    Micro-batches have at most `budget_tokens`, so memory does not grow with the number of steps but for their own vectors.
-    Raises: what the computation raises (no memory, say), which then is nobody's in particular.
+    Micro-batches have at most `budget_tokens`, so memory grows with the number of steps only by their own vectors.
+    Raises: errors of the shared computation (used-up memory, say), which no single step caused.
     """
     waiting: dict[int, ForwardRequest] = {}
 
@@ -93,7 +93,7 @@ def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -
     for index in range(len(steps)):
         yield from advance(index, None)
     while waiting:
-        # Gradients wait until nobody needs anything else before, so that as many as possible are computed together.
+        # Gradients come last, when no step needs a plain forward first, so that as many as possible are computed together.
         chosen = {index: request for index, request in waiting.items() if request.objective is None} or dict(waiting)
         for index in chosen:
             del waiting[index]
@@ -103,7 +103,7 @@ def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -
 
 
 def run_requests(policy: Policy, requests: Sequence[ForwardRequest], *, budget_tokens: int) -> list[ForwardResult]:
-    """All of the requests, which either all have an objective or none has."""
+    """Compute the requests together; either all have an objective or none has."""
     started_s = time.perf_counter()
     accumulators = [_RequestAccumulator(policy, request) for request in requests]
     for packed in pack([request.rows for request in requests], budget_tokens=budget_tokens):
@@ -123,7 +123,7 @@ def run_requests(policy: Policy, requests: Sequence[ForwardRequest], *, budget_t
 
 
 class _RequestAccumulator:
-    """What becomes of one request while micro-batches pass by."""
+    """Log-probabilities, gradient and measurements of one request, accumulated over micro-batches."""
 
     def __init__(self, policy: Policy, request: ForwardRequest) -> None:
         self._policy = policy
@@ -140,7 +140,7 @@ class _RequestAccumulator:
         self._staleness: list[NDArray[np.int16]] = []
 
     def add(self, packed: Packed, segment: Segment, scores: TokenScores) -> Tensor | None:
-        """Take this request's tokens of a micro-batch; returns their loss, with gradient."""
+        """Add this request's tokens of a micro-batch; returns their loss, with gradient."""
         self.micro_batches += 1
         self.computed_tokens += packed.ids_B_T[segment.rows].size
         logprobs_N = scores.logprobs_N[segment.sampled]
@@ -173,7 +173,7 @@ class _RequestAccumulator:
         return torch.cat(self._logprobs)
 
     def gradient(self) -> Gradient | None:
-        """Waits for the device."""
+        """Gradient over all micro-batches; waits for the device."""
         if self.params is None:
             return None
         assert self.params.grad is not None

@@ -1,12 +1,12 @@
 """The policy-gradient loss, a sum over sampled tokens. Pure.
 
-Three policies are kept apart. The *sampler* chose the tokens, and its log-probabilities travel with them. The policy at the
-*start* of the step is what those tokens are recomputed with. The *current* policy carries the gradient; it is the start
-until the optimizer has moved, which within one step happens only with several passes or minibatches.
+It has three policies. The *sampler* chose the tokens, and its log-probabilities travel with them. The *start* is the policy
+before the step, under which the tokens' log-probabilities are recomputed. The *current* policy carries the gradient; it
+differs from the start only after the step's first update, in later passes or minibatches.
 
 A surrogate (`SURROGATES`) takes its importance ratio to the *proximal* policy. By default that is the sampler: one ratio
-then covers staleness and the engine's arithmetic, and the clip is a trust region around what was sampled. It may be the
-start, and then the ratio from sampler to start becomes a truncated weight of its own.
+then covers staleness and the engine's arithmetic, and the clip is a trust region around the sampling policy. It may be the
+start; then the ratio from sampler to start becomes a separate, truncated weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ from torch import Tensor
 from common.spec import Algorithm, Correction
 
 MAX_LOG_RATIO = 20.0
-"""Beyond this the ratio is clamped and its gradient is zero, so that one odd token cannot make the loss infinite."""
+"""Bound of |log ratio|; beyond it the gradient is zero, so that one outlier token cannot make the loss infinite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """The sampled tokens of a micro-batch. Shapes: all (N,) float32 but `sequence_N`.
 
-    Gradient flows through `logprobs_N`, and through `entropy_N` where that counts. `start_logprobs_N` is None where the
-    optimizer has not moved yet: they are `logprobs_N`. `base_logprobs_N`, the base model's, is None where no KL is wanted.
+    Gradient flows through `logprobs_N`, and through `entropy_N` if it has a coefficient. `start_logprobs_N` is None before
+    the step's first update, where it equals `logprobs_N`. `base_logprobs_N`, the base model's, is None without a KL term.
     `sequence_N` int64 numbers the sequences of the micro-batch, which are whole, from 0.
     """
 
@@ -43,23 +43,23 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class LossTerms:
-    """A micro-batch's part of the loss, and what the metrics need of each token (detached)."""
+    """A micro-batch's part of the loss, and detached values of each token for the metrics."""
 
     loss: Tensor
     """Scalar, with gradient; the parts of a step add up to its loss."""
     log_ratio_N: Tensor
-    """From the sampler to the start of the step, clamped."""
+    """log ratio of start to sampler, clamped."""
     clipped_N: Tensor
-    """Bool: no gradient, because a bound of the surrogate was reached."""
+    """Bool: token without gradient, because a bound of the surrogate was reached."""
     masked_N: Tensor
-    """Bool: left out, because sampler and start differ too much."""
+    """Bool: token left out, because sampler and start differ too much."""
     kl_base_N: Tensor
-    """From the current policy to the base model, estimator k3; zero where no KL is wanted."""
+    """KL from the current policy to the base model, estimator k3; zero without a KL term."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """What each token adds to the objective, before its weight. Shapes: (N,); `clipped_N` is bool."""
+    """Objective of each token before its weight. Shapes: (N,); `clipped_N` is bool."""
 
     objective_N: Tensor
     clipped_N: Tensor
@@ -102,7 +102,7 @@ def ppo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
 
 
 def gspo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
-    """As `ppo`, with one ratio for a whole sequence: exp of the mean of its tokens' log ρ.
+    """PPO with one ratio for a whole sequence: exp of the mean of its tokens' log ρ.
 
     With `normalize = "sequence"` it is the paper's objective.   Source: GSPO, arXiv 2507.18071, eq. 5 and 7.
     """
@@ -117,7 +117,7 @@ def gspo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
 def cispo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
     """sg(clip(ρ, 1 − clip_low, 1 + clip_high))·A·log π, sg without gradient: tokens beyond the bounds still learn.
 
-    Counts as clipped what is beyond the bounds.   Source: CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5.
+    Tokens beyond the bounds count as clipped.   Source: CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5.
     """
     ratio_N = log_ratio(tokens.logprobs_N.detach(), proximal_N).exp()
     bounded_N = ratio_N.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
@@ -142,21 +142,16 @@ def _clipped(ratio_N: Tensor, advantages_N: Tensor, algorithm: Algorithm) -> Sur
     return Surrogate(objective_N, is_clipped_N)
 
 
-SURROGATES: dict[str, Callable[[Tokens, Tensor, Algorithm], Surrogate]] = {
-    "ppo": ppo,
-    "gspo": gspo,
-    "cispo": cispo,
-    "reinforce": reinforce,
-}
+SURROGATES: dict[str, Callable[[Tokens, Tensor, Algorithm], Surrogate]] = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "reinforce": reinforce}
 
 
 # ------------------------------------------------------------------------------------- corrections and regularisers
 
 
 def correction_weights(log_ratio_N: Tensor, correction: Correction) -> Tensor | None:
-    """What each token counts for the way from sampler to start, without gradient; None: everything counts 1.
+    """Weight of each token that corrects from sampler to start, without gradient; None: all are 1.
 
-    With `proximal = "start"` the ratio itself, at most `truncate`. Zero where it is outside the mask's bounds.
+    With `proximal = "start"` the ratio itself, truncated at `truncate`. Zero where it is outside the mask's bounds.
     Source: decoupled policies: arXiv 2110.00641, and AReaL, arXiv 2505.24298; truncation: IMPALA, arXiv
     1802.01561; masking: IcePop, arXiv 2510.18855.
     """
@@ -168,7 +163,7 @@ def correction_weights(log_ratio_N: Tensor, correction: Correction) -> Tensor | 
 
 
 def is_trusted(log_ratio_N: Tensor, correction: Correction) -> Tensor:
-    """Whether sampler and start are near enough for a token to count. Shapes: (N,) → (N,) bool."""
+    """Whether the ratio of start to sampler is within the mask's bounds. Shapes: (N,) → (N,) bool."""
     ratio_N = log_ratio_N.exp()
     trusted_N = ratio_N >= correction.mask_low
     return trusted_N if correction.mask_high is None else trusted_N & (ratio_N <= correction.mask_high)
@@ -177,8 +172,8 @@ def is_trusted(log_ratio_N: Tensor, correction: Correction) -> Tensor:
 def kl(logprobs_N: Tensor, base_logprobs_N: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
     """Estimates of KL(policy ‖ base) from tokens of the policy, with d = log π − log π_base.
 
-    k1: d, unbiased as a value, but its gradient is zero on average: of use as a measure only. k2: d²/2, whose gradient is
-    that of the KL. k3: exp(−d) − 1 + d, unbiased and never negative (GRPO's).
+    k1: d, unbiased as a value, but its mean gradient is zero: useful as a metric only. k2: d²/2, whose gradient is that of
+    the KL. k3: exp(−d) − 1 + d, unbiased and never negative (GRPO's).
     Source: Schulman, "Approximating KL divergence", 2020; gradients: arXiv 2506.09477.
     """
     difference_N = log_ratio(logprobs_N, base_logprobs_N)
@@ -192,7 +187,7 @@ def kl(logprobs_N: Tensor, base_logprobs_N: Tensor, estimator: Literal["k1", "k2
 
 
 def token_weights(sampled_tokens: Sequence[int], normalize: Literal["token", "sequence", "constant"], max_tokens: int) -> list[float]:
-    """What each sampled token of each sequence counts in the step's loss, by the rule that `spec.algorithm.normalize` names.
+    """Weight of each sampled token of each sequence in the step's loss; `normalize` is the task's `algorithm.normalize`.
 
     token: 1 / all tokens of the step. sequence: 1 / (sequences · tokens of its sequence). constant: 1 / (sequences ·
     `max_tokens`), so a token counts the same in short and long replies (Dr. GRPO, arXiv 2503.20783).

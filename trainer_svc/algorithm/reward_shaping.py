@@ -1,5 +1,4 @@
-"""What becomes of rewards where a whole group is together: parts that are relative to the group, and attempts that were cut
-off by their token limit. Pure; everything else about rewards is the environment's."""
+"""Reward shaping: rank within the group, and rules for attempts cut off by their token limit. Pure; all else is the environment's."""
 
 from collections.abc import Sequence
 
@@ -8,7 +7,7 @@ from trainer_svc.batch import Group, Trajectory
 
 
 def shaped_rewards(group: Group, spec: TaskSpec) -> list[float]:
-    """The rewards that advantages are made of: as scored, with what the task asks for added and taken off."""
+    """Rewards for advantages: as scored, plus the task's rank weights, minus its penalty for length."""
     rewards = [trajectory.reward for trajectory in group.trajectories]
     for name, weight in spec.environment.rank_weights.items():
         ranks = rank_shares([_component(trajectory, name) for trajectory in group.trajectories])
@@ -21,7 +20,7 @@ def shaped_rewards(group: Group, spec: TaskSpec) -> list[float]:
 
 
 def rank_shares(values: Sequence[float]) -> list[float]:
-    """Of each value, the share of the others that are less, an equal one counting half: 0 for the least, 1 for the most.
+    """Rank of each value as the share of smaller ones among the others, equal ones half: 0 for the minimum, 1 for the maximum.
 
     Raises: ZeroDivisionError for fewer than two values.
     """
@@ -30,12 +29,12 @@ def rank_shares(values: Sequence[float]) -> list[float]:
 
 
 def _component(trajectory: Trajectory, name: str) -> float:
-    """0 where the attempt does not have it."""
+    """Value of a reward component; 0 where the attempt lacks it."""
     return trajectory.reward if name == "reward" else trajectory.components.get(name, 0.0)
 
 
 def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:
-    """0 until `buffer_tokens` before the limit, then rising linearly to 1 at the limit.
+    """Penalty's share: 0 until `buffer_tokens` before the limit, then linear to 1 at the limit.
 
     Source: soft overlong punishment, DAPO, arXiv 2503.14476, eq. 13.
     """
@@ -43,7 +42,7 @@ def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:
 
 
 def counted_tokens(trajectory: Trajectory, spec: TaskSpec) -> int:
-    """Sampled tokens with a part in the loss: none of a cut-off attempt where the task masks those.
+    """Sampled tokens in the loss: none of a cut-off attempt where the task masks those.
 
     Its reward still counts in its group's advantages.   Source: overlong filtering, DAPO, arXiv 2503.14476, section 3.4.
     """

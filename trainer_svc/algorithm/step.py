@@ -1,8 +1,8 @@
 """One step of one task: advantages → minibatches → gradient → clip → AdamW. The state goes in and comes out.
 
-A step is one update by default. With several passes or minibatches it is several, all on the same trajectories, and what
-went in stays the policy at the start of the step (`loss.py`). It asks for what it needs of the base model and waits, so
-that steps of several tasks can be computed together (`batched_steps.py`).
+A step is one update by default. With several passes or minibatches it is several, all on the same trajectories and with
+the same start policy (`loss.py`). It is a generator that requests forward passes, so that steps of several tasks can be
+computed together (`batched_steps.py`).
 """
 
 from collections.abc import Sequence
@@ -32,28 +32,28 @@ from trainer_svc.state.resident import Resident
 @dataclass(frozen=True, eq=False)
 class StepResult:
     resident: Resident
-    """The next version; the one that went in is as it was."""
+    """The next version; the one before is unchanged."""
     canary: Canary
-    """Computed under the new adapter."""
+    """Log-probabilities under the new adapter."""
     metrics: dict[str, float]
     trained_tokens: int
-    """Prompts and replies, each trajectory by itself and once, padding not counted."""
+    """Tokens of prompts and replies, each trajectory counted separately and once, without padding."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update was made of."""
+    """One optimizer update: its forward result, its numbers."""
 
     result: ForwardResult
     gradient: Gradient
     loss: float
     grad_norm: float
     seconds: float
-    """For the optimizer alone."""
+    """Time of the optimizer alone."""
 
 
 def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> StepResult:
-    """The step alone. Raises: as `step`."""
+    """Run `step` alone. Raises: as `step`."""
     ((_, result),) = run_steps(policy, [step(policy, resident, groups, spec, budget_tokens=budget_tokens)], budget_tokens=budget_tokens)
     if isinstance(result, Exception):
         raise result
@@ -61,11 +61,10 @@ def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec
 
 
 def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> Step[StepResult]:
-    """The step from `resident.version` to the next, with exactly these groups, for `run_steps`.
+    """Step from `resident.version` to the next with exactly these groups, as a generator for `run_steps`.
 
     `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when loss, gradient, new parameters or
-    the new adapter's canary are not finite, or when the sampler's log-probabilities are not those of the policy that it
-    claims to have sampled.
+    the new adapter's canary are not finite, or when sampler and trainer disagree beyond `correction.max_sampler_mismatch`.
     """
     where = f"task {resident.task}, step from version {resident.version}"
     advantages = step_advantages([shaped_rewards(group, spec) for group in groups], spec.algorithm.advantage)
@@ -97,8 +96,10 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
 
 
 def weighted_samples(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]], spec: TaskSpec) -> list[list[list[Sample]]]:
-    """For each minibatch, for each of its groups: every trajectory with its advantage, and the weight of its tokens in
-    the whole minibatch. Groups are dealt out in turn, so minibatches differ in size by one group at most."""
+    """Trajectories with advantage and token weight in the minibatch, by minibatch and group.
+
+    Groups are dealt round-robin, so sizes of minibatches differ by at most one group.
+    """
     parts = spec.algorithm.minibatches
     dealt = [list(zip(groups[part::parts], advantages[part::parts], strict=True)) for part in range(parts)]
     return [_weighted(minibatch, spec) for minibatch in dealt]
@@ -117,7 +118,7 @@ def _weighted(minibatch: Sequence[tuple[Group, NDArray[np.float64]]], spec: Task
 
 
 def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[Objective]:
-    """One minibatch's, with the log-probabilities that stay the same for the whole step, where the task needs them."""
+    """A minibatch's objective, with log-probabilities of start and base model if the task needs them."""
     algorithm = spec.algorithm
     start = Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)
     start_logprobs_N = base_logprobs_N = None
@@ -141,7 +142,7 @@ def _updated(where: str, state: OptimizerState, result: ForwardResult, rate: flo
 
 
 def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
-    """Ids that depend on the vocabulary alone, and log-probabilities (T−1,) float32 of tokens 1…T−1 under the new adapter."""
+    """Canary of the new adapter: ids that depend on the vocabulary alone, log-probabilities (T−1,) float32 of tokens 1…T−1."""
     sample = canary_sample(policy.vocabulary)
     result = yield ForwardRequest([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
     logprobs = result.logprobs_N.float().cpu().numpy()
@@ -150,7 +151,7 @@ def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
 
 
 def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: TaskSpec) -> dict[str, float]:
-    """What the updates tell; the first pass is the one in which every token is seen once, before it was learned from."""
+    """Metrics of the updates; those over tokens are of the first pass, which sees every token once, before learning from it."""
     first, last = updates[:minibatches], updates[-minibatches:]
     kl_base = {"kl_base": float(np.concatenate([update.gradient.measured.kl_base_N for update in last]).mean())}
     return {

@@ -1,4 +1,4 @@
-"""What a step tells about itself, as flat floats. Pure; the names are documented in docs/algorithms.md."""
+"""Metrics of a step, as flat floats. Pure; docs/algorithms.md documents the names."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,13 @@ from numpy.typing import NDArray
 from trainer_svc.batch import Group
 
 MAX_COMPONENTS = 32
-"""Reward components that are reported, the first by name: an environment may have any number."""
-
+"""Maximum reward components reported, the first by name: an environment may have any number."""
 RATIO_EDGES = (0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.25, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenMeasurements:
-    """Of each sampled token that one update saw. Shapes: all (N,).
-
-    `log_ratio_N` is from the sampler to the policy at the start of the step, `kl_base_N` from the current policy to the
-    base model (estimator k3).
-    """
+    """Values of each sampled token in one update, as in `LossTerms`. Shapes: all (N,)."""
 
     log_ratio_N: NDArray[np.float64]
     clipped_N: NDArray[np.float64]
@@ -32,17 +27,17 @@ class TokenMeasurements:
 
 
 def sampler_mismatch(measured: Sequence[TokenMeasurements]) -> float | None:
-    """How far the sampler's log-probabilities are from the trainer's, on tokens that the trained version itself sampled.
+    """Half the mean squared difference of the sampler's and trainer's log-probabilities, in nats, on tokens of staleness 0.
 
-    Half the mean square of the difference, in nats: for small differences the KL between the two, and one odd token moves
-    it little. Staler tokens differ because the policy moved, so they do not count; None when there are no others.
+    For small differences it is the KL between the two, and one outlier token moves it little. Staler tokens differ because
+    the policy moved, so they do not count; None if all are staler.
     """
     fresh = np.concatenate([update.log_ratio_N[update.staleness_N == 0] for update in measured])
     return float(np.square(fresh).mean() / 2) if len(fresh) else None
 
 
 def token_metrics(measured: Sequence[TokenMeasurements]) -> dict[str, float]:
-    """Of the updates that together saw each token of the step once. Means over tokens, if nothing else is said."""
+    """Metrics over tokens, from updates that saw each token of the step once; means unless the name says otherwise."""
     log_ratio_N = np.concatenate([update.log_ratio_N for update in measured])
     ratio_N = np.exp(log_ratio_N)
     mismatch = sampler_mismatch(measured)
@@ -61,7 +56,7 @@ def token_metrics(measured: Sequence[TokenMeasurements]) -> dict[str, float]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Those that are: JSON has no other numbers, and numbers that are finite may have a mean or a square that is not."""
+    """The finite metrics: JSON has no other numbers, and finite values may have an infinite mean or square."""
     return {name: value for name, value in metrics.items() if np.isfinite(value)}
 
 
@@ -74,7 +69,7 @@ def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:
 
 
 def batch_metrics(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]]) -> dict[str, float]:
-    """Of the trajectories as they arrived. Rewards are those that were scored, before any penalty for length."""
+    """Metrics of the trajectories as they arrived; rewards are as scored, before shaping."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = [trajectory.sampled_tokens for trajectory in trajectories]
@@ -97,7 +92,7 @@ def batch_metrics(groups: Sequence[Group], advantages: Sequence[NDArray[np.float
 
 
 def _component_means(groups: Sequence[Group]) -> dict[str, float]:
-    """Each component's mean over the trajectories that have it and where it is a number."""
+    """Mean of each reward component over the trajectories where it is finite."""
     found: dict[str, list[float]] = {}
     for group in groups:
         for trajectory in group.trajectories:

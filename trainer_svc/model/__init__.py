@@ -6,7 +6,7 @@ batched_lora.py    several adapters in one forward pass
 adapter.py         an adapter as one vector and as files
 packing.py         trajectories into micro-batches, with shared prompts computed once
 attention.py       attention over packed rows
-attention_plan.py  which positions of a packed row attend to which
-selective_mlp.py   the last layers at the positions that are scored only
+attention_plan.py  spans of packed rows that attend together
+selective_mlp.py   the last layer's MLP at the scored positions only
 head.py            log-probabilities without the logits of a whole micro-batch
 """

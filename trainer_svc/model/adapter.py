@@ -1,4 +1,4 @@
-"""The door to PEFT: what an adapter looks like, how it begins, and the folder that vLLM and plain PEFT load."""
+"""The door to PEFT: an adapter's layout, its initial weights, and the folder that vLLM and plain PEFT load."""
 
 import json
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 KEY_PREFIX = "base_model.model."
 NEUTRAL_BASE = "base"
-"""The folder must not depend on where this machine keeps its models."""
+"""Base model's name in the folder, which must not depend on where this machine keeps its models."""
 
 
 def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> tuple[Layout, Tensor]:
-    """The adapter of version 0, as PEFT makes it after `torch.manual_seed(seed)`: A random, B zero. float32, on the CPU.
+    """Adapter of version 0, as PEFT makes it after `torch.manual_seed(seed)`: A random, B zero. float32, on the CPU.
 
     Raises: Reject when the base model has none of the modules that the task names.
     """
@@ -44,9 +44,9 @@ def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> 
 
 
 def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dtype) -> None:
-    """Write a PEFT folder into `folder`, byte for byte the same for the same adapter.
+    """Write the adapter as a PEFT folder; equal adapters give equal bytes.
 
-    `dtype` is the base model's: what the policy computed with is what the engine will serve.
+    `dtype` is the base model's, so that the engine serves the precision that was trained.
     """
     folder.mkdir(parents=True, exist_ok=True)
     targets = sorted({module.name.rpartition(".")[2] for module in layout.modules})
@@ -62,7 +62,7 @@ def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dty
 
 
 def read_adapter(folder: Path, layout: Layout) -> Tensor:
-    """The vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout, or holds none."""
+    """Vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout, or is missing."""
     try:
         weights = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError:
@@ -71,9 +71,9 @@ def read_adapter(folder: Path, layout: Layout) -> Tensor:
 
 
 def write_merged(model: str, adapter: Path, folder: Path) -> None:
-    """Write the base model with the adapter's changes in its weights, in the base model's own precision, and its tokenizer.
+    """Write the base model with the adapter merged into its weights, in the base model's precision, and its tokenizer.
 
-    Raises: Reject when one of the two cannot be loaded.
+    Raises: Reject when model or adapter cannot be loaded.
     """
     try:
         base = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
@@ -81,7 +81,7 @@ def write_merged(model: str, adapter: Path, folder: Path) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         raise Reject(f"adapter {adapter} cannot be merged into '{model}': {error}") from None
     merged.save_pretrained(folder)
-    with suppress(OSError):  # a base model may come without one
+    with suppress(OSError):  # a base model may have none
         AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
 
@@ -98,15 +98,12 @@ def _config(rank: int, alpha: float, targets: list[str], *, rank_stabilized: boo
 
 
 def _number(alpha: float) -> int:
-    """PEFT's annotation says int; it takes fractions as they are."""
+    """Alpha for PEFT, whose annotation says int but which accepts fractions."""
     return int(alpha) if alpha == int(alpha) else alpha  # pyright: ignore[reportReturnType]
 
 
 def _stand_in(layers: Mapping[str, LoraLinear]) -> nn.Module:
-    """A tree of linear layers with the names and shapes of the base model's and no memory behind them.
-
-    PEFT changes the model that it is given; this one is thrown away afterwards.
-    """
+    """Linear layers with the base model's names and shapes, without memory, for PEFT to change instead of the base model."""
     root = nn.Module()
     for name, layer in layers.items():
         parent = root

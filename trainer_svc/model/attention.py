@@ -1,8 +1,8 @@
-"""The door to transformers' attention: rows with branches attend span by span (`attention_plan.py`), all others as ever.
+"""The door to transformers' attention: rows with branches attend span by span (`attention_plan.py`), all others as in `sdpa`.
 
-Models look their attention up by name. `BRANCHING` is `sdpa`, unless a forward brings `spans` along, which models hand down
-to it untouched. One that does not, or whose layers are of another kind, is noticed when the policy compares itself with the
-model's own logits, and computes every trajectory in a row of its own.
+Models look up their attention by name. `BRANCHING` is `sdpa`, unless a forward has `spans`, which models normally pass down
+unchanged. The policy detects models that do not, or whose layers are of another kind, by comparison with their own logits;
+it then computes every trajectory in a separate row.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ BRANCHING = "branching"
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """A block on the device. Shapes: `mask_S_1_Q_K` is added to the scores; None: plain causal."""
+    """A block of spans on the device. Shapes: `mask_S_1_Q_K` is added to the scores; None: plain causal."""
 
     queries_S_Q: Tensor
     keys_S_K: Tensor
@@ -39,14 +39,12 @@ class AttentionCalls:
 
 
 def attention_calls(packed: Packed, tensor: Callable[[NDArray[Any]], Tensor], dtype: torch.dtype) -> AttentionCalls | None:
-    """What the layers need for this micro-batch; None where plain causal attention is right. `tensor` moves to the device."""
+    """Attention calls of a micro-batch; None if plain causal attention suffices. `tensor` moves arrays to the device."""
     if packed.spans is None:
         return None
     blocks = [
         AttentionCall(
-            tensor(block.queries_S_Q),
-            tensor(block.keys_S_K),
-            None if block.causal else _mask(tensor(visible(packed, block)), dtype),
+            tensor(block.queries_S_Q), tensor(block.keys_S_K), None if block.causal else _mask(tensor(visible(packed, block)), dtype)
         )
         for block in packed.spans.blocks
     ]
@@ -79,12 +77,12 @@ def attention(
 
 
 def _taken(given_N_H_D: Tensor, index_S_L: Tensor) -> Tensor:
-    """(S, H, L, D)."""
+    """Tokens of each span. Shapes: (N, H, D), (S, L) → (S, H, L, D)."""
     return given_N_H_D.index_select(0, index_S_L.flatten()).view(*index_S_L.shape, *given_N_H_D.shape[1:]).transpose(1, 2)
 
 
 def visible(packed: Packed, block: Block) -> NDArray[np.bool_]:
-    """(S, Q, K): keys of the query's own branch or of the prefix, and no later than it."""
+    """Whether a query sees a key: of its own branch or the prefix, and not later. Shapes: → (S, Q, K) bool."""
     position, branch = packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
     queries_S_Q_1, keys_S_1_K = block.queries_S_Q[:, :, None], block.keys_S_K[:, None, :]
     is_key_S_1_K = np.arange(block.keys_S_K.shape[1]) < block.keys_S[:, None, None]
@@ -93,7 +91,7 @@ def visible(packed: Packed, block: Block) -> NDArray[np.bool_]:
 
 
 def _mask(visible_S_Q_K: Tensor, dtype: torch.dtype) -> Tensor:
-    """Added to the scores, as attention would have to turn a true-or-false mask into in every layer."""
+    """Additive mask, made once instead of from a boolean one in every layer. Shapes: (S, Q, K) → (S, 1, Q, K)."""
     mask = torch.zeros(visible_S_Q_K.shape, dtype=dtype, device=visible_S_Q_K.device)
     return mask.masked_fill_(~visible_S_Q_K, float("-inf"))[:, None]
 

@@ -1,7 +1,7 @@
-"""Which tokens of rows with branches attend together. Pure.
+"""Attention plan: spans of tokens of rows with branches that attend together. Pure.
 
-One attention over a whole row would mask most of its pairs away. So it is cut into spans: the prefix, which is plain causal
-attention; and the branches, one or a few at a time, each looking at the prefix and at itself. Spans of like size make a
+Attention over a whole row would mask out nearly all its pairs. So a row is cut into spans: the prefix, with plain causal
+attention, and the branches, one or a few a span, each attending to the prefix and itself. Spans of similar size make a
 block, which is one call. Every token is in one span's queries.
 """
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PADDING_RATIO = 4
-"""A span whose pairs of query and key, padded as its block's largest, are more than so many times its own begins a new block."""
+"""Maximum ratio of a span's padded to its own pairs of query and key; beyond it the span begins a new block."""
 SMALL_PAIRS = 4096
-"""Of so few pairs a span may have any padding: another call would cost more."""
+"""Maximum padded pairs of a span that joins its block regardless of padding: another call would cost more."""
 KEYS_PER_TOKEN = 8
-"""So many keys are copied and kept for the way back at the cost of a token."""
+"""Keys that are copied and kept for the backward pass at the cost of one token."""
 UNUSED = -1
 
 
@@ -30,9 +30,9 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """S spans in one call, filled up with their first token: `keys_S` says how many keys of each are real.
+    """S spans in one call, padded with their first token; `keys_S`: real keys of each.
 
-    `causal`: each token looks at all up to itself. Else position and branch say what it may look at.
+    `causal`: each token attends to all up to itself. Otherwise position and branch decide (`attention.visible`).
     """
 
     queries_S_Q: NDArray[np.int64]
@@ -45,12 +45,12 @@ class Block:
 class Spans:
     blocks: tuple[Block, ...]
     result_index_N: NDArray[np.int64]
-    """Shape: (B · T,): where each token's result is in the flat results of all blocks. Unused columns have that of their row's
-    first token: another row may be another task's, and what is not finite there would come in by them."""
+    """Index (B · T,) of each token's result in the flat results of all blocks. Unused columns have that of their row's first
+    token: another row may be another task's, whose non-finite values would leak in."""
 
 
 def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int) -> Spans:
-    """`prefixes` are those of all rows, in their order; `columns` is T."""
+    """Plan for `prefixes`, one a row in the rows' order, and their branches; `columns` is T."""
     found = [(spans, True) for spans in _blocks(prefixes)] + [(spans, False) for spans in _blocks(branches)]
     result_index_B_T, start = np.full((len(prefixes), columns), UNUSED, np.int64), 0
     result_index_N = result_index_B_T.reshape(-1)
@@ -64,7 +64,7 @@ def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int
 
 
 def branches_per_span(branches: list[int], prefix: int, width: int) -> int:
-    """How many branches cost least in one span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
+    """Cheapest number of branches a span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
 
     def cost(members: int) -> float:
         queries = [sum(branches[start : start + members]) for start in range(0, len(branches), members)]
@@ -74,9 +74,8 @@ def branches_per_span(branches: list[int], prefix: int, width: int) -> int:
 
 
 def pair_tokens(pairs: int, width: int) -> float:
-    """What pairs of query and key cost, in tokens. A usual layer's matrices take 24·width² operations a token and attention
-    4·width a pair, the latter at about a third of the speed: 2·width pairs cost as much as a token.
-    """
+    """Cost of pairs of query and key, in tokens. A usual layer's matrices take 24·width² operations a token and attention
+    4·width a pair, the latter at about a third of the speed: 2·width pairs cost as much as a token."""
     return pairs / (2 * width)
 
 

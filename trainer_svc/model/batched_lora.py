@@ -1,8 +1,8 @@
-"""Several adapters in one forward: the first tokens belong to one, the next to another, each with its own rank and scale. Pure.
+"""Batched LoRA: several adapters in one forward pass, each for a range of tokens, with its own rank and scale. Pure.
 
-Two ways that give the same numbers but for rounding: a loop over the parts, which is the plain reference and copies
-nothing, and `grouped_mm`, one kernel for all parts, which is what a GPU with many small parts needs. In both, a part's
-numbers never meet another's, so what is not finite stays where it is.
+Two implementations give equal results up to rounding: a loop over the parts, the plain reference, which copies nothing,
+and `grouped_mm`, one kernel for all parts, for a GPU with many small parts. In both, one part's numbers never enter
+another's, so non-finite values do not spread.
 
 Source: one frozen product for all tokens and the low-rank terms grouped: Punica, arXiv 2310.18547; in training: mLoRA,
 arXiv 2312.02515.
@@ -21,15 +21,14 @@ from torch.nn import functional
 from trainer_svc.model.lora import Layout, LoraModule, Product, single_product
 
 RANK_MULTIPLE = 8
-"""Ranks are filled up to a multiple of this: `grouped_mm` wants rows of a multiple of 16 bytes on a GPU."""
-
+"""Multiple that ranks are padded to: `grouped_mm` needs rows of a multiple of 16 bytes on a GPU."""
 MAX_CACHED_INDICES = 8
-"""Of adapters that have to be filled up. Each takes twice the memory of its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
+"""Maximum cached indices of padded adapters, each twice its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Which tokens one adapter is for: so many, after those of the parts before. `vector` is in the precision to compute with."""
+    """An adapter and its number of tokens, which follow those of the parts before. `vector` is in the precision to compute in."""
 
     tokens: int
     layout: Layout
@@ -37,22 +36,22 @@ class Part:
 
 
 ProductBuilder = Callable[[Sequence[Part]], dict[str, Product]]
-"""What each layer has to compute for these parts, by the layer's name; layers that none of them changes are left out."""
+"""Function that makes each changed layer's product for these parts, by the layer's name."""
 
 
 def builder_on(device: torch.device) -> ProductBuilder:
-    """The faster one there."""
+    """Faster implementation on the device."""
     return by_grouped_mm if device.type == "cuda" else by_loop
 
 
 def by_one(parts: Sequence[Part]) -> dict[str, Product]:
-    """For a single part."""
+    """Products of a single part."""
     (part,) = parts
     return {name: single_product(pair) for name, pair in part.layout.views(part.vector).items()}
 
 
 def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
-    """Part by part in each layer."""
+    """Products that loop over the parts in each layer."""
     ends = list(accumulate(part.tokens for part in parts))
     pairs = [part.layout.views(part.vector) for part in parts]
     found: dict[str, Product] = {}
@@ -64,12 +63,12 @@ def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
 
 
 def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
-    """All parts at once in each layer; every rank is filled up with zeros to the largest, also where a part has no adapter.
+    """Products of all parts at once; every rank is padded with zeros to the largest, also where a part has no adapter.
 
-    The adapters are laid out for that once for the whole model, with two operations each.
+    The adapters are padded once for the whole model, with two operations each.
     """
-    most = max(part.layout.rank for part in parts)
-    rank = -(-most // RANK_MULTIPLE) * RANK_MULTIPLE
+    largest = max(part.layout.rank for part in parts)
+    rank = -(-largest // RANK_MULTIPLE) * RANK_MULTIPLE
     modules = tuple(dict.fromkeys(module for part in parts for module in part.layout.modules))
     if not modules:
         return {}
@@ -115,7 +114,7 @@ def _padded(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
 
 @lru_cache(maxsize=MAX_CACHED_INDICES)
 def _padded_index(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModule, ...], rank: int) -> Tensor:
-    """Where each element of a vector of `own` modules goes: for each of `modules` A (rank, inputs), then B (outputs, rank)."""
+    """Index of each element of a vector of `own` modules in the padded one: for each of `modules` A (rank, inputs), B (outputs, rank)."""
     start = dict(zip(modules, accumulate([0, *(rank * (module.inputs + module.outputs) for module in modules)]), strict=False))
     found: list[Tensor] = []
     for module in own:
@@ -161,7 +160,7 @@ class _LoopProduct(torch.autograd.Function):
 
 
 class _GroupedMmProduct(torch.autograd.Function):
-    """The same with `torch.nn.functional.grouped_mm`.
+    """As `_LoopProduct`, with `torch.nn.functional.grouped_mm`.
 
     Shapes: x (N, inputs); W (outputs, inputs), frozen; `offsets_G` int32, where each part's rows of x end; `scaling_N_1`.
     """

@@ -1,7 +1,7 @@
-"""The output layer's part of the loss: log-probabilities and entropies of sampled tokens, without the logits of a micro-batch.
+"""Chunked output layer: log-probabilities and entropies of sampled tokens, without the logits of a whole micro-batch.
 
-liger-kernel's fused losses do the same for objectives of their own, or for one temperature and no entropy, and on a GPU alone. Here
-rows of tasks with different temperatures and objectives meet, so what leaves this module is a value for each token.
+liger-kernel's fused losses support only its own objectives, or one temperature without entropy, and only GPUs. Here rows of
+tasks with different temperatures and objectives are batched, so the module returns a value for each token.
 """
 
 from typing import Any
@@ -29,9 +29,10 @@ def sampled_logprobs(
 
 
 class _SampledLogprobs(torch.autograd.Function):
-    """∂logprob/∂h = (W[target] − softmax·W) / temperature is computed on the way forward, while the logits are there: as much
-    work as computing it on the way back, and (N, H) instead of (N, V) to keep. Where it is asked for, so is
-    ∂entropy/∂h = −(softmax · (log softmax + entropy))·W / temperature.
+    """Gradients are computed in the forward pass, while the logits exist: equal work, and (N, H) instead of (N, V) to keep.
+
+    ∂logprob/∂h = (W[target] − softmax·W) / temperature
+    ∂entropy/∂h = −(softmax · (log softmax + entropy))·W / temperature, with `entropy_gradient`
     """
 
     @staticmethod

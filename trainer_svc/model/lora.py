@@ -1,7 +1,7 @@
-"""LoRA inside the frozen base model: layers that add whichever adapter is attached, and an adapter as one flat vector.
+"""LoRA layers of the frozen base model, and an adapter as one flat vector.
 
-All parameters of an adapter lie in one float32 vector. So a task's masters, gradient and moments are four vectors:
-cloning, clipping, updating and storing them is one operation each, and nothing of a task ever lives in the model.
+All parameters of an adapter are one float32 vector. So a task's masters, gradient and moments are four vectors: cloning,
+clipping, updating and storing are one operation each, and the model never holds a task's state.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class LoraModule:
-    """One matrix of the base model that an adapter changes."""
+    """A linear layer of the base model that an adapter changes."""
 
     name: str
     inputs: int
@@ -26,7 +26,7 @@ class LoraModule:
 
 @dataclass(frozen=True)
 class Layout:
-    """What an adapter's vector holds: for each module in order, A (rank, inputs), then B (outputs, rank)."""
+    """Layout of an adapter's vector: for each module in order, A (rank, inputs), then B (outputs, rank)."""
 
     rank: int
     alpha: float
@@ -43,7 +43,7 @@ class Layout:
         return sum(self.rank * (module.inputs + module.outputs) for module in self.modules)
 
     def views(self, vector: Tensor) -> dict[str, "Pair"]:
-        """The matrices inside `vector`, by module; gradients flow back into it as one piece."""
+        """Matrices inside `vector`, by module; gradients flow back into the one vector."""
         sizes = [self.rank * width for module in self.modules for width in (module.inputs, module.outputs)]
         parts = iter(vector.split(sizes))
         return {
@@ -62,11 +62,11 @@ class Pair:
 
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""x (N, inputs), a frozen weight and its bias → (N, outputs), with the adapters that it was made for."""
+"""Layer's product with adapters: x (N, inputs), a frozen weight and its bias → (N, outputs)."""
 
 
 class LoraLinear(nn.Linear):
-    """A frozen linear layer, sharing the weight of the one it replaces, that computes what is attached to it."""
+    """Frozen linear layer that shares the weight of the one it replaces and computes the attached product."""
 
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
@@ -82,7 +82,7 @@ class LoraLinear(nn.Linear):
 
 
 def single_product(pair: Pair) -> Product:
-    """One adapter for all of x."""
+    """Product with one adapter for all of x."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _LoraProduct.apply(x, weight, bias, pair.a, pair.b, pair.scaling)
@@ -91,10 +91,10 @@ def single_product(pair: Pair) -> Product:
 
 
 class _LoraProduct(torch.autograd.Function):
-    """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: what autograd would do, with sums inside the matrix products.
+    """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: as autograd computes it, with sums fused into the matrix products.
 
-    Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank). What has the rank for a side is kept with
-    the rank first: a product with eight rows costs a processor a third to a sixth of one with eight columns.
+    Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank). Intermediates have the rank first: on a
+    CPU a product with eight rows costs a third to a sixth of one with eight columns.
     """
 
     @staticmethod
@@ -127,7 +127,7 @@ def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
 
 @contextmanager
 def attached(layers: Mapping[str, LoraLinear], products: Mapping[str, Product]) -> Generator[None]:
-    """Within the block the model computes with these; afterwards it is the base model again."""
+    """Context in which the model computes with `products`; on exit it is the base model."""
     try:
         for name, product in products.items():
             layers[name].attached = product

@@ -1,15 +1,15 @@
-"""How trajectories become rows of tokens: each shared prompt is computed once, and little is padded. Pure.
+"""Packing of trajectories into rows of tokens: each shared prompt is computed once, with little padding. Pure.
 
-The attempts of a group begin with the same prompt. A row holds that prompt once, then what each attempt adds to it:
+The attempts of a group begin with the same prompt. A row holds that prompt once, then each attempt's own tokens:
 
     tokens      p p p p  a a a  b b  c c c c
     branch      0 0 0 0  1 1 1  2 2  3 3 3 3
     position    0 1 2 3  4 5 6  4 5  4 5 6 7
 
-A token attends to earlier tokens of branch 0 and of its own branch (`attention_plan.py`), so it sees exactly what it would see alone. What
-follows an attempt's last sampled token is not computed, and neither is that token itself: it is only predicted.
+A token attends to earlier tokens of branch 0 and of its own branch (`attention_plan.py`), exactly as in a row of its own.
+An attempt's last sampled token is only predicted, so neither it nor tokens after it are computed.
 
-Rows of several tasks may be in one micro-batch. Each task's rows follow each other there, and so do its tokens: a `Segment`.
+A micro-batch may have rows of several tasks. Each task's rows, and its tokens, are contiguous: a `Segment`.
 """
 
 from collections.abc import Sequence as Sequence_
@@ -25,14 +25,14 @@ from trainer_svc.model.attention_plan import Span, Spans, branches_per_span, spa
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
-"""Below this, computing a micro-batch costs more than the padding that a smaller one would avoid."""
+"""Minimum padded tokens at which a new micro-batch costs less than the padding that it avoids."""
 MAX_PADDING = 0.15
-"""Share of a row that may be padding before a new micro-batch is begun."""
+"""Maximum share of padding in a row; beyond it a new micro-batch begins."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One trajectory with its part in the loss.
+    """One trajectory with its advantage and weight in the loss.
 
     Shapes: all arrays (T,); `ids_T` int32, `sampled_T` uint8, `logprobs_T` float32, the sampler's.
     """
@@ -42,12 +42,12 @@ class Sample:
     logprobs_T: NDArray[np.float32]
     advantage: float
     weight: float
-    """Of each of its sampled tokens in the loss."""
+    """Weight of each of its sampled tokens in the loss."""
     staleness: int = 0
 
     @cached_property
     def sampled_N(self) -> NDArray[np.int64]:
-        """Where its sampled tokens are."""
+        """Positions of its sampled tokens."""
         return self.sampled_T.nonzero()[0]
 
     @cached_property
@@ -58,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """Samples that share their first `prefix` tokens, none of them sampled; a lone sample shares all it has."""
+    """Samples that share their first `prefix` tokens, none of them sampled; a single sample's prefix is all its tokens."""
 
     prefix: int
     samples: tuple[Sample, ...]
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Segment:
-    """What one owner (an index into the lists that were packed) has of a micro-batch: ranges of rows and of sampled tokens."""
+    """Ranges of rows and sampled tokens of one owner (an index into the packed lists) in a micro-batch."""
 
     owner: int
     rows: slice
@@ -95,18 +95,18 @@ class Packed:
     advantages_N: NDArray[np.float32]
     weights_N: NDArray[np.float32]
     sequence_N: NDArray[np.int64]
-    """Which sample of the micro-batch each sampled token is of, counted from 0."""
+    """Index of each sampled token's sample in the micro-batch."""
     staleness_N: NDArray[np.int16]
     segments: tuple[Segment, ...]
-    """In the order of rows; together they are all of them."""
+    """Segments in the order of rows; together they cover all rows."""
     spans: Spans | None
-    """How rows with branches attend; None where there are none, so that plain causal attention is right."""
+    """Attention plan of rows with branches; None without branches, where plain causal attention suffices."""
 
 
 def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packed]:
-    """Micro-batches of at most `budget_tokens` padded tokens (one row may exceed it alone), the longest rows first.
+    """Micro-batches of at most `budget_tokens` padded tokens (one row may exceed it alone), by descending row length.
 
-    Rows of all owners are mixed, as far as lengths go together; each owner's stay in their order.
+    Rows of all owners are mixed, as far as their lengths fit; each owner's keep their order.
     """
     rows = [(owner, row) for owner, owned in enumerate(owners) for row in owned]
     rows.sort(key=lambda item: item[1].tokens, reverse=True)
@@ -119,10 +119,9 @@ def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packe
 
 
 def rows_of(groups: Sequence_[Sequence_[Sample]], *, budget_tokens: int, width: int, shared: bool = True) -> list[Row]:
-    """The rows of one owner's groups, the longest first.
+    """Rows of one owner's groups, by descending length; samples without a sampled token are left out.
 
-    `width` is the model's hidden size: it says what attention costs against the rest. Samples without a sampled token
-    are left out. With `shared` off every sample has a row of its own.
+    `width` is the model's hidden size, which sets the relative cost of attention. Without `shared` every sample has its own row.
     """
     rows = [row for group in groups for row in rows_of_group(group, budget_tokens=budget_tokens, width=width, shared=shared)]
     return sorted(rows, key=lambda row: row.tokens, reverse=True)
@@ -135,7 +134,7 @@ def _fits(micro_batch: list[tuple[int, Row]], row: Row, budget_tokens: int) -> b
 
 
 def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, shared: bool) -> list[Row]:
-    """The group's samples, those with most tokens first, in as few rows as the budget allows."""
+    """Rows of one group's samples, by descending tokens, as few as the budget allows."""
     samples = sorted((sample for sample in group if sample.input_tokens), key=lambda sample: sample.input_tokens, reverse=True)
     prefix = common_prefix(samples) if shared and len(samples) > 1 else 0
     members: list[list[Sample]] = []
@@ -151,7 +150,7 @@ def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, s
 
 
 def unpadded_tokens(groups: Sequence_[Group]) -> int:
-    """What a step of these groups has to compute, as far as can be said before it is packed: each prompt once."""
+    """Estimated tokens that a step of these groups computes, before packing: each prompt once."""
     found = 0
     for group in groups:
         prompts = [int(np.argmax(trajectory.sampled_T)) for trajectory in group.trajectories]
@@ -166,7 +165,7 @@ def _row(prefix: int, samples: list[Sample], width: int) -> Row:
 
 
 def common_prefix(samples: Sequence_[Sample]) -> int:
-    """How many first tokens all samples share before any of them sampled one."""
+    """Length of the samples' common prefix before any sampled token."""
     length = min(int(sample.sampled_N[0]) for sample in samples)
     ids_S_T = np.stack([sample.ids_T[:length] for sample in samples])
     differs_T = (ids_S_T[1:] != ids_S_T[0]).any(axis=0)
@@ -174,7 +173,7 @@ def common_prefix(samples: Sequence_[Sample]) -> int:
 
 
 def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
-    """The rows, each with its owner, as arrays: owner by owner, padded to the longest."""
+    """Rows, each with its owner, as the arrays of one micro-batch: owner by owner, padded to the longest."""
     owned = sorted(owned, key=lambda item: item[0])
     rows = [row for _, row in owned]
     shape = (len(rows), max(row.tokens for row in rows))

@@ -1,6 +1,6 @@
-"""The door to torch and transformers: the frozen base model, and what it says of sampled tokens under an adapter.
+"""The door to torch and transformers: the frozen base model, which scores sampled tokens under adapters.
 
-Nothing of a task lives here. Logits exist only at sampled positions and a few at a time (`head.py`).
+It holds no task's state. Logits exist only at sampled positions and in chunks (`head.py`).
 """
 
 from collections.abc import Sequence
@@ -34,30 +34,30 @@ CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """The base model as one task has it. `vector` is the adapter that `layout` describes: float32, on the policy's device."""
+    """A task's adapter and temperature. `vector` is as `layout` describes: float32, on the policy's device."""
 
     layout: Layout
     vector: Tensor
     temperature: float = 1.0
 
     def base(self) -> "Adapted":
-        """The same without the adapter."""
+        """Base model at the same temperature."""
         return Adapted(NO_ADAPTER, self.vector.new_zeros(0), self.temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Shapes: (N,) float32. `entropy_N` carries a gradient only where it was asked for."""
+    """Log-probability and entropy of each sampled token. Shapes: (N,) float32; `entropy_N` carries a gradient only on request."""
 
     logprobs_N: Tensor
     entropy_N: Tensor
 
 
 class Policy:
-    """One frozen base model on one device, in evaluation mode for ever: no dropout."""
+    """One frozen base model on one device, always in evaluation mode: no dropout."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        """`model` is taken over: its linear layers are replaced. Raises: Fatal when it is of a kind not supported."""
+        """Replaces linear layers of `model` in place. Raises: Fatal when its architecture is not supported."""
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
         self.device = device
         self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
@@ -71,7 +71,7 @@ class Policy:
             give_large_tensors_their_own_pages(self.width)
         self.shares_prefixes = True
         self.batched_products = builder_on(device)
-        # Of four axes, so that models take it for a finished mask and do not make one of their own from the positions.
+        # Four axes: models then treat it as a finished mask and make none from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
 
@@ -90,8 +90,7 @@ class Policy:
         return self._head.dtype
 
     def scores(self, packed: Packed, adapted: Sequence[Adapted], *, entropy_gradient: bool = False) -> TokenScores:
-        """Log-probability and entropy of every sampled token; `adapted` says, segment by segment, with what adapter and
-        at what temperature."""
+        """Log-probability and entropy of every sampled token; `adapted`: adapter and temperature of each segment."""
         hidden_B_T_H = self._hidden(packed, adapted)
         hidden_N_H = hidden_B_T_H.view(-1, self.width).index_select(0, self.tensor(packed.predictor_N))
         counts = [segment.sampled.stop - segment.sampled.start for segment in packed.segments]
@@ -108,7 +107,7 @@ class Policy:
             if self._selective:
                 mlp, names = self._selective
                 wanted_W = np.unique(packed.predictor_N)
-                if len(adapted) > 1:  # one adapter's products are for any tokens
+                if len(adapted) > 1:  # a single adapter's products fit any tokens
                     narrow = self._products(np.searchsorted(wanted_W, ends).tolist(), adapted)
                     products |= {name: narrow[name] for name in names if name in narrow}
                 stack.enter_context(mlp.only(self.tensor(wanted_W)))
@@ -123,7 +122,7 @@ class Policy:
         return output.last_hidden_state
 
     def _products(self, ends: Sequence[int], adapted: Sequence[Adapted]) -> dict[str, Product]:
-        """Of each layer, where the tokens up to `ends[i + 1]` are for `adapted[i]`."""
+        """Product of each layer, with `adapted[i]` for the tokens from `ends[i]` to `ends[i + 1]`."""
         counts = [end - start for start, end in pairwise(ends)]
         parts = [Part(tokens, part.layout, part.vector.to(self.dtype)) for tokens, part in zip(counts, adapted, strict=True)]
         return (by_one if len(parts) == 1 else self.batched_products)(parts)
@@ -133,8 +132,8 @@ class Policy:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _check(self) -> None:
-        """Compare with the model's own logits: this model's head may do what is not known here, and some layers (recurrent,
-        windowed) cannot share a prefix, or let tokens meet in an MLP. Raises: Fatal for the first; the others are avoided."""
+        """Compare with the model's own logits. Some layers (recurrent, windowed) cannot share a prefix, or mix tokens in an MLP:
+        then `shares_prefixes` or the selective MLP is off. Raises: Fatal when the output layer does more than multiply."""
         whole = canary_sample(self.vocabulary)
         prefix, sampled_T = 9, (np.arange(CANARY_TOKENS) >= 9).astype(np.uint8)
         other_T = np.concatenate([whole.ids_T[:prefix], whole.ids_T[: prefix - 1 : -1]])
@@ -162,18 +161,18 @@ class Policy:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is the GPU where there is one. Raises: Fatal when `cuda` is asked for in vain."""
+    """The device; `auto` is the GPU if there is one. Raises: Fatal for `cuda` without a GPU."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise Fatal("MARLAAS_TRAINER_DEVICE is 'cuda', but torch sees no GPU; set it to 'auto' or 'cpu'")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def prepare_torch(threads: int, device: torch.device) -> None:
-    """Use `threads` of the processor; on a CPU, equal work gives equal bits."""
+    """Set torch's number of CPU threads; on a CPU, also make it deterministic."""
     torch.set_num_threads(threads)
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # an aid for debugging that costs time
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # costs time, helps debugging only
 
 
 def _plain_head(model: PreTrainedModel) -> Tensor:
@@ -184,7 +183,7 @@ def _plain_head(model: PreTrainedModel) -> Tensor:
 
 
 def canary_sample(vocabulary: int) -> Sample:
-    """Ids that depend on the vocabulary alone, all but the first as if sampled."""
+    """Canary: ids that depend on the vocabulary alone, all but the first marked as sampled."""
     ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
     sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
     return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The last layer's MLP for those tokens alone whose result is wanted: nothing comes after it in which tokens meet."""
+"""Selective MLP: the last layer's, computed for scored positions only, because no later layer mixes tokens."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class SelectiveMLP(nn.Module):
-    """A token-wise module that can be told which tokens to compute; the others get zeros."""
+    """Token-wise module that computes selected tokens only; the others get zeros."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class SelectiveMLP(nn.Module):
 
     @contextmanager
     def only(self, wanted_W: Tensor) -> Generator[None]:
-        """Within the block: compute these, flat indices (row · T + column), each once."""
+        """Context in which only these tokens are computed: flat indices (row · T + column), each once."""
         self._wanted_W = wanted_W
         try:
             yield
@@ -32,10 +32,10 @@ class SelectiveMLP(nn.Module):
 
 
 def select_in_last_mlp(model: nn.Module) -> tuple[SelectiveMLP, tuple[str, ...]] | None:
-    """Make the last layer's MLP a `SelectiveMLP`; returns it, and the full names that its linear layers had.
+    """Make the last layer's MLP a `SelectiveMLP`; returns it and the full names that its linear layers had.
 
-    None where there is none: the model's last `down_proj` is to be in a child of the last of a list of layers. (An expert's
-    is in the last of a list of experts, which is no layer's child but an MLP's.)
+    None if the model's last `down_proj` is not in a child of the last of its list of layers. (An expert's is in the last of a
+    list of experts, which is an MLP's child.)
     """
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     downs = [name.split(".") for name in names if name.endswith(".down_proj")]

@@ -1,5 +1,5 @@
 """`python -m trainer_svc.replay TASK [STEP]`: exit status 0 when every digest is equal, 1 when one is not or a step cannot be
-taken again, 2 when the stack does not answer."""
+replayed, 2 when the stack does not answer."""
 
 import argparse
 import asyncio
@@ -19,9 +19,9 @@ CONNECT_TIMEOUT_S = 8.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m trainer_svc.replay", description="Take recorded steps again and compare the digests.")
+    parser = argparse.ArgumentParser(prog="python -m trainer_svc.replay", description="Replay recorded steps and compare the digests.")
     parser.add_argument("task")
-    parser.add_argument("step", type=int, nargs="?", help="the version that the step made; default: every step from version 0 on")
+    parser.add_argument("step", type=int, nargs="?", help="version that the step made; default: every step from version 0")
     parser.add_argument("--json", action="store_true", help="print one JSON object a step")
     options = parser.parse_args()
     settings = read_or_exit(TrainerSettings)
@@ -79,10 +79,7 @@ async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Name
 def _shown(compared: "StepComparison", *, as_json: bool) -> str:
     if as_json:
         return json.dumps(vars(compared) | {"equal": compared.is_equal}) + "\n"
-    pairs = (
-        ("adapter", compared.adapter, compared.recorded_adapter),
-        ("checkpoint", compared.checkpoint, compared.recorded_checkpoint),
-    )
+    pairs = (("adapter", compared.adapter, compared.recorded_adapter), ("checkpoint", compared.checkpoint, compared.recorded_checkpoint))
     said = ", ".join(f"{what} {new[:16]}" + ("" if new == old else f" (recorded {old[:16]})") for what, new, old in pairs)
     return f"step {compared.version:>5}  {'equal  ' if compared.is_equal else 'DIFFERS'}  {said}\n"
 
@@ -91,7 +88,7 @@ def _verdict(found: "Sequence[StepComparison]", *, as_json: bool) -> int:
     different = [compared.version for compared in found if not compared.is_equal]
     if not as_json:
         steps = f"{len(found)} step{'s' if len(found) > 1 else ''}"
-        sys.stdout.write(f"{steps} taken again: {f'{len(different)} differ' if different else 'all equal to what is recorded'}\n")
+        sys.stdout.write(f"{steps} replayed: {f'{len(different)} differ' if different else 'all equal to what is recorded'}\n")
     return 1 if different else 0
 
 

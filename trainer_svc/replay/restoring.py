@@ -1,8 +1,7 @@
-"""The state that a batch goes on from, where it is not in memory: read from its checkpoint, or recomputed from the last one that
-holds a state and the recorded steps since.
+"""Restoring a task's state that is not in memory: from its checkpoint, or from an earlier one and the recorded steps after it.
 
-What is recomputed has the digest that was recorded, on a CPU with the same threads and PyTorch. Elsewhere it is rounded otherwise: its
-inputs are proven by their digests, and its adapter must be the stored one within MAX_ADAPTER_DIFFERENCE.
+A recomputed state has the recorded digest on a CPU with the same threads and PyTorch. Elsewhere rounding differs: digests then
+prove the inputs, and the adapter must equal the stored one within MAX_ADAPTER_DIFFERENCE.
 """
 
 import asyncio
@@ -23,19 +22,18 @@ from trainer_svc.state.resident import Resident
 from trainer_svc.state.step_recording import Recording, read_recording, trained_digest
 
 MAX_ADAPTER_DIFFERENCE = 0.5
-"""Norm of the difference between the recomputed and the stored adapter, as a share of what the step changed. Adapters of different
-steps differ by more than 1."""
+"""Maximum norm of recomputed minus stored adapter, as a share of the step's change. Adapters of different steps differ by more than 1."""
 STORED_PRECISION = 2**-8
-"""The same as a share of the adapter's own norm: what storing in bfloat16 may change."""
+"""Rounding of a stored adapter in bfloat16, as a share of its norm."""
 
 RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
-RECOMPUTED = Counter("marlaas_trainer_recomputed_total", "Steps taken again because the state after them was lost and not stored")
+RECOMPUTED = Counter("marlaas_trainer_recomputed_total", "Steps recomputed because the state after them was lost and not stored")
 
 log = structlog.get_logger()
 
 
 async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
-    """The state of `batch.version`. Raises: Reject when something that it needs is gone, damaged, or of another task, version or spec."""
+    """State of `batch.version`. Raises: Reject when a blob is gone, damaged, or of another task, version or spec."""
     if batch.checkpoint is None:
         if batch.version != 0:
             raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
@@ -53,7 +51,7 @@ async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident
 
 
 async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
-    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or of another shape."""
+    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or has another shape."""
     if batch.start is None:
         return await learner.begin(batch.task, batch.spec)
     with scratch_folder("start") as folder:

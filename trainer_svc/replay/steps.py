@@ -1,7 +1,7 @@
-"""Recorded steps, taken again: what comes out is compared with what was stored.
+"""Replay of recorded steps: the recomputed blobs' digests are compared with the stored ones.
 
-A step is known by the version that it made. Steps are recorded for tasks with `keep.batches`. On a CPU with the trainer's
-number of threads the digests are equal; other hardware rounds otherwise.
+A step is named by the version that it made. Tasks with `keep.batches` record their steps. On a CPU with the trainer's number
+of threads the digests are equal; other hardware rounds differently.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from trainer_svc.state.step_recording import Recording, origin_of, read_recordin
 
 @dataclass(frozen=True)
 class StepComparison:
-    """One step taken again. Digests are of the blobs: SHA-256."""
+    """Digests of one replayed step's blobs and of the recorded ones: SHA-256."""
 
     version: int
     adapter: str
@@ -38,7 +38,7 @@ class StepComparison:
 
 
 async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
-    """What each step of the task left behind, by the version that it made. Raises: Retry when NATS is away."""
+    """Stored blobs of each step of the task, by the version that it made. Raises: Retry when NATS is unavailable."""
     found: dict[int, StoredStep] = {}
     for subject in await bus.streams.subjects(streams.EVENTS, streams.events("*", task)):
         async for delivery in bus.streams.stored(streams.EVENTS, subject):
@@ -49,7 +49,7 @@ async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
 
 
 async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[StepComparison]:
-    """Every step from version 0 on, each going on from what was computed here, so that only the recorded batches are believed.
+    """Replay every step from version 0, each from the state recomputed here, so that only recorded batches are trusted.
 
     Raises: Reject when a step is not recorded.
     """
@@ -66,9 +66,9 @@ async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[Ste
 
 
 async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> StepComparison:
-    """The step that made `version`, from the stored state before it, or from what the steps before it come to.
+    """Replay the step that made `version`, from the stored state before it or from earlier steps, recomputed.
 
-    Raises: Reject when it is not recorded, or nothing before it is.
+    Raises: Reject when it is not recorded, or no earlier state can be reached.
     """
     stored = await stored_steps(bus, task)
     recordings = [await _recording(bus, stored, task, version)]
@@ -90,11 +90,11 @@ async def _recording(bus: Bus, stored: Mapping[int, StoredStep], task: str, vers
         with tempfile.TemporaryDirectory(prefix="marlaas-batch-") as folder:
             return await asyncio.to_thread(read_recording, await Blobs(bus).fetch_folder(ref, Path(folder) / "batch"))
     except Reject as error:
-        raise Reject(f"step {version} of task {task} cannot be taken again: {error}; keep.batches says how many are kept") from None
+        raise Reject(f"step {version} of task {task} cannot be replayed: {error}; keep.batches says how many are kept") from None
 
 
 async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident | None:
-    """What the step went on from; None where its checkpoint is no longer kept."""
+    """State before the step; None if its checkpoint is no longer kept."""
     batch = recording.batch
     if batch.checkpoint is not None and batch.checkpoint.name not in await Blobs(bus).names():
         return None
@@ -102,7 +102,7 @@ async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident |
 
 
 async def _replay(learner: Learner, resident: Resident, recording: Recording, stored: StoredStep) -> tuple[Resident, StepComparison]:
-    """The step, and its blobs' digests beside those that are on record."""
+    """Recompute the step and the digests of its blobs; returns the new state and the comparison."""
     batch = recording.batch
     after = (await learner.train(resident, recording.groups, batch.spec)).step.resident
     is_whole = stored.checkpoint.since is None
@@ -112,7 +112,7 @@ async def _replay(learner: Learner, resident: Resident, recording: Recording, st
         name = f"{batch.task}.v{after.version}"
         adapter = await asyncio.to_thread(folder_ref, f"{name}.adapter", paths[0])
         if not is_whole:
-            assert stored.batch is not None  # the recording that was just taken
+            assert stored.batch is not None  # the recording that was replayed
             write_lineage(paths[1], lineage_of(after, batch, recording.groups, adapter=adapter, recording=stored.batch))
         checkpoint = await asyncio.to_thread(folder_ref, f"{name}.checkpoint", paths[1])
     return _as_stored(after, stored), StepComparison(
@@ -121,7 +121,7 @@ async def _replay(learner: Learner, resident: Resident, recording: Recording, st
 
 
 def _as_stored(resident: Resident, stored: StoredStep) -> Resident:
-    """With what the trainer then knew of its checkpoints."""
+    """The state with `stored_at` as the trainer had it."""
     return replace(resident, stored_at=resident.version) if stored.checkpoint.since is None else resident
 
 

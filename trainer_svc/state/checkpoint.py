@@ -1,10 +1,10 @@
-"""Checkpoints: everything that the next step needs, one immutable folder for each version.
+"""Checkpoints: the whole training state of a version, as one immutable folder.
 
     state.safetensors   params.<module>.lora_A … exp_avg.… exp_avg_sq.…   float32
-    manifest.json       what the state is of, where it stands, and the digests that prove it
+    manifest.json       task, version, spec, and the digests that prove the state
 
-A run that goes on from one equals a run that never stopped, bit for bit on a CPU. Each manifest names the digest of the
-checkpoint before it and of the trajectories in between, so whoever has the last one can tell whether the others are true.
+A run resumed from one equals a run that never stopped, bit for bit on a CPU. Each manifest names the digests of the previous
+checkpoint and of the trajectories in between, so the last one proves all before it.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ VECTORS = ("params", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Origin:
-    """What a version was made of."""
+    """Digests of a version's inputs."""
 
     parent_sha256: str | None
-    """Of the checkpoint that the step went on from; None at version 0, which the spec alone makes."""
+    """Digest of the checkpoint before the step; None at version 0, which the spec alone makes."""
     trained_sha256: str
-    """Of the trajectories that the step trained: `recording.trained_digest`."""
+    """Digest of the trained trajectories: `step_recording.trained_digest`."""
 
 
 class Manifest(BaseModel):
-    """Everything that defines a task at a version, the tensors by their digests.
+    """Definition of a task at a version, its tensors by their digests.
 
-    There is no generator state: training draws no random numbers, and what sampling draws follows from the spec's seed and
-    the number of the group. Fields that are None are of checkpoints of format 1, which did not have them.
+    There is no generator state: training draws no random numbers, and sampling's follow from the spec's seed and the group's
+    number. Checkpoints of format 1 lack the fields that default to None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,17 +52,17 @@ class Manifest(BaseModel):
     format: int = 1
     task: str
     version: int
-    """Also the position in the schedule of the learning rate."""
+    """Steps trained; also the position in the learning-rate schedule."""
     spec: dict[str, JsonValue] | None = None
-    """What the task says beyond the defaults, its seed among it."""
+    """Fields of the task's spec that differ from their defaults, its seed included."""
     spec_sha256: str
     parent_sha256: str | None = None
     trained_sha256: str | None = None
     next_group: int | None = None
-    """The data cursor: one more than the highest group that was ever trained. Groups sampled ahead of it are the scheduler's."""
+    """Data cursor: one more than the highest group ever trained. The scheduler knows groups sampled ahead of it."""
     optimizer_steps: int
     learning_rate: float
-    """Of the next step."""
+    """Learning rate of the next step."""
     rank: int
     alpha: float
     rank_stabilized: bool = False
@@ -70,11 +70,11 @@ class Manifest(BaseModel):
     """(name, inputs, outputs), in the order of the vectors."""
     state_sha256: str
     adapter_sha256: str | None = None
-    """Of the weights that engines load, in the base model's precision."""
+    """Digest of the weights that engines load, in the base model's precision."""
 
 
 def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path) -> None:
-    """Write `resident`, whose adapter is the file `adapter`, into `folder`; byte for byte the same for the same state and origin."""
+    """Write `resident`, whose adapter is the file `adapter`, into `folder`; equal state and origin give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     state, layout = resident.optimizer, resident.layout
     tensors: dict[str, Tensor] = {}
@@ -105,7 +105,7 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: O
 
 
 def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, device: torch.device) -> Resident:
-    """The state in `folder`. Raises: Reject when it is damaged, or of another task, version or spec; the disk's own errors go through."""
+    """State in `folder`. Raises: Reject when it is damaged, or of another task, version or spec; the disk's errors as they are."""
     manifest = read_manifest(folder)
     found = (manifest.task, manifest.version, manifest.optimizer_steps, manifest.spec_sha256)
     expected = (task, version, version * spec.algorithm.passes * spec.algorithm.minibatches, spec_digest(spec))
@@ -125,7 +125,7 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises: Reject when there is none, or it is damaged; the disk's own errors go through."""
+    """Raises: Reject when it is missing or damaged; the disk's errors as they are."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     except (FileNotFoundError, ValidationError) as error:
@@ -133,12 +133,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def spec_digest(spec: TaskSpec) -> str:
-    """Of what the task says beyond the defaults, so that a new optional field changes no digest."""
+    """SHA-256 of the fields that differ from their defaults, so that a new optional field changes no digest."""
     return hashlib.sha256(json.dumps(_beyond_defaults(spec), sort_keys=True).encode()).hexdigest()
 
 
 def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
-    """Of `keep.adapters` beyond its first default, `all`: a task that was stored then must still know its checkpoints."""
+    """Fields that differ from their defaults; `keep.adapters` from its first one, `all`, so that older tasks keep their digests."""
     said = spec.model_dump(mode="json", exclude_defaults=True)
     keep = {name: value for name, value in said.pop("keep", {}).items() if name != "adapters"}
     if spec.keep.adapters != "all":

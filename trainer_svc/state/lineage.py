@@ -1,9 +1,9 @@
-"""Versions whose state is not stored: what it is recomputed from, and the digests that prove that it came out the same.
+"""Lineage: the inputs that a version's unstored state is recomputed from, and the digests that prove the result.
 
     lineage.json   instead of a checkpoint's two files
 
-The recording that it names holds the step's batch, which names the checkpoint before it. So one leads to the next, down to a stored
-state. A blob like any other checkpoint, it is what the next batch names and what tells one resident state from another.
+The recording that it names holds the step's batch, which names the previous checkpoint, and so on down to a stored state. It is
+a blob like any other checkpoint: the next batch names it, and it identifies a resident state.
 """
 
 import hashlib
@@ -23,30 +23,30 @@ LINEAGE_FILE = "lineage.json"
 
 
 class Lineage(BaseModel):
-    """One version. Digests are SHA-256."""
+    """Lineage of one version. Digests are SHA-256."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: int = 3
-    """The next after those of `checkpoint.Manifest`."""
+    """Number after the formats of `checkpoint.Manifest`."""
     task: str
     version: int
     since: int
-    """Latest version before it whose state is stored; 0: version 0, which the spec makes."""
+    """Latest earlier version whose state is stored; 0: version 0, which the spec makes."""
     spec_sha256: str
     parent_sha256: str | None
-    """Of the checkpoint before it."""
+    """Digest of the previous checkpoint."""
     trained_sha256: str
-    """Of the trajectories in between."""
+    """Digest of the trained trajectories."""
     recording: BlobRef
-    """Those trajectories."""
+    """Blob of those trajectories."""
     adapter: BlobRef
     vectors_sha256: str
-    """Of masters and moments: `vectors_digest`."""
+    """Digest of masters and moments: `vectors_digest`."""
 
 
 def lineage_of(resident: Resident, batch: TrainBatch, groups: Sequence[Group], *, adapter: BlobRef, recording: BlobRef) -> Lineage:
-    """Of `resident`, which the step of `batch` made."""
+    """Lineage of `resident`, which the step of `batch` made."""
     origin = origin_of(batch, groups)
     return Lineage(
         task=batch.task,
@@ -62,7 +62,7 @@ def lineage_of(resident: Resident, batch: TrainBatch, groups: Sequence[Group], *
 
 
 def vectors_digest(resident: Resident) -> str:
-    """Of masters and moments, float32, one after the other."""
+    """SHA-256 of masters and moments, float32, concatenated."""
     digest = hashlib.sha256()
     for name in VECTORS:
         digest.update(getattr(resident.optimizer, name).detach().to("cpu").contiguous().numpy().data)
@@ -75,7 +75,7 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """None for a checkpoint that holds the state itself. Raises: Reject when it is damaged; the disk's own errors go through."""
+    """None for a checkpoint that holds the state. Raises: Reject when it is damaged; the disk's errors as they are."""
     path = folder / LINEAGE_FILE
     if not path.is_file():
         return None

@@ -1,7 +1,4 @@
-"""AdamW on one vector, as values: a step returns a new state and leaves the old one as it was. Pure.
-
-So a step that fails has changed nothing, and no task can reach another's state.
-"""
+"""AdamW on one vector, without mutation: an update returns a new state, so a failed step has changed nothing. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from common.spec import Optimizer
 
 @dataclass(frozen=True, eq=False)
 class OptimizerState:
-    """An adapter's masters with their moments. Shapes: (P,) float32 each."""
+    """An adapter's master weights and moments. Shapes: (P,) float32 each."""
 
     params: Tensor
     exp_avg: Tensor
@@ -28,10 +25,10 @@ class OptimizerState:
 
 
 def learning_rate(spec: Optimizer, version: int, steps: int) -> float:
-    """The rate of the step from `version`, of a task with `steps` steps.
+    """Learning rate of the step from `version`, of a task with `steps` steps.
 
-    Warm-up rises in equal parts and wastes no step on a rate of zero. Then the rate is constant, or falls from the whole
-    towards `final_share`, which the step after the last would reach, on a line or on half a wave of a cosine.
+    Warm-up is linear and has no step with rate zero. Then the rate is constant, or decays linearly or by a half cosine to
+    `final_share`, which the step after the last would reach.
     """
     if version < spec.warmup_steps:
         return spec.learning_rate * ((version + 1) / (spec.warmup_steps + 1))
@@ -47,7 +44,7 @@ def learning_rate(spec: Optimizer, version: int, steps: int) -> float:
 
 
 def clip(gradient: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """The gradient, scaled down where its L2 norm exceeds `clip_norm`, and its norm before that (a scalar)."""
+    """Gradient clipped to L2 norm `clip_norm`, and its norm before that (a scalar)."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (clip_norm / norm.clamp(min=clip_norm)), norm
 

@@ -1,8 +1,7 @@
-"""A task's training state as one value, and those that are kept in memory.
+"""A task's training state as one value, and the LRU cache of those in memory.
 
-Everything that a step reads and changes is here, so it is parked and restored together: parked is what only its checkpoint
-holds, from which the next step of the task brings it back. Training draws no random
-numbers (dropout is 0), so there is no generator state.
+The state holds all that a step reads and changes, so it is evicted and restored as a whole: the task's next step restores an
+evicted one from its checkpoint. Training draws no random numbers (dropout is 0), so there is no generator state.
 """
 
 from collections import OrderedDict
@@ -14,29 +13,29 @@ from trainer_svc.state.optimizer import OptimizerState
 
 @dataclass(frozen=True, eq=False)
 class Resident:
-    """One version of one task."""
+    """Training state of one version of a task."""
 
     task: str
     layout: Layout
     optimizer: OptimizerState
     version: int
-    """Steps taken; also the position in the learning-rate schedule."""
+    """Steps trained; also the position in the learning-rate schedule."""
     next_group: int = 0
-    """One more than the highest group trained so far."""
+    """One more than the highest group ever trained."""
     stored_at: int = 0
-    """Latest version on the way here whose whole state is in a checkpoint; 0: the spec's, or another task's adapter."""
+    """Latest version whose whole state is in a checkpoint; 0: made from the spec, or from another task's adapter."""
 
     @property
     def size_bytes(self) -> int:
-        """On the device: masters and both moments."""
+        """Bytes on the device: masters and both moments."""
         return 3 * self.optimizer.params.numel() * self.optimizer.params.element_size()
 
 
 class Residents:
-    """The latest state of the most recently trained tasks, each known by the checkpoint that it was stored as.
+    """LRU cache of the latest states of tasks, by the checkpoint that each was stored as.
 
-    The checkpoint's digest, not the version, says whether a state in memory is the one to go on from: another replica
-    may have taken the same step with other rounding.
+    The checkpoint's digest, not the version, decides whether a state can be resumed: another replica may have trained the
+    same step with other rounding.
     """
 
     def __init__(self, limit: int, limit_bytes: int | None = None) -> None:
@@ -59,7 +58,7 @@ class Residents:
         return resident
 
     def keep(self, resident: Resident, checkpoint_sha256: str) -> None:
-        """Replaces what is kept of this task; the task that waited longest gives way when there are too many, or too large."""
+        """Store the task's latest state; evict the least recently trained tasks while there are too many, or too large."""
         self._kept[resident.task] = (checkpoint_sha256, resident)
         self._kept.move_to_end(resident.task)
         while len(self._kept) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes):

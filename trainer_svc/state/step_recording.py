@@ -1,9 +1,9 @@
-"""Trained batches, kept so that a step can be taken again: one immutable folder for each step of a task that asks for it.
+"""Recorded batches, from which a step can be replayed: one immutable folder for each step of a task that asks for it.
 
     batch.msgpack.z   the TrainBatch and its trajectories as they were trained, MessagePack inside zlib
 
-The scored messages themselves are deleted once a step is taken. What is kept is what they came to: everything that the
-step reads besides the state that it goes on from.
+The scored messages are deleted after their step. A recording keeps their content: all that the step reads besides the
+state before it.
 """
 
 import hashlib
@@ -23,36 +23,36 @@ from trainer_svc.state.checkpoint import Origin
 
 BATCH_FILE = "batch.msgpack.z"
 COMPRESSION = 1
-"""Token ids shrink to a third; more effort gains little."""
+"""Compression level of zlib: token ids shrink to a third; higher levels gain little."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What one step was told to train, and on what."""
+    """A step's batch message and its trajectories."""
 
     batch: TrainBatch
     groups: list[Group]
 
 
 def origin_of(batch: TrainBatch, groups: Sequence[Group]) -> Origin:
-    """What the version after `batch` is made of."""
+    """Digests of the inputs of the version after `batch`."""
     return Origin(parent_sha256=batch.checkpoint.sha256 if batch.checkpoint else None, trained_sha256=trained_digest(groups))
 
 
 def trained_digest(groups: Sequence[Group]) -> str:
-    """SHA-256 of the trajectories of a step; it does not depend on how they travelled."""
+    """SHA-256 of a step's trajectories, independent of the messages that carried them."""
     return hashlib.sha256(_packed([_as_dict(group) for group in groups])).hexdigest()
 
 
 def write_recording(folder: Path, recording: Recording) -> None:
-    """Write `recording` into `folder`, byte for byte the same for the same step."""
+    """Write `recording` into `folder`; equal steps give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"batch": recording.batch.encode(), "groups": [_as_dict(group) for group in recording.groups]}
     (folder / BATCH_FILE).write_bytes(zlib.compress(_packed(content), COMPRESSION))
 
 
 def read_recording(folder: Path) -> Recording:
-    """Raises: Reject when it is not one, or of an unknown kind."""
+    """Raises: Reject when it is missing, damaged or of an unknown kind."""
     try:
         content: dict[str, Any] = msgpack.unpackb(zlib.decompress((folder / BATCH_FILE).read_bytes()))
         return Recording(TrainBatch.decode(content["batch"]), [_group(group) for group in content["groups"]])

@@ -1,4 +1,4 @@
-"""Advantages, against numbers worked out by hand."""
+"""Advantages, against numbers computed by hand."""
 
 import math
 

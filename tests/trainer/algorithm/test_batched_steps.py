@@ -1,7 +1,7 @@
-"""Steps that are computed together equal steps taken alone, and a task that goes wrong goes alone.
+"""Batched steps equal steps run alone, and a task that fails does so alone.
 
-Alone is the reference: there, equal work gives equal bits. Together, matrix products have other shapes and round
-differently, so what is compared is bounded by TOLERANCE, relative to the vector's norm.
+Alone is the reference: equal work gives equal bits. Batched, matrix products have other shapes and round differently, so
+differences are bounded by TOLERANCE, relative to the vector's norm.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_traj
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step, weighted_samples
-from trainer_svc.batch import Group
+from trainer_svc.batch import Group, Trajectory
 from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
@@ -34,15 +34,15 @@ from trainer_svc.model.policy import Adapted, Policy, TokenScores
 from trainer_svc.state.resident import Resident
 
 TOLERANCE = 1e-5
-"""Of the first moment, which after one step is the clipped gradient times (1 − β₁): largest difference seen 2.5e-6."""
+"""Relative tolerance of the first moment, after one step the clipped gradient times (1 − β₁): maximum seen 2.5e-6."""
 PARAMETERS = 1e-3
-"""Of the parameters' change in one step: AdamW divides by |gradient|, so rounding of small gradients counts. Largest seen 4e-5."""
+"""Relative tolerance of the parameters' change: AdamW divides by |gradient|, so rounding of small ones counts. Maximum seen 4e-5."""
 
 Outcome = StepResult | Exception
 
 
 def groups_of(name: str, version: int = 0) -> list[Group]:
-    """Of every task others: in number, size, length and staleness."""
+    """Groups of a task: their number, size, length and staleness differ from other tasks'."""
     seed = ord(name)
     return make_groups(100 * version + seed, groups=2 + seed % 3, size=3 + seed % 4, turns=1 + seed % 2, staleness=seed % 2)
 
@@ -79,7 +79,7 @@ def assert_equal_but_for_rounding(found: Outcome, expected: StepResult, before: 
 
 @pytest.fixture(params=[by_loop, by_grouped_mm])
 def either_way(request: pytest.FixtureRequest, policy: Policy) -> ProductBuilder:
-    """The session's policy, multiplying one way or the other."""
+    """The session's policy with each implementation of batched LoRA."""
     before, policy.batched_products = policy.batched_products, request.param
     request.addfinalizer(lambda: setattr(policy, "batched_products", before))
     return request.param
@@ -139,7 +139,7 @@ def test_task_whose_numbers_are_not_finite_fails_alone(policy: Policy, number: f
 @pytest.mark.parametrize("names", ["ac", "ca"])
 @pytest.mark.parametrize("prompts", [{"a": 30, "c": 6}, {"a": 6, "c": 30}])
 def test_rows_are_not_padded_with_another_tasks_numbers(policy: Policy, names: str, prompts: dict[str, int], number: float) -> None:
-    """The longest prompt of all is attended to first, whosever it is, and every row is padded."""
+    """The longest prompt is attended to first, of whichever task, and every row is padded."""
     residents = {name: begin(policy, DIFFERENT[name]) for name in names} | {"c": sick(policy, "c", number)}
     groups = {name: prompted(name, prompts[name]) for name in names}
     assert any((packed.branch_B_T[segment.rows] == PAD).any() for packed, segment in segments(policy, groups, owner=names.index("a")))
@@ -149,7 +149,7 @@ def test_rows_are_not_padded_with_another_tasks_numbers(policy: Policy, names: s
 
 
 def prompted(name: str, tokens: int) -> list[Group]:
-    """Groups with prompts of so many tokens, and replies of any number."""
+    """Groups with prompts of that many tokens and random replies."""
     rng = np.random.default_rng(ord(name))
     prompts = rng.integers(0, VOCABULARY, (2, tokens)).tolist()
     return [
@@ -159,7 +159,7 @@ def prompted(name: str, tokens: int) -> list[Group]:
 
 
 def segments(policy: Policy, groups: dict[str, list[Group]], *, owner: int) -> Iterator[tuple[Packed, Segment]]:
-    """Where that owner's rows are, when all are packed together."""
+    """Segments of that owner when all are packed together."""
     owners = []
     for own in groups.values():
         (samples,) = weighted_samples(own, [np.ones(len(group.trajectories)) for group in own], DIFFERENT["a"])
@@ -169,14 +169,14 @@ def segments(policy: Policy, groups: dict[str, list[Group]], *, owner: int) -> I
 
 
 def test_garbage_of_one_task_fails_that_task_alone(policy: Policy) -> None:
-    """Log-probabilities of another policy, rewards that its rule cannot run_steps, rewards that are no numbers, nothing sampled."""
+    """Log-probabilities of another policy, rewards that its rule refuses, rewards that are NaN, nothing sampled."""
     specs = DIFFERENT | {"b": make_spec("b", correction={"max_sampler_mismatch": 1e-4})}
     residents = {name: begin(policy, spec) for name, spec in specs.items()}
     groups = {name: groups_of(name) for name in specs}
     groups["b"] = make_groups(7)  # made-up logprobs that claim to be fresh
     groups["c"] = changed(groups["c"], reward=math.nan)
     groups["e"] = changed(groups["e"], reward=-1.0) + groups["e"]
-    groups["f"] = changed(groups["f"], sampled_T=None)
+    groups["f"] = changed(groups["f"], reward=None)
     found = together(policy, residents, specs, groups)
     assert {name for name, result in found.items() if isinstance(result, Exception)} == {"b", "c", "e", "f"}
     assert "mismatch" in str(found["b"])
@@ -186,20 +186,15 @@ def test_garbage_of_one_task_fails_that_task_alone(policy: Policy) -> None:
         assert_equal_but_for_rounding(found[name], alone(policy, residents[name], specs[name], groups[name]), residents[name])
 
 
-def changed(groups: list[Group], *, reward: float | None = None, sampled_T: None = None) -> list[Group]:
+def changed(groups: list[Group], *, reward: float | None) -> list[Group]:
     """The same attempts with that reward for the first member of each group; without one, with nothing sampled."""
-    return [
-        replace(
-            group,
-            trajectories=tuple(
-                replace(t, sampled_T=np.zeros_like(t.sampled_T))
-                if reward is None
-                else replace(t, reward=reward if t.member == 0 else t.reward)
-                for t in group.trajectories
-            ),
-        )
-        for group in groups
-    ]
+
+    def altered(one: Trajectory) -> Trajectory:
+        if reward is None:
+            return replace(one, sampled_T=np.zeros_like(one.sampled_T))
+        return replace(one, reward=reward) if one.member == 0 else one
+
+    return [replace(group, trajectories=tuple(altered(one) for one in group.trajectories)) for group in groups]
 
 
 def test_micro_batches_mix_tasks_keep_each_in_one_segment_and_stay_in_the_budget(policy: Policy) -> None:
@@ -238,7 +233,7 @@ class Narrow(Policy):
 
 @asynccontextmanager
 async def busy_thread() -> AsyncGenerator[tuple[ThreadPoolExecutor, Event]]:
-    """The learner's thread, which does nothing else until the event is set."""
+    """The learner's thread, blocked until the event is set."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         gate = Event()
         thread.submit(gate.wait)
@@ -248,10 +243,10 @@ async def busy_thread() -> AsyncGenerator[tuple[ThreadPoolExecutor, Event]]:
             gate.set()
 
 
-async def trained(policy: Policy, names: str, *, budget: int = 4096, most: int = 8) -> list[Trained]:
-    """Steps that all wait when the thread gets to them."""
+async def trained(policy: Policy, names: str, *, budget: int = 4096, limit: int = 8) -> list[Trained]:
+    """Train steps that are all queued when the thread starts."""
     async with busy_thread() as (thread, gate):
-        learner = Learner(policy, thread, budget_tokens=budget, shared_steps=most)
+        learner = Learner(policy, thread, budget_tokens=budget, shared_steps=limit)
         asked = [asyncio.ensure_future(learner.train(begin(policy, DIFFERENT[name]), groups_of(name), DIFFERENT[name])) for name in names]
         await asyncio.sleep(0)
         assert learner.waiting == len(names)
@@ -259,13 +254,13 @@ async def trained(policy: Policy, names: str, *, budget: int = 4096, most: int =
         return await asyncio.gather(*asked)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, [1, 1, 1, 1]), (3, [3, 3, 3, 1]), (8, [4, 4, 4, 4])])
-async def test_steps_that_wait_are_taken_together_as_the_settings_allow(policy: Policy, most: int, expected: list[int]) -> None:
-    found = await trained(policy, "abca", most=most)
+@pytest.mark.parametrize(("limit", "expected"), [(1, [1, 1, 1, 1]), (3, [3, 3, 3, 1]), (8, [4, 4, 4, 4])])
+async def test_steps_that_wait_are_taken_together_as_the_settings_allow(policy: Policy, limit: int, expected: list[int]) -> None:
+    found = await trained(policy, "abca", limit=limit)
     assert [result.step.metrics["together"] for result in found] == expected
 
 
-async def test_a_full_micro_batch_takes_no_company(policy: Policy) -> None:
+async def test_a_full_micro_batch_runs_alone(policy: Policy) -> None:
     budget = unpadded_tokens(groups_of("a")) + unpadded_tokens(groups_of("b"))
     found = await trained(policy, "abc", budget=budget)
     assert [result.step.metrics["together"] for result in found] == [2, 2, 1]
@@ -286,7 +281,7 @@ def model_folder_policy(model_folder: object) -> Narrow:
 
 
 class Broken(Policy):
-    """A base model on a device that fails from the first gradient on."""
+    """A base model on a device that fails at the first gradient."""
 
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
 
@@ -304,7 +299,7 @@ async def test_device_that_broke_ends_the_process_and_blames_no_task(model_folde
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
-async def test_step_for_which_there_is_no_memory_is_tried_again_later(model_folder: object, names: str) -> None:
+async def test_step_for_which_there_is_no_memory_is_retried_later(model_folder: object, names: str) -> None:
     policy = Broken.load(str(model_folder), torch.device("cpu"))
     assert isinstance(policy, Broken)
     policy.error = torch.OutOfMemoryError("CUDA out of memory")
@@ -314,7 +309,7 @@ async def test_step_for_which_there_is_no_memory_is_tried_again_later(model_fold
 
 
 def test_full_disk_is_told_from_other_errors(tmp_path: Path) -> None:
-    """safetensors has one class for both."""
+    """safetensors raises one class for both."""
     with pytest.raises(Unavailable, match=r"the disk under .* cannot be used: .*No such file"), scratch_folder("test") as folder:
         save_file({"a": torch.zeros(1)}, folder / "none" / "a.safetensors")
     with pytest.raises(SafetensorError), scratch_folder("test"):

@@ -1,4 +1,4 @@
-"""The loss and its gradient, against numbers worked out by hand, and against formulas in plain Python.
+"""The loss and its gradient, against numbers computed by hand, and against formulas in plain Python.
 
 Neither TRL nor verl is installed: the plain formulas are written here from the papers, token by token, without torch.
 Their gradients are central differences, so a surrogate with a detached factor is compared with that factor held fixed.

@@ -1,4 +1,4 @@
-"""The losses against a well-kept library's: liger-kernel's GRPO loss, which itself is checked against TRL's trainer."""
+"""The losses against liger-kernel's GRPO loss, which is itself tested against TRL's trainer."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LENGTHS = (7, 3, 1, 5)
 MAX_TOKENS = 8
 MASK_B_T = torch.arange(MAX_TOKENS) < torch.tensor(LENGTHS)[:, None]
 NORMALIZE = {"dapo": "token", "grpo": "sequence", "dr_grpo": "constant"}
-"""Their names of what `algorithm.normalize` says."""
+"""liger-kernel's names of the values of `algorithm.normalize`."""
 
 
 def logprobs(seed: int) -> torch.Tensor:

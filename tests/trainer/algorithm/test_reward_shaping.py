@@ -1,4 +1,4 @@
-"""What is done about attempts that are cut off."""
+"""Reward shaping: ranks within the group, and attempts that are cut off."""
 
 from dataclasses import replace
 

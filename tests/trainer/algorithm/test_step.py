@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
-from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, packed_samples, run, step
+from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, changed, packed_samples, run, step
 from trainer_svc.algorithm.batched_steps import Gradient, run_requests
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.algorithm.step import step as step_of
-from trainer_svc.batch import Group
+from trainer_svc.batch import Group, Trajectory
 from trainer_svc.model.policy import Adapted, Policy
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.resident import Resident
@@ -23,7 +24,7 @@ from trainer_svc.state.resident import Resident
 def gradient(
     policy: Policy, resident: Resident, groups: list[Group], spec: TaskSpec, *, budget: int = BUDGET, shared: bool = True
 ) -> Gradient:
-    """Of the step's first update, as one minibatch."""
+    """Gradient of the step's first update, as one minibatch."""
     spec = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"minibatches": 1})})
     policy.shares_prefixes = shared
     try:
@@ -48,7 +49,7 @@ def test_interleaved_tasks_equal_tasks_alone_bit_for_bit(policy: Policy) -> None
 
 @pytest.mark.parametrize("order", ["bd", "db"])
 def test_what_another_task_computes_amid_a_step_changes_no_bit_of_it(policy: Policy, order: str) -> None:
-    """Both need the base model several times, each time in several micro-batches, and take turns at it, whoever begins."""
+    """Both need several forward passes, each of several micro-batches, and alternate, in either order."""
     residents = {name: begin(policy, DIFFERENT[name]) for name in order}
     groups = {name: make_groups(ord(name), groups=4) for name in order}
     running = {name: step_of(policy, residents[name], groups[name], DIFFERENT[name], budget_tokens=64) for name in order}
@@ -127,36 +128,25 @@ def test_gradient_does_not_depend_on_the_order_of_trajectories(policy: Policy) -
 
 def test_group_with_equal_rewards_pulls_nowhere(policy: Policy) -> None:
     spec = DIFFERENT["c"]
-    groups = [
-        replace(group, trajectories=tuple(replace(trajectory, reward=0.3) for trajectory in group.trajectories)) for group in make_groups(5)
-    ]
-    result = step(policy, begin(policy, spec), spec, groups)
+    result = step(policy, begin(policy, spec), spec, changed(make_groups(5), reward=0.3))
     assert result.metrics["grad_norm"] == 0
     assert torch.equal(result.resident.optimizer.params, begin(policy, spec).optimizer.params)
 
 
 def test_tokens_that_were_not_sampled_have_no_part_in_the_loss(policy: Policy) -> None:
-    """Logprobs at masked places, and all that follows the last sampled token, may be anything."""
+    """Logprobs at masked positions, and all tokens after the last sampled one, are ignored."""
     spec, groups = DIFFERENT["a"], make_groups(5, turns=2)
-    changed = [
-        replace(
-            group,
-            trajectories=tuple(
-                replace(
-                    trajectory,
-                    sampler_logprobs_T=np.where(trajectory.sampled_T == 1, trajectory.sampler_logprobs_T, np.float32(99)),
-                )
-                for trajectory in group.trajectories
-            ),
-        )
-        for group in groups
-    ]
+
+    def odd(one: Trajectory) -> NDArray[np.float32]:
+        return np.where(one.sampled_T == 1, one.sampler_logprobs_T, np.float32(99))
+
+    masked = [replace(group, trajectories=tuple(replace(t, sampler_logprobs_T=odd(t)) for t in group.trajectories)) for group in groups]
     resident = begin(policy, spec)
-    assert_identical(step(policy, resident, spec, changed).resident, step(policy, resident, spec, groups).resident)
+    assert_identical(step(policy, resident, spec, masked).resident, step(policy, resident, spec, groups).resident)
 
 
 def test_policy_learns_what_is_rewarded(policy: Policy) -> None:
-    """Rewarded replies become likelier, the others rarer, after a few steps on the same group."""
+    """After a few steps on the same groups, rewarded replies are likelier and the others rarer."""
     spec = make_spec("a", optimizer={"learning_rate": 0.01}, algorithm={"clip_low": 0.9, "clip_high": 9})
     groups = make_groups(11, groups=2, staleness=1)
     resident = begin(policy, spec)

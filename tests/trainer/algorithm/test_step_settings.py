@@ -1,4 +1,4 @@
-"""What a task's settings of loss, passes, correction and rewards do to its step."""
+"""Effects of a task's settings of loss, passes, correction and rewards on its step."""
 
 import math
 from dataclasses import replace
@@ -10,18 +10,14 @@ import torch
 from common.errors import Reject
 from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
-from tests.trainer.steps import DIFFERENT, assert_identical, begin, packed_samples, step
+from tests.trainer.steps import DIFFERENT, assert_identical, begin, changed, packed_samples, step
 from trainer_svc.batch import Group
 from trainer_svc.model.policy import Adapted, Policy
 from trainer_svc.state.resident import Resident
 
 
-def changed(groups: list[Group], **change: object) -> list[Group]:
-    return [replace(group, trajectories=tuple(replace(t, **change) for t in group.trajectories)) for group in groups]  # pyright: ignore[reportArgumentType]
-
-
 def agreeing(policy: Policy, resident: Resident, spec: TaskSpec, groups: list[Group]) -> list[Group]:
-    """The same trajectories, with the log-probabilities that this policy itself gives them, as its sampler would."""
+    """The same trajectories with this policy's own log-probabilities, as from its sampler."""
     found = []
     for group in groups:
         members = []
@@ -71,7 +67,7 @@ def test_passes_and_minibatches_are_updates_of_one_version(policy: Policy) -> No
 
 
 def test_second_pass_is_clipped_around_the_policy_at_the_start_of_the_step(policy: Policy) -> None:
-    """With a huge rate the second pass is far from the start, so tokens that should rise or fall are clipped."""
+    """With a huge learning rate the second pass is far from the start, so its tokens are clipped."""
     spec = make_spec("a", algorithm={"passes": 2}, correction={"proximal": "start"}, optimizer={"learning_rate": 0.05})
     resident = begin(policy, spec)
     once = make_spec("a", correction={"proximal": "start"}, optimizer={"learning_rate": 0.05})

@@ -1,4 +1,4 @@
-"""Several adapters in one layer equal each of them alone: value and gradient, whichever way they are multiplied."""
+"""Several adapters in one layer equal each of them alone: value and gradient, in both implementations."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from trainer_svc.model.lora import Layout, LoraLinear, LoraModule, attached
 INPUTS, OUTPUTS = 24, 40
 TOKENS = (5, 1, 16, 9)
 RANKS: tuple[int | None, ...] = (3, 8, None, 16)
-"""None: this part leaves the layer as it is."""
+"""Rank of each part's adapter; None: the part does not change the layer."""
 WAYS: tuple[ProductBuilder, ...] = (by_loop, by_grouped_mm)
 
 
@@ -22,7 +22,7 @@ def layer(*, bias: bool) -> LoraLinear:
 
 
 def parts(dtype: torch.dtype = torch.float32) -> tuple[list[Part], list[Tensor]]:
-    """As a forward gets them, and the masters in which gradients arrive."""
+    """Parts of a forward, and the masters that receive the gradients."""
     generator = torch.Generator().manual_seed(1)
     found, masters = [], []
     for tokens, rank in zip(TOKENS, RANKS, strict=True):
@@ -105,7 +105,7 @@ def test_what_is_not_finite_in_one_part_changes_no_bit_of_another(way: ProductBu
 
 
 def test_what_is_remembered_of_filling_up_is_little() -> None:
-    """Each place takes as much as the adapter twice over: none for what fits as it is, one for all scales, a few in all."""
+    """A cached index takes twice its adapter's memory: none for an adapter that fits, one for all scales, a few in total."""
     module = (LoraModule("own", INPUTS, OUTPUTS),)
 
     def grouped(*ranks: int, alpha: float = 2.0) -> None:

@@ -1,4 +1,4 @@
-"""Rows with shared prompts hold the same tokens, targets and contexts as the trajectories by themselves."""
+"""Rows with shared prompts hold the same tokens, targets and contexts as separate trajectories."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -
 
 
 Seen = tuple[bytes, int, float]
-"""The tokens that a token sees (int32, in order of position), the token itself, and the sampler's logprob of it."""
+"""Tokens that a token attends to (int32, by position), the token itself, and its sampler logprob."""
 
 
 def contexts(packed: Packed) -> list[Seen]:
-    """Of every sampled token."""
+    """Contexts of every sampled token."""
     seen_by = _seen_in_spans(packed) if packed.spans else _seen_in_rows(packed)
     ids, positions, branch = packed.ids_B_T.ravel(), packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
     found: list[Seen] = []
@@ -39,7 +39,7 @@ def _seen_in_rows(packed: Packed) -> list[np.ndarray]:
 
 
 def _seen_in_spans(packed: Packed) -> list[np.ndarray]:
-    """Found at each token's own place among the results."""
+    """Results at each token's own index."""
     assert packed.spans
     results: list[np.ndarray] = []
     for block in packed.spans.blocks:

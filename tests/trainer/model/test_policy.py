@@ -1,4 +1,4 @@
-"""What the policy says of tokens, against plain transformers; and adapters, against plain PEFT."""
+"""The policy's scores against plain transformers; adapters against plain PEFT."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def logprobs_of(model: nn.Module, trajectory: Trajectory, temperature: float) -> list[float]:
-    """Of the sampled tokens, by the plainest means: one sequence, all logits."""
+    """Log-probabilities of the sampled tokens in the simplest way: one sequence, all logits."""
     ids = torch.from_numpy(trajectory.ids_T.astype(np.int64))
     with torch.no_grad():
         log_all = (model(input_ids=ids[None]).logits[0, :-1].float() / temperature).log_softmax(-1)
@@ -33,7 +33,7 @@ def logprobs_of(model: nn.Module, trajectory: Trajectory, temperature: float) ->
 
 
 def trained_vector(layout: Layout, seed: int = 0) -> torch.Tensor:
-    """As after training: no part zero."""
+    """Adapter as after training: no part zero."""
     return torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) * 0.05
 
 
@@ -115,7 +115,7 @@ def test_initial_adapter_is_the_one_peft_makes(policy: Policy, model_folder: Pat
 
 def test_initial_adapter_depends_on_the_seed_alone(policy: Policy) -> None:
     first = initial_adapter(Lora(), 3, policy.layers)[1]
-    torch.rand(5)  # someone else draws
+    torch.rand(5)  # other code draws
     before = torch.get_rng_state()
     assert torch.equal(first, initial_adapter(Lora(), 3, policy.layers)[1])
     assert torch.equal(before, torch.get_rng_state())

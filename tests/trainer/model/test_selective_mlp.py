@@ -1,4 +1,4 @@
-"""The last layer's MLP computes what is asked for, and nothing else. That scores and gradients stay is in test_policy.py."""
+"""The last layer's MLP computes the selected tokens only. test_policy.py tests that scores and gradients stay."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from trainer_svc.model.selective_mlp import SelectiveMLP, select_in_last_mlp
 
 
 class Doubled(nn.Module):
-    """Remembers how many tokens it was given."""
+    """Module that records how many tokens it received."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def write(folder: Path, resident: Resident, spec: TaskSpec) -> None:
-    """As after a step whose origin does not matter."""
+    """Write a checkpoint with an arbitrary origin."""
     write_adapter(folder / "adapter", resident.layout, resident.optimizer.params, torch.float32)
     write_checkpoint(folder, resident, spec, Origin("0" * 64, "1" * 64), folder / "adapter" / WEIGHTS_FILE)
 
@@ -71,7 +71,7 @@ def test_spec_digest_ignores_fields_at_their_defaults() -> None:
 
 
 def test_spec_digest_of_a_task_that_was_stored_when_every_adapter_was_kept_stays() -> None:
-    """Its checkpoints name the digest of then, when `all` was what nothing said."""
+    """Its checkpoints name the digest from when `all` was the default."""
     said = make_spec("a").model_dump(mode="json", exclude_defaults=True)
     then = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     assert spec_digest(make_spec("a", keep={"adapters": "all"})) == then

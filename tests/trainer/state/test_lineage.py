@@ -1,4 +1,4 @@
-"""Versions whose state is not stored: what is written, and what a trainer that lost the state does."""
+"""Versions whose state is not stored: their blobs, and how a trainer that lost the state recomputes it."""
 
 import signal
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.conftest import eventually
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
 from tests.trainer.conftest import make_spec
 from tests.trainer.test_process import environment, process
-from tests.trainer.test_replay import tell
+from tests.trainer.test_replay import emit_step
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
 from trainer_svc.replay.restoring import RECOMPUTED
@@ -32,7 +32,7 @@ EVERY = 3
 
 
 async def steps(bus: Bus, trainer: Trainer, count: int, *, first: int = 0, checkpoint: BlobRef | None = None) -> list[WeightUpdated]:
-    """Steps of task a from version `first` on."""
+    """Train task a from version `first`."""
     found: list[WeightUpdated] = []
     for version in range(first, first + count):
         named = await store(bus, "a", groups_of("a", version), version)
@@ -42,7 +42,7 @@ async def steps(bus: Bus, trainer: Trainer, count: int, *, first: int = 0, check
 
 
 def fresh(bus: Bus, learner: Learner) -> Trainer:
-    """A trainer that has nothing in memory."""
+    """A trainer without residents."""
     return Trainer(bus, learner, Residents(8), "tiny", checkpoint_every=EVERY)
 
 
@@ -61,7 +61,7 @@ async def test_state_is_stored_every_so_many_steps_and_where_it_is_asked_for(bus
     assert [update.checkpoint.since for update in updates] == [None, 1, 1, None, 4, 4, None, None]  # the task has eight steps
     assert [update.batch is None for update in updates] == [update.checkpoint.since is None for update in updates]
     small, whole = ([u.checkpoint.size_bytes for u in updates if (u.checkpoint.since is None) == is_whole] for is_whole in (False, True))
-    assert max(small) == 10_240 < min(whole)  # the least that a tar takes
+    assert max(small) == 10_240 < min(whole)  # minimum size of a tar
     assert [u.adapter.canary for u in updates] == [alone.canary for alone in steps_alone(policy, "a", 8)]
     kept = make_spec("a", seed=1, keep={"every": 2})
     trainer, checkpoint, since = fresh(bus, learner), None, []
@@ -72,15 +72,15 @@ async def test_state_is_stored_every_so_many_steps_and_where_it_is_asked_for(bus
     assert since == [None, None, 2]
 
 
-@pytest.mark.parametrize(("lost_at", "again"), [(1, 0), (2, 1), (3, 2), (4, 0), (5, 1)])
-async def test_lost_trainer_takes_at_most_so_many_steps_again_with_equal_digests(
-    bus: Bus, learner: Learner, policy: Policy, tmp_path: Path, lost_at: int, again: int
+@pytest.mark.parametrize(("lost_at", "retrained"), [(1, 0), (2, 1), (3, 2), (4, 0), (5, 1)])
+async def test_lost_trainer_recomputes_a_bounded_number_of_steps_with_equal_digests(
+    bus: Bus, learner: Learner, policy: Policy, tmp_path: Path, lost_at: int, retrained: int
 ) -> None:
     before = await steps(bus, fresh(bus, learner), lost_at)
     await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
     counted = recomputed()
     (after,) = await steps(bus, fresh(bus, learner), 1, first=lost_at, checkpoint=before[-1].checkpoint)
-    assert recomputed() - counted == again < EVERY
+    assert recomputed() - counted == retrained < EVERY
     assert after.checkpoint.since is None
     folder = await Blobs(bus).fetch_folder(after.checkpoint, tmp_path / "checkpoint")
     found = read_checkpoint(folder, "a", lost_at + 1, SPECS["a"], torch.device("cpu"))
@@ -92,7 +92,7 @@ async def test_lost_trainer_takes_at_most_so_many_steps_again_with_equal_digests
 async def test_process_that_dies_between_checkpoints_costs_no_version_and_changes_none(
     bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, policy: Policy
 ) -> None:
-    """It dies after the third step, whose state and the one before it are nowhere stored, before that is announced."""
+    """It dies after the third step and before its announcement; the states after steps two and three are not stored."""
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\ncheckpoint_every = 4\n')
     settings = environment(nats_url, pools_file)
@@ -113,7 +113,7 @@ async def test_process_that_dies_between_checkpoints_costs_no_version_and_change
 
 
 async def test_what_was_rounded_otherwise_goes_on_and_is_said(bus: Bus, learner: Learner) -> None:
-    """A trainer with other micro-batches."""
+    """A learner with other micro-batches, so with other rounding."""
     updates = await steps(bus, fresh(bus, learner), 2)
     other = Learner(learner._policy, learner._thread, budget_tokens=32)
     with capture_logs() as logs:
@@ -152,7 +152,7 @@ async def test_steps_without_a_stored_state_are_replayed_to_the_recorded_digests
     for version in range(5):
         named = await store(bus, "a", groups_of("a", version), version)
         update = update_in(await call(trainer, batch_of("a", version, named, checkpoint, spec)))
-        await tell(bus, version + 1, StoredStep(adapter=update.adapter, checkpoint=update.checkpoint, batch=update.batch))
+        await emit_step(bus, version + 1, StoredStep(adapter=update.adapter, checkpoint=update.checkpoint, batch=update.batch))
         checkpoint = update.checkpoint
     assert checkpoint is not None
     assert checkpoint.since == 4

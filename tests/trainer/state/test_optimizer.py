@@ -1,4 +1,4 @@
-"""AdamW as values, against torch's own."""
+"""Functional AdamW, against torch's."""
 
 import math
 
@@ -10,9 +10,7 @@ from trainer_svc.state.optimizer import OptimizerState, adamw, clip, learning_ra
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [Optimizer(), Optimizer(learning_rate=0.03, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)],
-    ids=["defaults", "all-different"],
+    "spec", [Optimizer(), Optimizer(learning_rate=0.03, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)], ids=["defaults", "all-different"]
 )
 def test_equals_torch_adamw(spec: Optimizer) -> None:
     generator = torch.Generator().manual_seed(0)

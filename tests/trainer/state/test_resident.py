@@ -1,4 +1,4 @@
-"""Which states stay in memory."""
+"""The LRU cache of states: eviction by number and by size."""
 
 from tests.trainer.steps import DIFFERENT, begin
 from trainer_svc.model.policy import Policy
