@@ -82,7 +82,7 @@ def test_every_kind_has_a_sample() -> None:
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
-    """Changed deliberately and compatibly? Then `python -m tests.common.test_messages` writes the golden file again."""
+    """Changed deliberately and compatibly? Then `python -m tests.common.test_messages` rewrites the golden file."""
     golden = bytes.fromhex(json.loads(GOLDEN.read_text())[kind])
     sample = BY_KIND[kind]
     assert type(sample).decode(golden) == sample

@@ -1,4 +1,4 @@
-"""What a user gets told about a wrong task file, settings or pools."""
+"""Errors about a wrong task file, settings or pools."""
 
 from pathlib import Path
 from typing import Any

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding  # noqa: F401  vLLM must start beside it: see rollout_svc/cpu/platform.py
 import numpy as np
@@ -25,6 +25,9 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine_config import EngineSettings
+
+if TYPE_CHECKING:
+    from tests.rollout.stage import Stage
 
 HERE = Path(__file__).parent
 POOL = read_pools(HERE.parents[1] / "pools.toml")["tiny"]
@@ -93,11 +96,11 @@ class Oracle:
         return self._folder / name
 
     def logprobs(self, ids: Sequence[int], adapter: str | None, temperature: float = 1.0) -> np.ndarray:
-        """Of tokens 1…T-1 of `ids` (T,)."""
+        """Log-probabilities of tokens 1…T-1 of `ids` (T,)."""
         return np.take_along_axis(self.distributions(ids, adapter, temperature), np.asarray(ids[1:])[:, None], 1)[:, 0]
 
     def distributions(self, ids: Sequence[int], adapter: str | None, temperature: float = 1.0) -> np.ndarray:
-        """Of every token in the places 1…T-1 of `ids` (T,): log-probabilities (T-1, V)."""
+        """Log-probabilities (T-1, V) of every token in the places 1…T-1 of `ids` (T,)."""
         with self._torch.no_grad(), self._using(adapter):
             logits_T_V = self._model(self._torch.tensor([list(ids)])).logits[0, :-1].double() / temperature
         return logits_T_V.log_softmax(-1).numpy()
@@ -117,14 +120,14 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return Oracle(tmp_path_factory.mktemp("adapters"))
 
 
-def wish(ids: Sequence[int] = PROMPT, **changes: Any) -> SampleRequest:
+def sample_request(ids: Sequence[int] = PROMPT, **changes: Any) -> SampleRequest:
     """A request with a number of its own."""
     request = SampleRequest(f"test-{next(_numbers)}", ids, max_tokens=16, temperature=1.0, seed=1, stop_ids=[END], adapter=None)
     return replace(request, **changes)
 
 
 def expected(oracle: Oracle, prompt: Sequence[int], sampled: Sampled, adapter: str | None, temperature: float = 1.0) -> np.ndarray:
-    """What the oracle says of the sampled tokens."""
+    """The oracle's log-probabilities of the sampled tokens."""
     return oracle.logprobs([*prompt, *sampled.ids], adapter, temperature)[len(prompt) - 1 :]
 
 
@@ -157,3 +160,17 @@ async def adapters(engine: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterato
         await asyncio.gather(runner, return_exceptions=True)
         for name in await engine.loaded():
             await engine.unload(name)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncIterator["Stage"]:
+    from tests.rollout.stage import performing  # which imports this module
+
+    async with performing(bus, engine, chat, adapters) as stage:
+        yield stage
+
+
+@pytest.fixture
+def endless(chat: Chat) -> Chat:
+    """No token ends a turn: replies continue to their limit."""
+    return Chat(chat._tokenizer, [])

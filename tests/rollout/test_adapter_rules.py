@@ -1,4 +1,4 @@
-"""When adapter versions are loaded and let go, beside an engine that only keeps book and can be held up anywhere."""
+"""Loading and eviction of adapter versions, beside an engine that only keeps book and can be stopped anywhere."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ CANARY = np.arange(8, dtype="<i4")
 
 
 class Book:
-    """An engine and a blob store: which adapters are there, and which were taken away under a request."""
+    """An engine and a blob store: the adapters that are there, and those that were removed under a request."""
 
     def __init__(self) -> None:
         self.settings = SimpleNamespace(adapters_held=8)
@@ -87,7 +87,7 @@ async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, 
         book.used.append(name)
         book.may_unload.set()
         await eventually(lambda: version(1).engine_name not in book.held)
-        async with adapters.using(version(6)):  # whoever loads a version waits until what is over has gone
+        async with adapters.using(version(6)):  # a version is loaded after outdated ones are evicted
             pass
         assert book.lost == []
         assert name in book.held
@@ -110,7 +110,7 @@ async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp
         for number in (7, 8):
             async with adapters.using(version(number)):
                 pass
-        await eventually(lambda: book.unloading == [version(3).engine_name])  # behind, and used by nobody for longest
+        await eventually(lambda: book.unloading == [version(3).engine_name])  # behind, and idle for the longest
         adapters._keep_s = 0
         async with adapters.using(version(8)):
             pass

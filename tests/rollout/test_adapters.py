@@ -14,7 +14,7 @@ from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
 from tests.conftest import eventually
-from tests.rollout.conftest import PROMPT, Oracle, expected, peft_name, published, wish
+from tests.rollout.conftest import PROMPT, Oracle, expected, peft_name, published, sample_request
 
 
 async def versions(blobs: Blobs, oracle: Oracle, task: str, numbers: Sequence[int]) -> list[AdapterRef]:
@@ -33,7 +33,7 @@ async def test_version_is_fetched_and_loaded_once_for_all_who_wait(
 
     async def sample(seed: int) -> None:
         async with adapters.using(ref) as name:
-            sampled = await engine.sample(wish(adapter=name, seed=seed, stop_ids=[]))
+            sampled = await engine.sample(sample_request(adapter=name, seed=seed, stop_ids=[]))
             np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, peft_name(ref)), atol=1e-4)
 
     await asyncio.gather(*(sample(seed) for seed in range(6)))
@@ -82,7 +82,7 @@ async def test_old_version_goes_after_its_last_request(
 ) -> None:
     first, second, third, fourth = await versions(blobs, oracle, "old", [1, 2, 3, 4])
     async with adapters.using(first) as name:
-        sampling = asyncio.create_task(engine.sample(wish(adapter=name, max_tokens=60, stop_ids=[])))
+        sampling = asyncio.create_task(engine.sample(sample_request(adapter=name, max_tokens=60, stop_ids=[])))
         for ref in (second, third, fourth):
             async with adapters.using(ref):
                 pass
@@ -114,7 +114,7 @@ async def test_least_recently_used_makes_room_and_comes_back_on_demand(
     async with adapters.using(refs[-1]):
         assert await holds(engine, refs[0], *refs[2:])
     async with adapters.using(refs[1]) as name:
-        sampled = await engine.sample(wish(adapter=name, stop_ids=[]))
+        sampled = await engine.sample(sample_request(adapter=name, stop_ids=[]))
         np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, peft_name(refs[1])), atol=1e-4)
 
 
@@ -124,14 +124,14 @@ async def test_more_versions_in_use_than_fit_wait(engine: Engine, adapters: Adap
 
     async def serve(ref: AdapterRef) -> None:
         async with adapters.using(ref) as name:
-            await engine.sample(wish(adapter=name, max_tokens=8, stop_ids=[]))
+            await engine.sample(sample_request(adapter=name, max_tokens=8, stop_ids=[]))
             served.append(ref.engine_name)
 
     async with AsyncExitStack() as in_use:
         for ref in refs[:-2]:
             await in_use.enter_async_context(adapters.using(ref))
         waiting = [asyncio.create_task(serve(ref)) for ref in refs[-2:]]
-        await engine.sample(wish(max_tokens=8, stop_ids=[]))
+        await engine.sample(sample_request(max_tokens=8, stop_ids=[]))
         assert served == []
         assert await holds(engine, *refs[:-2])
     await asyncio.gather(*waiting)
@@ -174,11 +174,11 @@ async def test_loading_other_adapters_changes_nothing_of_a_running_request(
     (mine,) = await versions(blobs, oracle, "mine", [1])
     others = await versions(blobs, oracle, "others", [1, 2, 3])
     async with adapters.using(mine) as name:
-        alone = await engine.sample(wish(adapter=name, seed=7, max_tokens=200, stop_ids=[]))
-        sampling = asyncio.create_task(engine.sample(wish(adapter=name, seed=7, max_tokens=200, stop_ids=[])))
+        alone = await engine.sample(sample_request(adapter=name, seed=7, max_tokens=200, stop_ids=[]))
+        sampling = asyncio.create_task(engine.sample(sample_request(adapter=name, seed=7, max_tokens=200, stop_ids=[])))
         for ref in others:
             async with adapters.using(ref) as other:
-                await engine.sample(wish(adapter=other, max_tokens=4, stop_ids=[]))
+                await engine.sample(sample_request(adapter=other, max_tokens=4, stop_ids=[]))
         disturbed = await sampling
     assert disturbed.ids == alone.ids
     np.testing.assert_allclose(disturbed.logprobs, alone.logprobs, atol=1e-4)
@@ -191,7 +191,7 @@ async def test_two_adapters_of_one_version_do_not_mix(engine: Engine, adapters: 
     for _ in range(2):
         for ref, made in zip(refs, both, strict=True):
             async with adapters.using(ref) as name:
-                sampled = await engine.sample(wish(adapter=name, stop_ids=[]))
+                sampled = await engine.sample(sample_request(adapter=name, stop_ids=[]))
                 np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, peft_name(made)), atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""What the sampler's handler answers, beside an engine that gives what it is told to."""
+"""Answers of the sampler's handler, beside an engine with canned results."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,11 +19,11 @@ from rollout_svc.chat import Chat
 from rollout_svc.engine import Sampled, SampleRequest
 from rollout_svc.engine_config import EXACT
 from rollout_svc.service import Rollout
+from tests.rollout.stage import first_turns, group_of, lasting, updated
 from tests.rollout.test_adapter_rules import Book, version
-from tests.rollout.test_service import first_turns, group_of, lasting, updated
 
 
-class Told:
+class CannedEngine:
     """An engine whose requests all get the same reply, at the moment when `requests` of them wait for it."""
 
     def __init__(self, reply: Sampled, requests: int) -> None:
@@ -47,7 +47,7 @@ class Wordy(Chat):
         return "word" * len(ids)
 
 
-async def answers(engine: Told, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
+async def answers(engine: CannedEngine, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
     adapters = Adapters(engine, None, folder / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
     return [out async for out in rollout.handle(Delivery("prompts.sample", {}, asked.encode(), 1, 1))]
@@ -58,7 +58,7 @@ async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp
     tokens = 10_240
     asked = SampleTurns(group=group_of("long", size=64, max_tokens=tokens), members=first_turns(range(64)))
     reply = Sampled([5] * tokens, [-0.5] * tokens, "length")
-    twice = [await answers(Told(reply, 64), Wordy(chat._tokenizer, chat.stop_ids), tmp_path, asked) for _ in range(2)]
+    twice = [await answers(CannedEngine(reply, 64), Wordy(chat._tokenizer, chat.stop_ids), tmp_path, asked) for _ in range(2)]
     sizes = [len(out.message.encode()) for out in twice[0]]
     assert sum(sizes) > MAX_PAYLOAD_BYTES > max(sizes)
     members = [turn.member for out in twice[0] for turn in (out.message.members if isinstance(out.message, TurnsSampled) else [])]
@@ -84,7 +84,7 @@ async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_p
     book, tasks = Book(), TaskStates()
     tasks._states["task"] = "running"
     adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    rollout = Rollout(Told(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(CannedEngine(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]
     with capture_logs() as logs:
         await rollout.follow_versions(Announcing([version(1), version(2)]), "tiny")  # pyright: ignore[reportArgumentType]
     assert [entry["event"] for entry in logs] == ["version_not_loaded"] * 2

@@ -18,7 +18,7 @@ from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from rollout_svc.chat import Chat
 from tests.rollout.conftest import Oracle
-from tests.rollout.test_service import Stage, agrees, group_of, stage  # noqa: F401  # pyright: ignore[reportUnusedImport] - the fixture
+from tests.rollout.stage import Stage, agrees, group_of
 
 CALCULATOR = EnvironmentSection(name="calculator", options={"max_digits": 2})
 LIMITS = Limits(max_prompt_tokens=64, max_turns=3, max_reply_tokens=160)
@@ -31,7 +31,7 @@ class Episode:
 
     turns: list[SampledTurn] = field(default_factory=list[SampledTurn])
     answers: list[ChatMessage] = field(default_factory=list[ChatMessage])
-    """Of the tool, between the turns."""
+    """The tool's answer, between the turns."""
     score: Scored | None = None
 
 
@@ -62,7 +62,7 @@ async def table() -> AsyncIterator[Table]:
     await toolbox.close()
 
 
-async def play(stage: Stage, table: Table, opened: Opened) -> list[Episode]:  # noqa: F811
+async def play(stage: Stage, table: Table, opened: Opened) -> list[Episode]:
     """Every member's episode, turn by turn, as the services would play it."""
     group = group_of("calculator", size=MEMBERS, limits=LIMITS, environment=CALCULATOR, max_tokens=24)
     episodes = [Episode() for _ in range(MEMBERS)]
@@ -101,7 +101,7 @@ def parts(record: TokenRecord) -> list[tuple[bool, list[int]]]:
     return found
 
 
-async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: Table, chat: Chat, oracle: Oracle) -> None:  # noqa: F811
+async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: Table, chat: Chat, oracle: Oracle) -> None:
     opened = await table.opened()
     episodes = await play(stage, table, opened)
     called = [episode for episode in episodes if episode.answers]
@@ -118,7 +118,7 @@ async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: Tabl
             end = "" if said[-1] in chat.stop_ids else "<|im_end|>"
             assert ids == chat._encode(f"{end}\n<|im_start|>tool\n{answer.content}<|im_end|>\n<|im_start|>assistant\n")
         for turn, later in zip(episode.turns, episode.turns[1:], strict=False):
-            assert later.transcript.ids.startswith(turn.transcript.ids), "nothing is encoded again"
+            assert later.transcript.ids.startswith(turn.transcript.ids), "nothing is re-encoded"
             assert later.transcript.logprobs.startswith(turn.transcript.logprobs)
             assert later.transcript.sampled.startswith(turn.transcript.sampled)
     for episode in called[:4]:

@@ -1,4 +1,4 @@
-"""Chat: templates to tokens, appended to and never encoded again."""
+"""Chat: templates to tokens, appended to and never re-encoded."""
 
 import asyncio
 import threading

@@ -11,12 +11,12 @@ from common.errors import Fatal, Reject
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
 from tests.conftest import eventually
-from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, wish
+from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 async def test_logprobs_are_those_of_the_sampled_distribution(engine: Engine, oracle: Oracle, temperature: float) -> None:
-    sampled = await engine.sample(wish(temperature=temperature, max_tokens=24, stop_ids=[]))
+    sampled = await engine.sample(sample_request(temperature=temperature, max_tokens=24, stop_ids=[]))
     assert len(sampled.ids) == 24
     np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, None, temperature), atol=1e-4)
 
@@ -26,7 +26,7 @@ async def test_logprobs_under_an_adapter_are_those_of_peft(engine: Engine, oracl
     name = f"peft-{temperature}".replace(".", "-")
     await engine.load(name, oracle.adapter(name, seed=1, size=0.1))
     try:
-        sampled = await engine.sample(wish(temperature=temperature, adapter=name, stop_ids=[]))
+        sampled = await engine.sample(sample_request(temperature=temperature, adapter=name, stop_ids=[]))
         under_adapter = expected(oracle, PROMPT, sampled, name, temperature)
         np.testing.assert_allclose(sampled.logprobs, under_adapter, atol=1e-4)
         assert np.abs(under_adapter - expected(oracle, PROMPT, sampled, None, temperature)).max() > 0.1
@@ -35,13 +35,13 @@ async def test_logprobs_under_an_adapter_are_those_of_peft(engine: Engine, oracl
 
 
 async def test_same_seed_gives_same_tokens_and_others_differ(engine: Engine) -> None:
-    first, again, other = await asyncio.gather(*(engine.sample(wish(seed=seed, stop_ids=[])) for seed in (7, 7, 2**62 + 1)))
+    first, again, other = await asyncio.gather(*(engine.sample(sample_request(seed=seed, stop_ids=[])) for seed in (7, 7, 2**62 + 1)))
     assert first.ids == again.ids
     assert first.ids != other.ids
 
 
 async def test_token_that_ends_a_turn_is_sampled_with_its_logprob(engine: Engine, oracle: Oracle) -> None:
-    answers = await asyncio.gather(*(engine.sample(wish(seed=seed, max_tokens=200)) for seed in range(8)))
+    answers = await asyncio.gather(*(engine.sample(sample_request(seed=seed, max_tokens=200)) for seed in range(8)))
     ended = [answer for answer in answers if answer.finish == "stop"]
     assert ended, "the tiny model ends most of its replies"
     for answer in ended:
@@ -50,12 +50,12 @@ async def test_token_that_ends_a_turn_is_sampled_with_its_logprob(engine: Engine
 
 
 async def test_reply_that_is_cut_says_so(engine: Engine) -> None:
-    sampled = await engine.sample(wish(max_tokens=3, stop_ids=[]))
+    sampled = await engine.sample(sample_request(max_tokens=3, stop_ids=[]))
     assert (sampled.finish, len(sampled.ids)) == ("length", 3)
 
 
 async def test_later_turns_are_begun_before_first_turns_that_came_earlier(engine: Engine) -> None:
-    """Asked again where this process was so slow that the engine had room before later turns had come."""
+    """Repeated where this process was so slow that the engine had room before later turns had come."""
     await eventually(lambda: _later_turns_are_first(engine))
 
 
@@ -63,7 +63,7 @@ async def _later_turns_are_first(engine: Engine) -> bool:
     ended: list[str] = []
 
     async def sampled(kind: str, priority: int, max_tokens: int) -> None:
-        await engine.sample(wish(max_tokens=max_tokens, stop_ids=[], priority=priority))
+        await engine.sample(sample_request(max_tokens=max_tokens, stop_ids=[], priority=priority))
         ended.append(kind)
 
     places = engine.settings.sequences
@@ -82,10 +82,10 @@ async def test_adapters_in_one_batch_do_not_influence_each_other(engine: Engine,
         await engine.load(name, oracle.adapter(name, seed=10 + seed, rank=4 * (seed + 1)))
     try:
         adapters = [None, *names] * 5
-        together = await asyncio.gather(*(engine.sample(wish(adapter=adapter, seed=9, stop_ids=[])) for adapter in adapters))
+        together = await asyncio.gather(*(engine.sample(sample_request(adapter=adapter, seed=9, stop_ids=[])) for adapter in adapters))
         for adapter, sampled in zip(adapters, together, strict=True):
             np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, adapter), atol=1e-4, err_msg=str(adapter))
-        alone = [await engine.sample(wish(adapter=adapter, seed=9, stop_ids=[])) for adapter in adapters[:4]]
+        alone = [await engine.sample(sample_request(adapter=adapter, seed=9, stop_ids=[])) for adapter in adapters[:4]]
         assert [sampled.ids for sampled in alone] == [sampled.ids for sampled in together[:4]]
     finally:
         for name in names:
@@ -99,7 +99,7 @@ async def test_new_version_does_not_read_the_old_one_from_the_prefix_cache(engin
         await engine.load(name, oracle.adapter(name.replace(".", "-"), seed=20 + version))
         try:
             for _ in range(2):  # the second one reads the first one's blocks
-                sampled = await engine.sample(wish(prompt, adapter=name, stop_ids=[]))
+                sampled = await engine.sample(sample_request(prompt, adapter=name, stop_ids=[]))
                 np.testing.assert_allclose(sampled.logprobs, expected(oracle, prompt, sampled, name.replace(".", "-")), atol=1e-4)
         finally:
             await engine.unload(name)
@@ -109,7 +109,7 @@ async def test_name_that_comes_again_with_other_weights_is_another_adapter(engin
     prompt = [1, *range(200, 296)]
     for seed in (31, 32):
         await engine.load("again", oracle.adapter(f"again-{seed}", seed=seed))
-        sampled = await engine.sample(wish(prompt, adapter="again", stop_ids=[]))
+        sampled = await engine.sample(sample_request(prompt, adapter="again", stop_ids=[]))
         await engine.unload("again")
         np.testing.assert_allclose(sampled.logprobs, expected(oracle, prompt, sampled, f"again-{seed}"), atol=1e-4)
 
@@ -121,7 +121,7 @@ async def test_more_adapters_than_a_batch_takes_still_all_answer(engine: Engine,
         await engine.load(name, oracle.adapter(name, seed=40 + seed))
     try:
         assert await engine.loaded() == set(names)
-        answers = await asyncio.gather(*(engine.sample(wish(adapter=name, stop_ids=[])) for name in names))
+        answers = await asyncio.gather(*(engine.sample(sample_request(adapter=name, stop_ids=[])) for name in names))
         for name, sampled in zip(names, answers, strict=True):
             np.testing.assert_allclose(sampled.logprobs, expected(oracle, PROMPT, sampled, name), atol=1e-4)
     finally:
@@ -136,11 +136,11 @@ async def test_prompt_logprobs_are_at_temperature_one(engine: Engine, oracle: Or
 
 async def test_aborted_request_says_so_and_others_go_on(engine: Engine) -> None:
     finish = "length"
-    while finish == "length":  # where the engine is done with it before this process gets to go on
-        doomed = wish(max_tokens=400, stop_ids=[])
+    while finish == "length":  # where the engine finishes it before this process continues
+        doomed = sample_request(max_tokens=400, stop_ids=[])
         dying = asyncio.create_task(engine.sample(doomed))
-        other = asyncio.create_task(engine.sample(wish(max_tokens=60, stop_ids=[])))
-        await engine.sample(wish(max_tokens=1))  # by now both are inside
+        other = asyncio.create_task(engine.sample(sample_request(max_tokens=60, stop_ids=[])))
+        await engine.sample(sample_request(max_tokens=1))  # by now both are inside
         await engine.abort([doomed.request_id, "never-heard-of"])
         finish = (await dying).finish
         assert (await other).finish == "length"
@@ -153,13 +153,13 @@ async def test_folder_that_is_no_adapter_is_rejected(engine: Engine, oracle: Ora
     with pytest.raises(Reject, match=r"adapter wide cannot be loaded.*rank"):
         await engine.load("wide", oracle.adapter("wide", seed=1, rank=2 * POOL.max_rank))
     assert await engine.loaded() == set()
-    assert (await engine.sample(wish())).ids
+    assert (await engine.sample(sample_request())).ids
 
 
 async def test_request_that_does_not_fit_is_rejected_and_harms_nobody(engine: Engine) -> None:
     with pytest.raises(Reject, match="refuses request"):
-        await engine.sample(wish([5] * (POOL.context_tokens + 1)))
-    assert (await engine.sample(wish())).ids
+        await engine.sample(sample_request([5] * (POOL.context_tokens + 1)))
+    assert (await engine.sample(sample_request())).ids
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def plain(x: torch.Tensor, slots: Sequence[int], a_slices: Slices, b_slices: Sli
 
 
 def batch_of(slots: Sequence[int]) -> GroupedLora:
-    """A wrapper that was told that token i has the adapter in `slots[i]`, -1 for none."""
+    """A wrapper for a batch in which token i has the adapter in `slots[i]`, -1 for none."""
     wrapper = GroupedLora(256, 64, "cpu")
     ids = tuple(0 if slot < 0 else IDS[slot] or 0 for slot in slots)
     wrapper.update_metadata(LoRAMapping(index_mapping=ids, prompt_mapping=ids, is_prefill=True), IDS, SLOTS, 64)

@@ -1,0 +1,57 @@
+"""A consumer at work for as long as a test needs it."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from common import streams
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots
+from common.messages import SubmitTask
+from common.streams import Consumer
+from tests.conftest import eventually
+
+JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=60.0, max_attempts=3)
+
+
+def job(task: str) -> Outgoing:
+    return Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
+
+
+Work = Handler | Callable[[Delivery], Awaitable[None]]
+
+
+def as_handler(work: Work) -> Handler:
+    """`work` itself, or a handler that yields nothing."""
+
+    async def silent(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        await work(delivery)  # pyright: ignore[reportGeneralTypeIssues]
+        return
+        yield
+
+    return work if inspect.isasyncgenfunction(work) else silent
+
+
+@asynccontextmanager
+async def at_work(consumer: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    runner = asyncio.create_task(consumer)
+    try:
+        yield runner
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+
+def consuming(bus: Bus, work: Work, slots: int = 4, consumer: Consumer = JOBS) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+    return at_work(bus.consume(consumer, as_handler(work), Slots(slots)))
+
+
+async def drained(bus: Bus) -> None:
+    """Wait until every job is acknowledged."""
+
+    async def is_empty() -> bool:
+        return await bus.streams.backlog(streams.JOBS) == 0
+
+    await eventually(is_empty)

@@ -1,0 +1,158 @@
+"""Connections that are refused, silent or closed; readers; the clock."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.kv import KeyValue
+
+from common import streams
+from common.backoff import Backoff
+from common.bus import Bus, Outgoing
+from common.errors import Fatal
+from common.messages import ReplicaReport, TaskStatus
+from common.task_states import TaskStates
+from common.timings import Timings
+from marlaas.stack import servers
+from marlaas.stack.servers import Command
+from tests.chaos.clock import Clocks
+from tests.chaos.proxy import Wire
+from tests.common.bus.consuming import job
+from tests.conftest import eventually, running
+
+
+async def test_unreadable_value_hides_no_other(bus: Bus) -> None:
+    status = ReplicaReport(replica="good", service="env")
+    await bus.kv.put(streams.REPLICAS_BUCKET, "env.good", status)
+    await bus.publish_raw(streams.value_subject(streams.REPLICAS_BUCKET, "env.bad"), b"garbage", "bad", {})
+    assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    async for key, value in bus.kv.watch(streams.REPLICAS_BUCKET, ReplicaReport):
+        assert (key, value) == ("env.good", status)
+        break
+
+
+async def test_service_waits_while_its_credentials_are_refused_and_goes_on_once_they_are_accepted(tmp_path: Path) -> None:
+    port = servers.free_port()
+    url = f"nats://marlaas:right@127.0.0.1:{port}"
+    with running(with_password(servers.nats_command(tmp_path, port), "other"), port, tmp_path / "nats.log"):
+        waiting = asyncio.create_task(Bus.connect(url, "test", until_accepted=True))
+        with pytest.raises(Fatal, match="refuses the credentials"):
+            await Bus.connect(url, "test")
+        assert not waiting.done()
+    with running(with_password(servers.nats_command(tmp_path, port), "right"), port, tmp_path / "nats.log"):
+        async with asyncio.timeout(250):
+            bus = await waiting
+        assert bus.is_connected
+        await bus.close()
+
+
+def with_password(command: Command, password: str) -> Command:
+    """The server, asking for one."""
+    config = Path(command.argv[-1])
+    config.write_text(f"{config.read_text()}\nauthorization {{ user: marlaas, password: {password} }}\n")
+    return command
+
+
+async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str, bus: Bus) -> None:
+    async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
+        timings = Timings(connect_timeout_s=1.0, reconnect_s=0.1, ping_every_s=0.2)
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
+        try:
+            wire.silence()
+            await eventually(lambda: not behind.is_connected)
+            wire.cut()
+            wire.speak()
+            await eventually(lambda: behind.is_connected)
+            assert await behind.publish(job("a")) == 1
+        finally:
+            await behind.close()
+
+
+async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str, bus: Bus) -> None:
+    status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="finished", version=1, steps=1, submitted_s=0, updated_s=0)
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status)
+    await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
+    async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
+        timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), TaskStates()
+        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
+        try:
+            wire.silence()
+            told = asyncio.gather(
+                anext(aiter(behind.streams.follow(streams.FAILED, "failed.>"))),
+                anext(aiter(behind.kv.watch(streams.TASKS_BUCKET, TaskStatus))),
+                tasks.read(behind),
+            )
+            finished, _ = await asyncio.wait([told], timeout=2 * timings.answer_timeout_s)
+            assert not finished, "none of them gives up"
+            wire.speak()
+            await asyncio.wait_for(told, timeout=250)
+            assert tasks.has_ended("a")
+        finally:
+            await behind.close()
+
+
+@pytest.mark.parametrize("url", ["nats://user:secret@host:abc", "http://host:4222", "nats://", ","])
+async def test_what_is_no_address_is_said_at_once(url: str) -> None:
+    with pytest.raises(Fatal, match=r"is no address of NATS; one looks like .*; correct MARLAAS_NATS_URL") as caught:
+        await Bus.connect(url, "lost", until_accepted=True)
+    assert "secret" not in str(caught.value)
+
+
+async def test_connection_that_is_closed_for_good_ends_the_service(nats_url: str) -> None:
+    """nats-py does so after errors that it takes for final; the supervisor restarts the service."""
+    bus = await Bus.connect(nats_url, "closed")
+    await bus._connection.client.close()
+    with pytest.raises(Fatal, match="NATS has closed the connection"):
+        await asyncio.wait_for(bus.wait_fatal(), timeout=250)
+
+
+CLOCKS = """
+import asyncio, sys, time
+from common.bus import Bus
+
+async def main():
+    bus = await Bus.connect(sys.argv[1], "clock")
+    await bus.declare()
+    print(time.time(), bus.clock.now_s())
+    await bus.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp_path: Path, ahead_s: int) -> None:
+    clocks = Clocks.build(tmp_path / "clocks")
+    if clocks is None:
+        pytest.skip("no C compiler here, so no process can be given a clock of its own")
+    env = os.environ | clocks.environment("here")
+    clocks.jump("here", ahead_s)
+    said = subprocess.run([sys.executable, "-c", CLOCKS, nats_url], env=env, capture_output=True, text=True, timeout=250, check=True)
+    own_s, shared_s = map(float, said.stdout.split())
+    assert abs(own_s - ahead_s - time.time()) < 60
+    assert abs(shared_s - time.time()) < 60
+
+
+async def test_bucket_that_seems_empty_for_a_moment_is_read_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nats-py's watcher reports the end when the server has sent all values, before they have arrived."""
+    status = ReplicaReport(replica="one", service="env")
+    await bus.kv.put(streams.REPLICAS_BUCKET, "env.one", status)
+    honest, looks = KeyValue.watchall, 0
+
+    async def hasty(store: KeyValue, **options: Any) -> KeyValue.KeyWatcher:
+        nonlocal looks
+        looks += 1
+        watcher = await honest(store, **options)
+        if looks == 1:
+            watcher._updates = asyncio.Queue()
+            watcher._updates.put_nowait(None)
+        return watcher
+
+    monkeypatch.setattr(KeyValue, "watchall", hasty)
+    assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
+    assert looks == 2

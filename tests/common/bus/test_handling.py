@@ -1,0 +1,220 @@
+"""Each outcome of a handler, and what becomes of the message, against a real nats-server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, spaced
+from common.errors import Fatal, Reject, Retry, Unavailable
+from common.messages import ControlTask, DeadLetter, SubmitTask
+from tests.common.bus.consuming import JOBS, at_work, consuming, drained, job
+from tests.conftest import eventually
+
+
+async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        task = delivery.read(SubmitTask).task
+        yield Outgoing(streams.checked(task), ControlTask(task=task, tenant="acme"), f"out:{task}")
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+
+        async def moved() -> bool:
+            return await bus.streams.backlog(streams.JOBS) == 0 and await bus.streams.backlog(streams.TURNS) == 1
+
+        await eventually(moved)
+
+
+async def test_same_message_id_is_stored_once(bus: Bus) -> None:
+    first, second = await bus.publish(job("a")), await bus.publish(job("a"))
+    assert first == second
+    assert await bus.streams.backlog(streams.JOBS) == 1
+
+
+async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> None:
+        raise Reject("no such thing")
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        async for delivery in bus.streams.follow(streams.FAILED, "failed.>"):
+            letter = delivery.read(DeadLetter)
+            break
+        assert letter.reason == "no such thing"
+        assert letter.subject == "jobs.submit.acme"
+        assert SubmitTask.decode(letter.body).task == "a"
+        await drained(bus)
+
+
+async def test_retried_message_comes_again_and_others_are_not_held_up(bus: Bus) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def handler(delivery: Delivery) -> None:
+        task = delivery.read(SubmitTask).task
+        seen.append((task, delivery.attempt))
+        if task == "bad" and delivery.attempt < 3:
+            raise Retry("not yet", delay_s=0.05)
+
+    async with consuming(bus, handler):
+        await bus.publish(job("bad"))
+        await bus.publish(job("good"))
+        await eventually(lambda: ("bad", 3) in seen)
+    assert seen.index(("good", 1)) < seen.index(("bad", 2))
+
+
+async def test_no_attempt_is_counted_while_a_server_is_away(bus: Bus) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if len(attempts) <= JOBS.max_attempts + 1:
+            raise Unavailable("PostgreSQL is unavailable")
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        await drained(bus)
+    assert attempts == [1] * (JOBS.max_attempts + 2)
+    assert await bus.streams.backlog(streams.FAILED) == 0
+
+
+async def test_bug_in_handler_is_a_dead_letter_after_the_last_attempt(bus: Bus) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        raise ZeroDivisionError("oops")
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        async for delivery in bus.streams.follow(streams.FAILED, "failed.>"):
+            assert delivery.read(DeadLetter).reason == "ZeroDivisionError: oops"
+            break
+    assert attempts == [1, 2, 3]
+
+
+async def test_fatal_ends_the_consumer_and_keeps_the_message(bus: Bus) -> None:
+    async def handler(delivery: Delivery) -> None:
+        raise Fatal("GPU is gone")
+
+    async with consuming(bus, handler) as runner:
+        await bus.publish(job("a"))
+        with pytest.raises(ExceptionGroup):
+            await asyncio.wait_for(asyncio.shield(runner), 250)
+    assert await bus.streams.backlog(streams.JOBS) == 1
+
+
+async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: Bus) -> None:
+    """It may be what kills every process that takes it."""
+    deadly = replace(JOBS, max_deliveries=2, ack_wait_s=1.0)
+    taken: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        taken.append(delivery.attempt)
+        raise Fatal("engine died")
+
+    async def buried() -> bool:
+        return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
+
+    await bus.publish(job("a"))
+    for life in range(3):
+        async with consuming(bus, handler, slots=1, consumer=deadly) as runner:
+            await (eventually(buried) if life == 2 else asyncio.wait([runner], timeout=250))
+    assert taken == [1, 2]
+    letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
+    assert letter is not None
+    assert "delivered 2 times without an answer" in letter.read(DeadLetter).reason
+
+
+async def test_no_more_messages_are_taken_than_there_are_slots(bus: Bus) -> None:
+    running = peak = 0
+
+    async def handler(delivery: Delivery) -> None:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+
+    for number in range(8):
+        await bus.publish(job(f"t{number}"))
+    async with consuming(bus, handler, slots=2):
+        await drained(bus)
+    assert peak == 2
+
+
+async def test_wrong_kind_and_garbage_are_rejected_by_name(bus: Bus) -> None:
+    delivery = Delivery("jobs.submit.acme", {"Marlaas-Kind": "other.9"}, b"", 1, 1)
+    with pytest.raises(Reject, match=r"other\.9"):
+        delivery.read(SubmitTask)
+    for body in (b"", b"\xc1", b"{", b"\x81\xa4task\xc3", b"\x93\x01\x02\x03"):
+        with pytest.raises(Reject, match="not a submit-task"):
+            Delivery("jobs.submit.acme", {}, body, 1, 1).read(SubmitTask)
+
+
+async def test_plain_json_job_is_understood(bus: Bus) -> None:
+    message = SubmitTask.decode(b'{"task": "a", "tenant": "acme", "spec": {"name": "x"}}')
+    assert message.spec == {"name": "x"}
+
+
+def test_pause_of_a_handler_grows_with_its_work_and_not_with_an_outage_under_it() -> None:
+    assert (spaced(0.0, 5.0), spaced(0.03, 0.001), spaced(0.03, 0.1)) == (0.0, 0.03, 0.4)
+    assert spaced(0.03, 7.0) == 7.5
+
+
+async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_wait(bus: Bus) -> None:
+    lists: list[tuple[float, int]] = []
+
+    async def handler(deliveries: Sequence[Delivery]) -> None:
+        lists.append((time.monotonic(), len(deliveries)))
+
+    async with at_work(bus.consume_batches(JOBS, handler, max_batch=256, spacing_s=2.0)):
+        await bus.publish(job("a"))
+        await eventually(lambda: len(lists) == 1)
+        await asyncio.gather(*(bus.publish(job(task)) for task in "bcd"))
+        await eventually(lambda: sum(count for _, count in lists) == 4)
+    assert lists[1][0] - lists[0][0] > 1.8
+    assert lists[1][1] == 3
+
+
+async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
+    handled: list[str] = []
+
+    async def handler(deliveries: object) -> None:
+        assert isinstance(deliveries, list)
+        tasks = [delivery.read(SubmitTask).task for delivery in deliveries]
+        if "bad" in tasks:
+            raise Reject("bad one")
+        handled.extend(tasks)
+
+    for task in ("a", "bad", "b"):
+        await bus.publish(job(task))
+    async with at_work(bus.consume_batches(JOBS, handler, max_batch=256)):
+        await eventually(lambda: sorted(handled) == ["a", "b"])
+
+        async def buried() -> bool:
+            return await bus.streams.backlog(streams.FAILED) == 1 and await bus.streams.backlog(streams.JOBS) == 0
+
+        await eventually(buried)
+
+
+async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: Bus) -> None:
+    handling = asyncio.Event()
+
+    async def handler(deliveries: Sequence[Delivery]) -> None:
+        handling.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass  # as asyncio.wait_for may do
+
+    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, max_batch=256))
+    await bus.publish(job("a"))
+    await handling.wait()
+    runner.cancel()
+    async with asyncio.timeout(250):
+        await asyncio.gather(runner, return_exceptions=True)
+    assert runner.cancelled()
