@@ -24,7 +24,7 @@ from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from common.bus import Bus
+from common.bus import Bus, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
@@ -162,31 +162,23 @@ class Blobs:
         nats-py's own `delete` leaves a marker for every name, for ever, and a full store does not take one. The content goes
         first: an interruption leaves a name without content, which counts as absent and can still be deleted.
         """
-        try:
-            with suppress(ObjectNotFoundError, NotFoundError):
-                info = await (await self._store()).get_info(name, show_deleted=True)
-                if info.nuid:
-                    await self._js.purge_stream(STREAM_NAME, subject=_chunk_subject(info))
-                await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not delete blob {name}: {error}") from None
+        with unavailable_as(f"delete blob {name}"), suppress(ObjectNotFoundError, NotFoundError):
+            info = await (await self._store()).get_info(name, show_deleted=True)
+            if info.nuid:
+                await self._js.purge_stream(STREAM_NAME, subject=_chunk_subject(info))
+            await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
 
     async def forget_deleted(self) -> None:
         """Remove the markers of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
-        try:
-            with suppress(NotFoundError):
-                for info in await (await self._store()).list(ignore_deletes=False):
-                    if info.deleted:
-                        await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not list the blobs: {error}") from None
+        with unavailable_as("list the blobs"), suppress(NotFoundError):
+            for info in await (await self._store()).list(ignore_deletes=False):
+                if info.deleted:
+                    await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
 
     async def usage(self) -> StoreUsage:
         """Raises: Unavailable when the store does not answer."""
-        try:
+        with unavailable_as("look at the blob store"):
             found = await self._js.stream_info(STREAM_NAME)
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not look at the blob store: {error}") from None
         limit = found.config.max_bytes or 0
         return StoreUsage(found.state.bytes, limit if limit > 0 else None)
 
@@ -196,14 +188,12 @@ class Blobs:
 
     async def listed(self) -> list[StoredBlob]:
         """Every blob in the store, and whether all of it is there. Raises: Unavailable when the store does not answer or is full."""
-        try:
-            store = await self._store()
-            infos = await store.list(ignore_deletes=True)
-            counts = await self._chunks(">")
-        except NotFoundError:
-            return []
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not list the blobs: {error}") from None
+        with unavailable_as("list the blobs"):
+            try:
+                infos = await (await self._store()).list(ignore_deletes=True)
+                counts = await self._chunks(">")
+            except NotFoundError:
+                return []
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _store(self) -> ObjectStore:

@@ -1,8 +1,8 @@
 """A connection to NATS that survives the server's absence: it reconnects for ever, and logs each failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -143,6 +143,15 @@ class Connection:
         self._attempt = 0
         self.client.options["reconnect_time_wait"] = self.timings.reconnect_s
         self.reconnected()
+
+
+@contextmanager
+def unavailable_as(action: str) -> Generator[None]:
+    """Raises: Unavailable ("could not <action>: …") when NATS does not answer inside the block."""
+    try:
+        yield
+    except (TimeoutError, NatsError, OSError) as error:
+        raise Unavailable(f"could not {action}: {error}") from None
 
 
 def _options(url: str, name: str, timings: Timings) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import structlog
-from nats.errors import Error as NatsError
 from nats.js import api
 from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
-from common.bus.connection import Connection
-from common.errors import Unavailable
+from common.bus.connection import Connection, unavailable_as
 from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET, TASKS_BUCKET, Consumer, Stream
 
 STORE_TOO_SMALL = 10047
@@ -50,12 +48,10 @@ class Declarations:
 
         Raises: Unavailable when NATS does not answer.
         """
-        try:
+        with unavailable_as(f"recreate stream {stream.name}"):
             replicas = (await self._js.stream_info(stream.name)).config.num_replicas
             await self._js.delete_stream(stream.name)
             await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not recreate stream {stream.name}: {error}") from None
 
     async def _stream(self, config: api.StreamConfig) -> None:
         assert config.name is not None and config.num_replicas is not None

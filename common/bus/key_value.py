@@ -10,7 +10,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from common.bus.connection import Connection
+from common.bus.connection import Connection, unavailable_as
 from common.errors import Reject, Retry, Unavailable
 from common.messages import Message
 
@@ -47,12 +47,11 @@ class KeyValueStore:
 
     async def find(self, bucket: str, key: str, model: type[M]) -> Revised[M] | None:
         """As `get`, with the revision that `replace` wants."""
-        try:
-            entry = await (await self._bucket(bucket)).get(key)
-        except KeyNotFoundError:
-            return None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not read {key} of {bucket}: {error}") from None
+        with unavailable_as(f"read {key} of {bucket}"):
+            try:
+                entry = await (await self._bucket(bucket)).get(key)
+            except KeyNotFoundError:
+                return None
         return Revised(model.decode(entry.value or b""), entry.revision or 0)
 
     async def replace(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
@@ -60,12 +59,11 @@ class KeyValueStore:
 
         Raises: Retry when another process has set it; Unavailable when NATS is, and then it may be set or not.
         """
-        try:
-            return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
-        except KeyWrongLastSequenceError:
-            raise Retry(f"{key} of {bucket} was set by another process") from None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not set {key} of {bucket}: {error}") from None
+        with unavailable_as(f"set {key} of {bucket}"):
+            try:
+                return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
+            except KeyWrongLastSequenceError:
+                raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def values(self, bucket: str, model: type[M]) -> list[M]:
         """Every current entry."""

@@ -8,9 +8,8 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
-from common.bus.connection import Connection
+from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
-from common.errors import Unavailable
 from common.streams import Consumer, Stream
 
 
@@ -41,63 +40,55 @@ class StreamReader:
 
     async def read(self, stream: Stream, sequence: int) -> Delivery:
         """One stored message, body included. Raises: LookupError when it was deleted."""
-        try:
+        with unavailable_as(f"read message {sequence} of {stream.name}"):
             try:
-                stored = await self._js.get_msg(stream.name, sequence, direct=True)
-            except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
-                stored = await self._js.get_msg(stream.name, sequence)
-        except NotFoundError:
-            raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not read message {sequence} of {stream.name}: {error}") from None
+                try:
+                    stored = await self._js.get_msg(stream.name, sequence, direct=True)
+                except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
+                    stored = await self._js.get_msg(stream.name, sequence)
+            except NotFoundError:
+                raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
 
     async def last(self, stream: Stream, subject: str) -> Delivery | None:
         """The newest stored message on exactly `subject`."""
-        try:
-            stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
-        except NotFoundError:
-            return None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not read the last message on {subject}: {error}") from None
+        with unavailable_as(f"read the last message on {subject}"):
+            try:
+                stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
+            except NotFoundError:
+                return None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
 
     async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
         """Messages stored on `subject`, oldest first; acknowledges nothing."""
         sequence = 1
         while True:
-            try:
-                found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
-            except NotFoundError:
-                return
-            except (TimeoutError, NatsError, OSError) as error:
-                raise Unavailable(f"could not read {subject}: {error}") from None
+            with unavailable_as(f"read {subject}"):
+                try:
+                    found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
+                except NotFoundError:
+                    return
             assert found.seq is not None
             yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
             sequence = found.seq + 1
 
     async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
         """Number of stored messages by subject."""
-        try:
+        with unavailable_as(f"list the subjects of {stream.name}"):
             return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not list the subjects of {stream.name}: {error}") from None
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
         """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
-        try:
+        with unavailable_as(f"purge {subject}"):
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not purge {subject}: {error}") from None
 
     async def acknowledged(self, consumer: Consumer) -> int:
         """Last sequence that `consumer` acknowledged with all before it; 0 at first."""
-        try:
-            floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
-        except NotFoundError:
-            return 0
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not look at consumer {consumer.name}: {error}") from None
+        with unavailable_as(f"look at consumer {consumer.name}"):
+            try:
+                floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
+            except NotFoundError:
+                return 0
         return floor.stream_seq if floor else 0
 
     async def backlog(self, stream: Stream) -> int:

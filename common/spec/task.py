@@ -4,22 +4,8 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from common.spec.sections import (
-    Algorithm,
-    Correction,
-    EnvironmentSection,
-    Evaluation,
-    Keep,
-    Limits,
-    Lora,
-    Name,
-    Optimizer,
-    Overlong,
-    Sampling,
-    Section,
-    Start,
-    Stop,
-)
+from common.spec import sections
+from common.spec.sections import EnvironmentSection, Name, Section
 
 
 class TaskSpec(Section):
@@ -36,17 +22,17 @@ class TaskSpec(Section):
     priority: int = Field(default=0, ge=-100, le=100)
     """Precedence among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
     environment: EnvironmentSection
-    sampling: Sampling = Sampling()
-    limits: Limits = Limits()
-    algorithm: Algorithm = Algorithm()
-    correction: Correction = Correction()
-    overlong: Overlong = Overlong()
-    lora: Lora = Lora()
-    optimizer: Optimizer = Optimizer()
-    keep: Keep = Keep()
-    start: Start = Start()
-    evaluation: Evaluation = Evaluation()
-    stop: Stop = Stop()
+    sampling: sections.Sampling = sections.Sampling()
+    limits: sections.Limits = sections.Limits()
+    algorithm: sections.Algorithm = sections.Algorithm()
+    correction: sections.Correction = sections.Correction()
+    overlong: sections.Overlong = sections.Overlong()
+    lora: sections.Lora = sections.Lora()
+    optimizer: sections.Optimizer = sections.Optimizer()
+    keep: sections.Keep = sections.Keep()
+    start: sections.Start = sections.Start()
+    evaluation: sections.Evaluation = sections.Evaluation()
+    stop: sections.Stop = sections.Stop()
 
     @property
     def evaluation_environment(self) -> EnvironmentSection:
