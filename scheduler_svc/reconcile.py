@@ -19,22 +19,22 @@ from common.messages import DeadLetter, HistoryMark, TaskStatus
 from common.runtime.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
-from scheduler_svc.handlers.dead_letters import is_about_a_letter, recorded_task
-from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.handlers.dead_letters import concerns_dead_letter, recorded_task
+from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import dead_letters, groups, outbox, steps, tasks
-from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 DETAIL = "the stores were of different pasts"
 
 
 @dataclass
-class Accepted:
+class Reconciliation:
     """What was done."""
 
     reason: str
@@ -46,53 +46,53 @@ class Accepted:
     """Tasks of which only NATS knows; their owners must submit them again."""
 
 
-async def accept(database: Database, bus: Bus) -> Accepted | None:
+async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     """Make one past of both; None when they are of one. Raises: Retry when a store is away."""
     reason = await store_consistency.difference(database, bus)
     if reason is None:
         return None
-    done = Accepted(reason)
+    done = Reconciliation(reason)
     mark = await bus.kv.get(HISTORY_BUCKET, store_consistency.KEY, HistoryMark)
-    async with database.transaction() as connection:
-        last_sequence = await groups.last_sequence(connection)
+    async with database.transaction() as tx:
+        last_sequence = await groups.last_sequence(tx.connection)
     # Anew, not purged: they remember the ids of messages, and would take those of the new past for repetitions of the old.
     # What PostgreSQL knows by a sequence keeps it for itself.
     for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
         await bus.declarations.recreate(stream, first_sequence=last_sequence + 1)
     stored = {blob.name for blob in await Blobs(bus).listed() if blob.is_whole}
-    async with database.transaction() as connection:
-        await outbox.drop_work(connection)
-        known = await tasks.lock_tasks(connection, await tasks.all_tasks(connection))
+    async with database.transaction() as tx:
+        await outbox.drop_work(tx.connection)
+        known = await tasks.lock_tasks(tx.connection, await tasks.all_tasks(tx.connection))
         for task in known:
             if task.is_live:
-                await _go_on(connection, task, stored, done)
-        await _agree_on_letters(connection, bus)
-        relayed = await outbox.relayed(connection)
-        position = 1 + max(mark.position if mark else 0, relayed.position, await outbox.last_given(connection))
-        await outbox.set_relayed(connection, position)
+                await _go_on(tx, task, stored, done)
+        await _agree_on_letters(tx.connection, bus)
+        relayed = await outbox.relayed(tx.connection)
+        position = 1 + max(mark.position if mark else 0, relayed.position, await outbox.last_given(tx.connection))
+        await outbox.set_relayed(tx.connection, position)
         for task in known:
-            await publish_status(connection, task.id)
-            if (told := await steps.announcement(connection, task)) is not None:
+            await publish_status(tx, task.id)
+            if (told := await steps.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
-                outbox.post(connection, [OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
+                tx.post([OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
 
-async def _go_on(connection: AsyncConnection, task: Task, stored: set[str], done: Accepted) -> None:
+async def _go_on(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
     """Prepare a live task (locked) for being sampled from its version again."""
-    done.voided[task.id] = await void_live_groups(connection, task, DETAIL)
-    await steps.take_back_steps(connection, task.id)
+    done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL)
+    await steps.take_back_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
-        await tasks.forget_family(connection, task.id)  # so that its environment is checked again
-    elif missing := [name for name in await steps.restored_from(connection, task) if name not in stored]:
+        await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked again
+    elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
         why = (
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"
         )
         done.paused[task.id] = why
-        if await tasks.transition_task(connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
-            announce(connection, task.tenant, task.id, "paused", {"reason": why})
+        if await tasks.transition_task(tx.connection, task.id, [TaskState.RUNNING, TaskState.PAUSED], TaskState.PAUSED, reason=why):
+            tx.emit_event(task.tenant, task.id, "paused", {"reason": why})
 
 
 async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
@@ -101,7 +101,7 @@ async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
     async for letter in bus.streams.stored(streams.FAILED, "failed.>"):
         last = letter.sequence
         try:
-            if not is_about_a_letter(letter):
+            if not concerns_dead_letter(letter):
                 await dead_letters.record_dead_letter(connection, letter.sequence, recorded_task(letter.subject), letter.read(DeadLetter))
         except Reject:
             continue
@@ -146,7 +146,7 @@ async def _run(settings: SchedulerSettings) -> int:
     return 0
 
 
-def _as_text(done: Accepted | None) -> str:
+def _as_text(done: Reconciliation | None) -> str:
     if done is None:
         return "PostgreSQL and NATS are of one past; nothing to do\n"
     lines = [f"found: {done.reason}"]

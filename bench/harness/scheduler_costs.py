@@ -44,8 +44,8 @@ class _RolledBack(Exception):
 async def _rolled_back(database: Any) -> AsyncGenerator[Any]:
     """A transaction of which nothing stays."""
     with suppress(_RolledBack):
-        async with database.transaction() as connection:
-            yield connection
+        async with database.transaction() as tx:
+            yield tx
             raise _RolledBack
 
 
@@ -66,28 +66,26 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
 
     from scheduler_svc.dispatch import admission
     from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import outbox, tasks
+    from scheduler_svc.store.queries import tasks
 
     database = await Database.connect(url)
     work = Work(count, 1000, 8, 8, 1, 64)
     try:
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             for number in range(count):
                 raw = submission(f"t{number:05}", work).message.spec  # pyright: ignore
-                await tasks.add_task(connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
-            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
-            await connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
-        async with database.transaction() as connection:
-            await connection.execute(text("ANALYZE"))
+                await tasks.add_task(tx.connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
+            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
+            await tx.connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("ANALYZE"))
         spent: list[float] = []
         computed: list[float] = []
         for _ in range(TIMED):
             began, began_cpu = time.perf_counter(), time.process_time()
-            async with _rolled_back(database) as connection:
-                opened, _ = await admission.admit(
-                    connection, {POOL: Capacity(work.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time()
-                )
-                await outbox.write(connection)
+            async with _rolled_back(database) as tx:
+                opened, _ = await admission.admit(tx, {POOL: Capacity(work.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time())
+                await tx.write_outbox()
                 spent.append(time.perf_counter() - began)
                 computed.append(time.process_time() - began_cpu)
                 if opened != 1:
@@ -137,26 +135,26 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from scheduler_svc.handlers import weight_updates
     from scheduler_svc.maintenance import garbage_collector
     from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import outbox, steps, tasks
+    from scheduler_svc.store.queries import steps, tasks
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     database = await Database.connect(url)
     spent: list[float] = []
     try:
-        async with database.transaction() as connection:
-            await tasks.add_task(connection, "t", spec)
+        async with database.transaction() as tx:
+            await tasks.add_task(tx.connection, "t", spec)
             for statement in PAST.format(steps=count).split(";"):
-                await connection.execute(text(statement))
+                await tx.connection.execute(text(statement))
         for _ in range(TIMED):
             began = time.perf_counter()
-            async with _rolled_back(database) as connection:
-                members = await steps.batch_groups(connection, "t", count, [2 * count, 2 * count + 1])
+            async with _rolled_back(database) as tx:
+                members = await steps.batch_groups(tx.connection, "t", count, [2 * count, 2 * count + 1])
                 batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                task = await weight_updates.weight_updated(connection, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
-                await outbox.write(connection)
-                await garbage_collector.superseded_blobs(connection, [task])  # pyright: ignore
-                await steps.first_needed_sequences(connection, ["t"])
+                task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
+                await tx.write_outbox()
+                await garbage_collector.superseded_blobs(tx.connection, [task])  # pyright: ignore
+                await steps.first_needed_sequences(tx.connection, ["t"])
                 spent.append(time.perf_counter() - began)
     finally:
         await database.close()

@@ -1,77 +1,77 @@
-"""How much more than its samplers decode at once a pool may have in flight, because much of it is with its environments. Pure.
+"""Oversubscription: how far a pool's work in flight may exceed what its samplers decode concurrently. Pure.
 
-A member counts as in flight from admission until it is scored, also while its tool works. Where tools take ten times as long
-as sampling, a factor that is right for quick ones leaves the samplers idle nine tenths of the time. So it follows what they
-report: while all that may be in flight is, and they had less to do than they could for a while, more is let in, a quarter at a
-time; when they are full, less, because what waits for a sampler was admitted for an older version than it would be later.
+A member is in flight from admission until it is scored, also while its tool works. Where tools take ten times as long as sampling, a
+factor that suits fast tools leaves the samplers idle nine tenths of the time. The factor therefore follows the samplers' reports: it
+grows by a quarter while all that may be in flight is, and the samplers are not full. It shrinks when they are full, because what
+waits for a sampler would be sampled by a newer version if it were admitted later.
 
-More does not help where it is the environments that cannot keep up: groups then take ever longer. Nothing more is let in
-while one has spent half of its time, and what was is taken back where one nears its deadline.
+More work does not help where the environments cannot keep up: groups then take ever longer. The factor stops growing once a group has
+spent half of its time, and returns to its minimum when one nears its deadline.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LOOKS_S = 15.0
-"""Between two changes: some reports of each replica, and time for what was let in to come to the samplers."""
-IDLE, FULL = 0.75, 0.95
-"""Of the sequences that the samplers decode at once: the most that they had in hand since the last change."""
+ADJUSTMENT_S = 15.0
+"""Seconds between two adjustments: several reports of each replica, and time for new work to reach the samplers."""
+IDLE_RATIO, FULL_RATIO = 0.75, 0.95
+"""Shares of the samplers' capacity below which they are idle, and from which they are full, by the maximum since the last adjustment."""
 IN_USE = 0.9
-"""Of what may be in flight, is."""
+"""Share of the admissible load in flight from which admission is the limit."""
 LATE, TOO_LATE = 0.5, 0.75
-"""Of the time until its deadline, that the oldest group has spent."""
-MORE, LESS = 1.25, 0.9
+"""Share of its time until the deadline that the oldest group has spent: no growth, and back to the minimum."""
+GROWTH, DECAY = 1.25, 0.9
 
 
 @dataclass(frozen=True)
 class PoolLoad:
-    """Of one pool, at one moment."""
+    """Load of one pool at one moment."""
 
     sequences: int
-    """That its samplers decode at once."""
+    """Sequences that its samplers can decode concurrently."""
     sampled: float
-    """That they have in hand."""
+    """Sequences that they are decoding."""
     used: float
-    """Share of what may be in flight that is; 0 when nothing is."""
+    """Share of the admissible load that is in flight; 0 when none is."""
     spent: float
-    """Of its time, by the group that has spent most; 0 when none is open."""
+    """Largest share of its time that an open group has spent; 0 when none is open."""
 
 
 @dataclass
 class _Pool:
     factor: float
     since_s: float
-    most_sampled: float = 0.0
-    most_used: float = 0.0
+    max_sampled: float = 0.0
+    max_used: float = 0.0
 
 
 class OversubscriptionController:
-    """Factors by pool, between `least`, with which each begins, and `most`."""
+    """Factors by pool, between `minimum`, the first, and `maximum`."""
 
-    def __init__(self, least: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._least = least
-        self._most = max(least, most)
+    def __init__(self, minimum: float, maximum: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._minimum = minimum
+        self._maximum = max(minimum, maximum)
         self._clock = clock
         self._pools: dict[str, _Pool] = {}
 
     def factor(self, pool: str) -> float:
-        return self._pools[pool].factor if pool in self._pools else self._least
+        return self._pools[pool].factor if pool in self._pools else self._minimum
 
-    def look(self, pool: str, seen: PoolLoad) -> None:
-        """To be called again and again."""
-        state = self._pools.setdefault(pool, _Pool(self._least, self._clock()))
+    def observe(self, pool: str, seen: PoolLoad) -> None:
+        """Adjust the pool's factor. Called periodically."""
+        state = self._pools.setdefault(pool, _Pool(self._minimum, self._clock()))
         if not seen.used or seen.spent >= TOO_LATE:
-            self._pools[pool] = _Pool(self._least, self._clock())
+            self._pools[pool] = _Pool(self._minimum, self._clock())
             return
-        state.most_sampled = max(state.most_sampled, seen.sampled)
-        state.most_used = max(state.most_used, seen.used)
-        if self._clock() - state.since_s < LOOKS_S:
+        state.max_sampled = max(state.max_sampled, seen.sampled)
+        state.max_used = max(state.max_used, seen.used)
+        if self._clock() - state.since_s < ADJUSTMENT_S:
             return
-        if state.most_sampled >= FULL * seen.sequences:
-            factor = max(self._least, state.factor * LESS)
-        elif state.most_sampled < IDLE * seen.sequences and state.most_used >= IN_USE and seen.spent < LATE:
-            factor = min(self._most, state.factor * MORE)
+        if state.max_sampled >= FULL_RATIO * seen.sequences:
+            factor = max(self._minimum, state.factor * DECAY)
+        elif state.max_sampled < IDLE_RATIO * seen.sequences and state.max_used >= IN_USE and seen.spent < LATE:
+            factor = min(self._maximum, state.factor * GROWTH)
         else:
             factor = state.factor
         self._pools[pool] = _Pool(factor, self._clock())

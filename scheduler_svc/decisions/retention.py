@@ -10,7 +10,7 @@ OLD_ANNOUNCEMENTS = 2
 
 
 @dataclass(frozen=True)
-class Kept:
+class RetentionWindow:
     """Of one task at version `at`."""
 
     spec: TaskSpec
@@ -20,7 +20,7 @@ class Kept:
     lineages: tuple[tuple[int, int], ...] = ()
     """(since, version) of kept checkpoints without a state: those from `since` on are needed, and the batches in between."""
 
-    def with_lineages(self, since: Mapping[int, int]) -> "Kept":
+    def with_lineages(self, since: Mapping[int, int]) -> "RetentionWindow":
         """`since`: from which version each checkpoint without a state is recomputed."""
         return replace(self, lineages=tuple((first, version) for version, first in since.items() if self._is_chosen(version)))
 

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from scheduler_svc.decisions.admission import Admission, groups_to_admit, pools_with_room
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity
@@ -15,11 +13,12 @@ from scheduler_svc.dispatch.steps import send_steps_together
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
 from scheduler_svc.store.database import ADMISSION_LOCK
-from scheduler_svc.store.queries import candidates, groups, outbox, shares, tasks
+from scheduler_svc.store.queries import candidates, groups, shares, tasks
 from scheduler_svc.store.queries.groups import NewGroup
 from scheduler_svc.store.queries.in_flight import work_in_flight
 from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.transaction import Transaction
 
 
 class Admitted(NamedTuple):
@@ -31,24 +30,24 @@ class Admitted(NamedTuple):
     """Whether to admit again, in a transaction of its own: each takes its locks in one order, once."""
 
 
-async def admit(connection: AsyncConnection, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, now_s: float) -> Admitted:
+async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, now_s: float) -> Admitted:
     """Open up to ADMISSION_BATCH_SIZE groups. `now_s`: NATS's clock."""
     nothing = Admitted(0, wants_more=False)
-    work = await candidates.has_admissible_work(connection, lock=ADMISSION_LOCK)
+    work = await candidates.has_admissible_work(tx.connection, lock=ADMISSION_LOCK)
     if work is None:  # another replica is admitting
         return nothing
-    if policy is SchedulingPolicy.SYNCHRONOUS and (sent := await send_steps_together(connection)):
+    if policy is SchedulingPolicy.SYNCHRONOUS and (sent := await send_steps_together(tx)):
         return Admitted(sent, wants_more=False)
     if not any(work) and policy is not SchedulingPolicy.SYNCHRONOUS:  # under which stale groups may have made room just now
         return nothing
-    in_flight = await work_in_flight(connection)
+    in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
     while with_room:
         rooms = {pool: capacities[pool] for pool in with_room}
-        found = await find_candidates(connection, policy, rooms, work, in_flight)
+        found = await find_candidates(tx.connection, policy, rooms, work, in_flight)
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
-            opened = await _open_groups(connection, decision.groups, now_s)
+            opened = await _open_groups(tx, decision.groups, now_s)
             # Tasks of a full pool may have kept those of other pools out of the candidates.
             return Admitted(opened, wants_more=bool(decision.full_pools) or len(decision.groups) == ADMISSION_BATCH_SIZE)
         if not decision.full_pools:  # no task has an allowance
@@ -57,9 +56,9 @@ async def admit(connection: AsyncConnection, capacities: Mapping[str, Capacity],
     return nothing
 
 
-async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admission], now_s: float) -> int:
+async def _open_groups(tx: Transaction, admissions: Sequence[Admission], now_s: float) -> int:
     """Write the groups and their messages. Returns the number of messages: a task may have ended or been paused meanwhile."""
-    locked = {task.id: task for task in await tasks.lock_tasks(connection, {admission.task for admission in admissions})}
+    locked = {task.id: task for task in await tasks.lock_tasks(tx.connection, {admission.task for admission in admissions})}
     admissions = [admission for admission in admissions if locked[admission.task].state == TaskState.RUNNING]
     counts: Counter[str] = Counter()
     new: list[NewGroup] = []
@@ -68,10 +67,10 @@ async def _open_groups(connection: AsyncConnection, admissions: Sequence[Admissi
         if counts[task.id] < allowance_of_task(task):
             new.append(new_group(task, task.admitted + counts[task.id], admission.charged_tokens, now_s))
             counts[task.id] += 1
-    await groups.add_groups(connection, new)
-    await shares.charge(connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
+    await groups.add_groups(tx.connection, new)
+    await shares.charge(tx.connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
     messages = [open_training_group(locked[group.task], group) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
-        messages += await evaluations.open_group(connection, locked[admission.task], admission.charged_tokens, now_s)
-    outbox.post(connection, messages)
+        messages += await evaluations.open_group(tx.connection, locked[admission.task], admission.charged_tokens, now_s)
+    tx.post(messages)
     return len(messages)

@@ -2,51 +2,49 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from common import streams
 from common.messages import BatchGroup, TrainBatch
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, steps_to_send_together
 from scheduler_svc.dispatch.pace import task_snapshots
 from scheduler_svc.lifecycle.termination import void_and_refund
-from scheduler_svc.store.queries import groups, outbox, steps, tasks
-from scheduler_svc.store.queries.outbox import OutboxMessage
+from scheduler_svc.store.queries import groups, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
+from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
-async def send_ready_steps(connection: AsyncConnection, found: Sequence[Task], policy: SchedulingPolicy) -> None:
+async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: SchedulingPolicy) -> None:
     """Send the next steps of these tasks to the trainer where their groups are there; the tasks are locked.
 
     In lockstep steps leave all together, when `admit` sees that all are there.
     """
     if policy is not SchedulingPolicy.SYNCHRONOUS:
-        await _send_steps(connection, found)
+        await _send_steps(tx, found)
 
 
-async def _send_steps(connection: AsyncConnection, found: Sequence[Task]) -> int:
+async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
     """Returns how many there were to send."""
     going_on = [task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps]
-    live = await groups.unbatched_groups(connection, {task.id: task.version for task in going_on}) if going_on else {}
-    return sum([await _send_step(connection, task, live[task.id]) for task in going_on])
+    live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on}) if going_on else {}
+    return sum([await _send_step(tx, task, live[task.id]) for task in going_on])
 
 
-async def _send_step(connection: AsyncConnection, task: Task, live: Sequence[LiveGroup]) -> bool:
+async def _send_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> bool:
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
         keys = [(task.id, number) for number in stale]
-        await void_and_refund(connection, {task.id: task}, keys, VoidReason.STALE, {})
+        await void_and_refund(tx, {task.id: task}, keys, VoidReason.STALE, {})
     numbers = groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
     if numbers is None:
         return False
-    members = await steps.batch_groups(connection, task.id, task.version, numbers)
-    send_to_trainer(connection, task, members)
+    members = await steps.batch_groups(tx.connection, task.id, task.version, numbers)
+    send_to_trainer(tx, task, members)
     return True
 
 
-def send_to_trainer(connection: AsyncConnection, task: Task, members: list[BatchGroup]) -> None:
+def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
     """Post the step that is taken from the task's version."""
     message = TrainBatch(
         tenant=task.tenant,
@@ -58,10 +56,10 @@ def send_to_trainer(connection: AsyncConnection, task: Task, members: list[Batch
         start=task.start,
         groups=members,
     )
-    outbox.post(connection, [OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
+    tx.post([OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 
 
-async def send_steps_together(connection: AsyncConnection) -> int:
-    running = {task.id: task for task in await tasks.lock_running_tasks(connection)}
-    together = steps_to_send_together(await task_snapshots(connection))
-    return await _send_steps(connection, [running[task] for task in together])
+async def send_steps_together(tx: Transaction) -> int:
+    running = {task.id: task for task in await tasks.lock_running_tasks(tx.connection)}
+    together = steps_to_send_together(await task_snapshots(tx.connection))
+    return await _send_steps(tx, [running[task] for task in together])

@@ -10,7 +10,7 @@ from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import BlobRef
-from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.maintenance.garbage_collector import NeededBlobs, needed_blobs
 from scheduler_svc.store.tables import deleted_tasks, tasks
 
@@ -27,15 +27,15 @@ async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
     return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 
-async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Finding]:
+async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Violation]:
     """`grace_s`: how old a blob that nothing needs may be; `deep`: read every required blob. Raises: Retry when NATS is away."""
     blobs = Blobs(bus)
     required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
     present = {blob.name: blob for blob in await blobs.listed()}
     missing = [name for name in required if name not in present or not present[name].is_whole]
-    found = [Finding(MISSING, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in missing]
+    found = [Violation(MISSING, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in missing]
     found += [
-        Finding(ORPHANS, f"blob={blob.name} age_s={blob.age_s:.0f}")
+        Violation(ORPHANS, f"blob={blob.name} age_s={blob.age_s:.0f}")
         for blob in present.values()
         if blob.age_s > grace_s and not _is_needed(blob, needed)
     ]
@@ -50,10 +50,10 @@ def _is_needed(blob: StoredBlob, needed: dict[str, NeededBlobs]) -> bool:
     return name is not None and task is not None and task.include(blob.name, int(name["version"]))
 
 
-async def _damage(blobs: Blobs, ref: BlobRef) -> Finding | None:
+async def _damage(blobs: Blobs, ref: BlobRef) -> Violation | None:
     with tempfile.TemporaryDirectory(prefix="marlaas-doctor-") as folder:
         try:
             await blobs.fetch_folder(ref, Path(folder) / "blob")
         except Reject as error:
-            return Finding(DAMAGED, str(error))
+            return Violation(DAMAGED, str(error))
     return None

@@ -6,7 +6,7 @@ What a constraint of the schema forbids is not asked again.
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.doctor.violation import Violation
 
 MAX_ROWS = 20
 """Of each rule; more of the same says no more."""
@@ -151,10 +151,10 @@ RULES: dict[str, str] = {
 }
 
 
-async def examine_record(connection: AsyncConnection) -> list[Finding]:
+async def examine_record(connection: AsyncConnection) -> list[Violation]:
     """What breaks the rules above, as the transaction of `connection` sees it."""
-    found: list[Finding] = []
+    found: list[Violation] = []
     for rule, query in RULES.items():
         rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MAX_ROWS}"))).mappings()
-        found += [Finding(rule, " ".join(f"{name}={value}" for name, value in row.items())) for row in rows]
+        found += [Violation(rule, " ".join(f"{name}={value}" for name, value in row.items())) for row in rows]
     return found

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from scheduler_svc.doctor.blob_rules import DAMAGED
 from scheduler_svc.doctor.runner import RULES
-from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.doctor.violation import Violation
 
 
-def as_lines(found: Sequence[Finding], *, deep: bool) -> str:
+def as_lines(found: Sequence[Violation], *, deep: bool) -> str:
     wrong: dict[str, list[str]] = defaultdict(list)
     for finding in found:
         wrong[finding.rule].append(finding.where)
@@ -26,5 +26,5 @@ def as_lines(found: Sequence[Finding], *, deep: bool) -> str:
     return "\n".join([*lines, ""])
 
 
-def as_json(found: Sequence[Finding]) -> str:
+def as_json(found: Sequence[Violation]) -> str:
     return json.dumps([{"rule": finding.rule, "where": finding.where} for finding in found], indent=2) + "\n"

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
-from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.store.database import Database
 
 RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
@@ -25,7 +25,7 @@ class Depth:
     """Between the two looks at what is broken."""
 
 
-async def examine(database: Database, bus: Bus, depth: Depth) -> list[Finding]:
+async def examine(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
     """What is wrong, and still is a moment later. Raises: Retry when PostgreSQL or NATS is away."""
     found = await _look(database, bus, depth)
     if not found:
@@ -35,16 +35,16 @@ async def examine(database: Database, bus: Bus, depth: Depth) -> list[Finding]:
     return sorted(finding for finding in found if (finding.rule, _identity(finding)) in still)
 
 
-def _identity(finding: Finding) -> str:
+def _identity(finding: Violation) -> str:
     """The row without what grows by itself."""
     return finding.where.partition(" age_s=")[0]
 
 
-async def _look(database: Database, bus: Bus, depth: Depth) -> list[Finding]:
-    async with database.transaction() as connection:
-        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        found = await database_rules.examine_record(connection)
-        told = await stream_rules.read_told(connection, depth.grace_s)
-        needed = await blob_rules.read_needed(connection)
+async def _look(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        found = await database_rules.examine_record(tx.connection)
+        told = await stream_rules.read_told(tx.connection, depth.grace_s)
+        needed = await blob_rules.read_needed(tx.connection)
     found += await stream_rules.examine_messages(bus, told)
     return found + await blob_rules.examine_blobs(bus, needed, grace_s=depth.grace_s, deep=depth.deep)

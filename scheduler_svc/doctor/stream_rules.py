@@ -11,8 +11,8 @@ from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import AdapterRef, DeadLetter, Settlement, TaskStatus, WeightUpdated, from_json
-from scheduler_svc.doctor.violation import Finding
-from scheduler_svc.handlers.dead_letters import is_about_a_letter
+from scheduler_svc.doctor.violation import Violation
+from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 
@@ -62,9 +62,9 @@ async def read_told(connection: AsyncConnection, grace_s: float) -> Told:
     )
 
 
-async def examine_messages(bus: Bus, told: Told) -> list[Finding]:
+async def examine_messages(bus: Bus, told: Told) -> list[Violation]:
     """Raises: Retry when NATS is away."""
-    parts: Sequence[list[Finding]] = [
+    parts: Sequence[list[Violation]] = [
         await _orphans(bus, told),
         await _scores(bus, told),
         await _weights(bus, told),
@@ -75,18 +75,18 @@ async def examine_messages(bus: Bus, told: Told) -> list[Finding]:
     return [finding for part in parts for finding in part]
 
 
-async def _orphans(bus: Bus, told: Told) -> list[Finding]:
-    found: list[Finding] = []
+async def _orphans(bus: Bus, told: Told) -> list[Violation]:
+    found: list[Violation] = []
     for stream in streams.IN_FLIGHT:
         for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
             if task not in told.in_use:
                 state = told.tasks[task][0] if task in told.tasks else "unknown"
-                found.append(Finding(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))
+                found.append(Violation(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))
     return found
 
 
-async def _scores(bus: Bus, told: Told) -> list[Finding]:
+async def _scores(bus: Bus, told: Told) -> list[Violation]:
     bound = asyncio.Semaphore(READS_AT_ONCE)
 
     async def problem(task: str, group: int, member: int, sequence: int) -> str | None:
@@ -101,14 +101,14 @@ async def _scores(bus: Bus, told: Told) -> list[Finding]:
 
     problems = await asyncio.gather(*(problem(*row) for row in told.scored))
     return [
-        Finding(SCORES, f"task={task} group={group} member={member} sequence={sequence}: {problem}")
+        Violation(SCORES, f"task={task} group={group} member={member} sequence={sequence}: {problem}")
         for (task, group, member, sequence), problem in zip(told.scored, problems, strict=True)
         if problem
     ]
 
 
-async def _weights(bus: Bus, told: Told) -> list[Finding]:
-    found: list[Finding] = []
+async def _weights(bus: Bus, told: Told) -> list[Violation]:
+    found: list[Violation] = []
     for task, (state, version, pool) in told.tasks.items():
         if version == 0:
             continue
@@ -118,12 +118,12 @@ async def _weights(bus: Bus, told: Told) -> list[Finding]:
         for update in updates:
             first.setdefault(update.version, update)
         found += [
-            Finding(WEIGHTS, f"task={task} version={number} announced={update.adapter.blob.name} of_step={adapter.blob.name}")
+            Violation(WEIGHTS, f"task={task} version={number} announced={update.adapter.blob.name} of_step={adapter.blob.name}")
             for number, update in first.items()
             if (adapter := told.adapters.get((task, number))) is not None and adapter.blob.sha256 != update.adapter.blob.sha256
         ]
         if state in (TaskState.RUNNING, TaskState.PAUSED) and version not in first:
-            found.append(Finding(ANNOUNCED, f"task={task} version={version} announced={sorted(first)}"))
+            found.append(Violation(ANNOUNCED, f"task={task} version={version} announced={sorted(first)}"))
     return found
 
 
@@ -134,37 +134,37 @@ def _update(delivery: Delivery) -> WeightUpdated | None:
         return None
 
 
-async def _statuses(bus: Bus, told: Told) -> list[Finding]:
+async def _statuses(bus: Bus, told: Told) -> list[Violation]:
     said = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
-    found: list[Finding] = []
+    found: list[Violation] = []
     for task, (state, version, _) in told.tasks.items():
         status = said.get(task)
         if status is None or (status.state, status.version) != (state, version):
             shown = f"{status.state} at {status.version}" if status else "nothing"
-            found.append(Finding(STATUS, f"task={task} state={state} version={version}: users read {shown}"))
+            found.append(Violation(STATUS, f"task={task} state={state} version={version}: users read {shown}"))
     return found
 
 
-async def _deleted(bus: Bus, told: Told) -> list[Finding]:
+async def _deleted(bus: Bus, told: Told) -> list[Violation]:
     """What a trainer announced after its task was deleted the sweep finds; a status that is left nothing would ever correct."""
     announced = await bus.streams.subjects(streams.WEIGHTS) if told.deleted else {}
     statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if told.deleted else []
     found = [
-        Finding(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
+        Violation(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
         for subject, count in sorted(announced.items())
         if streams.token(subject, 2) in told.deleted
     ]
     return found + [
-        Finding(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in told.deleted
+        Violation(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in told.deleted
     ]
 
 
-async def _letters(bus: Bus, told: Told) -> list[Finding]:
+async def _letters(bus: Bus, told: Told) -> list[Violation]:
     """What the scheduler could not read, or could not put on record, is a letter about a letter: nobody records those."""
     return [
-        Finding(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
+        Violation(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
         async for letter in bus.streams.stored(streams.FAILED, "failed.>")
-        if letter.sequence not in told.letters and _is_readable(letter) and not is_about_a_letter(letter)
+        if letter.sequence not in told.letters and _is_readable(letter) and not concerns_dead_letter(letter)
     ]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class Violation:
     """One thing that breaks a rule."""
 
     rule: str

@@ -1,14 +1,14 @@
-"""Dead letters: each is put on record, what it was about is settled, and its message is sent again when somebody asks.
+"""Handles dead letters: records each one, settles its task or group, and resends its message on request.
 
-Sending again is safe, because every handler may run twice. It is refused where it could only be useless: a task that has
-ended is not revived, and a group that was given up has been refilled. So what is worth sending again is a job that the
-scheduler could not take, an answer that it could not settle, and what a newer version understands.
+Resending is safe, because every handler is idempotent. It is refused where it has no use: a task that has ended is not resumed,
+and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not take, results that it could not
+settle, and messages that only a newer version understands.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import Bus, Delivery
@@ -16,62 +16,71 @@ from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
-from scheduler_svc.store.queries import dead_letters, groups, outbox, tasks
+from scheduler_svc.store.queries import dead_letters, groups, tasks
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
+from scheduler_svc.store.transaction import Transaction
 
 log = structlog.get_logger()
 
-OWN = "failed.settle."
-"""Letters about what this service could not settle itself."""
+SELF_STAGE_PREFIX = "failed.settle."
+"""Subject prefix of dead letters written by this service."""
 ABOUT_GROUPS = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}
-"""Stage → the message that it handles, where that is about a group on its way."""
+"""Stage → the message that it handles, where that is about a group in flight."""
 
 
 # -------------------------------------------------------------------------------------------------------------- settle
 
 
-async def message_failed(connection: AsyncConnection, delivery: Delivery) -> None:
-    """Settle what a dead letter was about: its group is void, or its task fails."""
+async def handle_dead_letters(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
+    async with context.transaction() as tx:
+        for delivery in deliveries:
+            if not concerns_dead_letter(delivery):
+                await message_failed(tx, delivery)
+
+
+async def message_failed(tx: Transaction, delivery: Delivery) -> None:
+    """Record the dead letter; its group becomes void, or its task fails."""
     letter = delivery.read(DeadLetter)
     task_id = recorded_task(delivery.subject)
-    if not await dead_letters.record_dead_letter(connection, delivery.sequence, task_id, letter):
+    if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
         return
     log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
-    task = next(iter(await tasks.lock_tasks(connection, [task_id])), None) if task_id else None
+    task = next(iter(await tasks.lock_tasks(tx.connection, [task_id])), None) if task_id else None
     if task is None:
         return
-    if task.is_live and not delivery.subject.startswith(OWN):  # this service's own: a person must look
-        await _settle(connection, task, letter)
-    await publish_status(connection, task.id)
+    if task.is_live and not delivery.subject.startswith(SELF_STAGE_PREFIX):  # an operator must examine this service's own
+        await _settle(tx, task, letter)
+    await publish_status(tx, task.id)
 
 
-def is_about_a_letter(delivery: Delivery) -> bool:
-    """Whether it says that a dead letter could not be put on record; then it will not be either."""
-    return delivery.subject.startswith(OWN) and delivery.read(DeadLetter).subject.startswith("failed.")
+def concerns_dead_letter(delivery: Delivery) -> bool:
+    """Whether it reports a dead letter that could not be recorded; it is not recorded either."""
+    return delivery.subject.startswith(SELF_STAGE_PREFIX) and delivery.read(DeadLetter).subject.startswith("failed.")
 
 
-async def _settle(connection: AsyncConnection, task: Task, letter: DeadLetter) -> None:
+async def _settle(tx: Transaction, task: Task, letter: DeadLetter) -> None:
     if letter.stage in ("check", "train") and not _is_waited_for(letter, task):
         log.warning("dead_letter_ignored", task=task.id, dead_stage=letter.stage, reason="not what the task waits for")
     elif letter.stage == "check":
-        await end_task(connection, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
+        await end_task(tx, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
     elif letter.stage == "train":
-        await end_task(connection, task, TaskState.FAILED, reason=letter.reason)
+        await end_task(tx, task, TaskState.FAILED, reason=letter.reason)
     elif (key := _group_of(letter, task.id)) is not None and is_group(key[1]):
-        await evaluations.give_up(connection, {task.id: task}, [key], letter.reason)
-    elif key is not None and await groups.is_open(connection, key):  # a complete group has all that it needs
-        await void_and_refund(connection, {task.id: task}, [key], VoidReason.FAILED, {key: letter.reason})
+        await evaluations.abandon(tx, {task.id: task}, [key], letter.reason)
+    elif key is not None and await groups.is_open(tx.connection, key):  # a complete group has all that it needs
+        await void_and_refund(tx, {task.id: task}, [key], VoidReason.FAILED, {key: letter.reason})
 
 
 def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
-    """Whether the task cannot go on without the message; not so for garbage and repetitions.
+    """Whether the task cannot continue without the message; garbage and repetitions do not count.
 
-    A message of a kind that this version does not know may be a newer one's, so it counts.
+    A message of an unknown kind may be a newer version's, so it counts.
     """
     model = CheckEnvironment if letter.stage == "check" else TrainBatch
     if letter.headers.get(KIND_HEADER, model.kind) != model.kind:
@@ -86,7 +95,7 @@ def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
 
 
 def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
-    """The group that a message on its way was about; None when its body is garbage (its deadline settles the group)."""
+    """Group of a message in flight; None when its body is garbage (the group ends at its deadline)."""
     if letter.stage not in ABOUT_GROUPS:
         return None
     try:
@@ -96,28 +105,35 @@ def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
     return (task, message.group.group) if message.group.task == task else None
 
 
-# ---------------------------------------------------------------------------------------------------------- send again
+# -------------------------------------------------------------------------------------------------------------- resend
 
 
 @dataclass(frozen=True)
 class ResendRequest:
-    """Somebody's wish to have a letter's message sent again, with what the streams hold of it."""
+    """A user's request to resend the message of a dead letter, with what the streams hold of it."""
 
     tenant: str
     number: int
     by: int
-    """Sequence of the job that asks, in its stream."""
+    """Sequence of the requesting job in its stream."""
     stored: Delivery | None
-    """The letter as its stream has it; None when it is gone."""
+    """The dead letter as stored; None when it has expired."""
     task: str | None
     letter: DeadLetter | None
-    """None when it is gone, or cannot be read."""
+    """None when it has expired, or cannot be decoded."""
     body: bytes | None
-    """Of its message; None when that is gone."""
+    """Body of its message; None when that has expired."""
+
+
+async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.resend.<tenant>`. Raises: Reject when it is none; Retry when a store is unavailable."""
+    request = await read_resend_request(context.bus, delivery)
+    async with context.transaction() as tx:
+        await resend(tx, request)
 
 
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
-    """Raises: Reject when it is none; Retry when NATS is away."""
+    """Raises: Reject when it is none; Retry when NATS is unavailable."""
     job = delivery.read(ResendLetter)
     if delivery.subject != streams.resend(job.tenant):
         raise Reject(f"{delivery.subject} carries a job of tenant '{job.tenant}'")
@@ -129,46 +145,46 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     return ResendRequest(job.tenant, job.letter, delivery.sequence, stored, recorded_task(stored.subject), letter, await _body(bus, letter))
 
 
-async def resend(connection: AsyncConnection, wish: ResendRequest) -> None:
-    """Publish the letter's message again under a new id, or say why not."""
-    if wish.stored is not None and not is_about_a_letter(wish.stored):
-        await message_failed(connection, wish.stored)  # which nobody may have settled yet: wishes and letters come by two ways
-    task = next(iter(await tasks.lock_tasks(connection, [wish.task])), None) if wish.task else None
-    objection = _objection(wish, task)
-    key = _group_of_wish(wish, task) if objection is None and task is not None else None
-    if key is not None and not await groups.is_open(connection, key):
-        objection = f"group {key[1]} is complete, or was given up and another took its place: nobody waits for it"
+async def resend(tx: Transaction, request: ResendRequest) -> None:
+    """Publish the message under a new id, or reject the request."""
+    if request.stored is not None and not concerns_dead_letter(request.stored):
+        await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
+    task = next(iter(await tasks.lock_tasks(tx.connection, [request.task])), None) if request.task else None
+    objection = _objection(request, task)
+    key = _group_of_request(request, task) if objection is None and task is not None else None
+    if key is not None and not await groups.is_open(tx.connection, key):
+        objection = f"group {key[1]} is complete, or was abandoned and refilled: its message has no use"
     if objection is not None:
-        log.warning("letter_not_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, reason=objection)
-        announce(connection, wish.tenant, wish.task or "none", "rejected", {"letter": wish.number, "reasons": [objection]})
+        log.warning("letter_not_resent", letter=request.number, tenant=request.tenant, task=request.task, reason=objection)
+        tx.emit_event(request.tenant, request.task or "none", "rejected", {"letter": request.number, "reasons": [objection]})
         return
-    assert wish.letter is not None and wish.body is not None
-    if not await dead_letters.mark_resent(connection, wish.number, wish.by):
+    assert request.letter is not None and request.body is not None
+    if not await dead_letters.mark_resent(tx.connection, request.number, request.by):
         return
-    headers = {name: value for name, value in wish.letter.headers.items() if not name.startswith("Nats-")}
-    message_id = f"resent:{wish.number}:{wish.by}"
-    outbox.post_as_it_was(connection, wish.letter.subject, wish.body, message_id, headers)
-    log.info("letter_resent", letter=wish.number, tenant=wish.tenant, task=wish.task, subject=wish.letter.subject)
-    announce(connection, wish.tenant, wish.task or "none", "resent", {"letter": wish.number, "subject": wish.letter.subject})
+    headers = {name: value for name, value in request.letter.headers.items() if not name.startswith("Nats-")}
+    message_id = f"resent:{request.number}:{request.by}"
+    tx.outbox.post_encoded(request.letter.subject, request.body, message_id, headers)
+    log.info("letter_resent", letter=request.number, tenant=request.tenant, task=request.task, subject=request.letter.subject)
+    tx.emit_event(request.tenant, request.task or "none", "resent", {"letter": request.number, "subject": request.letter.subject})
 
 
-def _objection(wish: ResendRequest, task: Task | None) -> str | None:
-    if wish.letter is None:
-        return f"letter: there is no dead letter {wish.number}"
-    owner = task.tenant if task else _sender(wish.letter.subject)
-    if owner != wish.tenant:
-        return f"letter: dead letter {wish.number} is about no task of tenant '{wish.tenant}'"
+def _objection(request: ResendRequest, task: Task | None) -> str | None:
+    if request.letter is None:
+        return f"letter: there is no dead letter {request.number}"
+    owner = task.tenant if task else _sender(request.letter.subject)
+    if owner != request.tenant:
+        return f"letter: dead letter {request.number} is about no task of tenant '{request.tenant}'"
     if task is not None and not task.is_live:
-        return f"letter: task {task.id} is {task.state}, and what has ended is not revived; submit it again"
-    return f"letter: the message of dead letter {wish.number} is no longer stored" if wish.body is None else None
+        return f"letter: task {task.id} is {task.state}, and a task that has ended is not resumed; submit a new one"
+    return f"letter: the message of dead letter {request.number} is no longer stored" if request.body is None else None
 
 
-def _group_of_wish(wish: ResendRequest, task: Task) -> GroupKey | None:
-    return _group_of(wish.letter, task.id) if wish.letter else None
+def _group_of_request(request: ResendRequest, task: Task) -> GroupKey | None:
+    return _group_of(request.letter, task.id) if request.letter else None
 
 
 def recorded_task(subject: str) -> str | None:
-    """Of `failed.<stage>.<task>`."""
+    """Task of `failed.<stage>.<task>`; None where that names none."""
     task = streams.token(subject, 2)
     return None if task == "none" else task
 
@@ -180,7 +196,7 @@ def _sender(subject: str) -> str | None:
 
 
 async def _body(bus: Bus, letter: DeadLetter) -> bytes | None:
-    """The message's body: in its own stream where the letter was written from headers only."""
+    """Body of the message, from its own stream where the dead letter was written from headers only."""
     if letter.body or not letter.sequence or not letter.subject.startswith("trajectories.scored."):
         return letter.body or None
     try:

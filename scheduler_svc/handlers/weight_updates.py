@@ -1,72 +1,84 @@
 """Handles weight updates: advances the task's version, reports the step, and continues or finishes the task."""
 
+from collections.abc import Sequence
+
 import structlog
 from pydantic import JsonValue
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.bus import Delivery
 from common.messages import StoredStep, WeightUpdated, as_json
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.task_end import Failures, reason_to_finish
 from scheduler_svc.decisions.task_warnings import WINDOW, warnings_of_steps
 from scheduler_svc.dispatch.steps import send_ready_steps
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.lifecycle.task_events import announce, announce_warnings, publish_status
+from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.store.queries import ledger, steps, tasks
-from scheduler_svc.store.queries.progress import Failures, progress_of
+from scheduler_svc.store.queries.progress import TaskProgress, progress_of
 from scheduler_svc.store.queries.steps import StepSummary
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.transaction import Transaction
 
 log = structlog.get_logger()
 
 
-async def weight_updated(connection: AsyncConnection, updated: WeightUpdated, policy: SchedulingPolicy) -> Task | None:
-    """Advance the version by compare-and-set; the first message about a version counts, and only that.
+async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
+    async with context.transaction() as tx:
+        ordered = sorted(deliveries, key=lambda delivery: delivery.subject)  # tasks are locked in one order
+        updated = [await weight_updated(tx, delivery.read(WeightUpdated), context.policy) for delivery in ordered]
+    if advanced := [task for task in updated if task is not None]:
+        context.collector.note(advanced)
+
+
+async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: SchedulingPolicy) -> Task | None:
+    """Advance the version by compare-and-set: only the first message about a version counts.
 
     Returns the task as the step leaves it; None when the message changed nothing.
     """
-    task = await tasks.advance_version(connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
+    task = await tasks.advance_version(tx.connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
     if task is None:
         log.info("weight_update_ignored", task=updated.task, version=updated.version)
         return None
-    progress = await progress_of(connection, task.id)
-    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(progress.voided, task)})
-    step = await steps.finish_step(connection, updated)
-    progress = progress.after(step)
-    announce(connection, task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
-    task = await announce_warnings(connection, task, warnings_of_steps(*await steps.measured_steps(connection, task.id, WINDOW)))
-    await evaluations.plan(connection, task)
-    exhausted = await exhausted_budget(connection, task)
-    if exhausted is not None:
-        data: dict[str, JsonValue] = {"version": task.version, "reward": step.reward, "reason": exhausted}
-        await end_task(connection, task, TaskState.FINISHED, reason=exhausted, data=data)
-        return (await tasks.lock_tasks(connection, [updated.task]))[0]
-    if await evaluations.finish_if_done(connection, task):
-        return (await tasks.lock_tasks(connection, [updated.task]))[0]
-    await publish_status(connection, task, progress)
-    await send_ready_steps(connection, [task], policy)
+    progress = await _report_step(tx, task, updated)
+    task = await emit_warnings(tx, task, warnings_of_steps(*await steps.measured_steps(tx.connection, task.id, WINDOW)))
+    await evaluations.plan(tx.connection, task)
+    if await _finish(tx, task, progress):
+        return (await tasks.lock_tasks(tx.connection, [updated.task]))[0]
+    await publish_status(tx, task, progress)
+    await send_ready_steps(tx, [task], policy)
     return task
 
 
+async def _report_step(tx: Transaction, task: Task, updated: WeightUpdated) -> TaskProgress:
+    """Finish the step and emit its event; returns the task's progress with it."""
+    progress = await progress_of(tx.connection, task.id)
+    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(progress.voided, task)})
+    step = await steps.finish_step(tx.connection, updated)
+    tx.emit_event(task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
+    return progress.after(step)
+
+
+async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
+    """End a task that has used up a budget, or trained and evaluated every step; False when it continues."""
+    stop = task.spec.stop
+    tokens = await ledger.recorded_tokens(tx.connection, task.id) if stop.tokens is not None else 0
+    accepted_at = task.accepted_at if stop.seconds is not None else None
+    seconds = (await tasks.now(tx.connection) - accepted_at).total_seconds() if accepted_at else 0.0
+    reason = reason_to_finish(task.spec, task.version, tokens=tokens, seconds=seconds)
+    if reason is None:
+        return await evaluations.finish_if_done(tx, task)
+    data: dict[str, JsonValue] = {"version": task.version, "reward": progress.reward, "reason": reason}
+    return await end_task(tx, task, TaskState.FINISHED, reason=reason, data=data)
+
+
 def _void_metrics(voided: dict[str, int], task: Task) -> dict[str, float]:
-    """Of the groups that ended since the step before: the share that was void, and how many by reason."""
+    """Share of the groups ended since the previous step that was void, and their number by reason."""
     total = sum(voided.values())
     share = total / (total + task.spec.algorithm.groups_per_step)
     return {"void_share": share, **{f"void.{reason}": float(count) for reason, count in sorted(voided.items())}}
-
-
-async def exhausted_budget(connection: AsyncConnection, task: Task) -> str | None:
-    """Which budget of the task is used up before its last step; None while there is some left."""
-    stop = task.spec.stop
-    if task.version >= task.spec.steps:
-        return None
-    if stop.tokens is not None and (spent := await ledger.booked_tokens(connection, task.id)) >= stop.tokens:
-        return f"stop.tokens: {spent} tokens are spent, the budget is {stop.tokens}"
-    if stop.seconds is not None and task.accepted_at is not None:
-        seconds = (await tasks.now(connection) - task.accepted_at).total_seconds()
-        if seconds >= stop.seconds:
-            return f"stop.seconds: {seconds:.0f} s since the task was accepted, the budget is {stop.seconds:g} s"
-    return None
 
 
 def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) -> dict[str, JsonValue]:

@@ -11,10 +11,10 @@ from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.queries.tasks import Task
 
 
-async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EndedGroup]) -> None:
+async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup]) -> None:
     """The same for groups of evaluations."""
     entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
-    await ledger.book(connection, entries)
+    await ledger.record_usage(connection, entries)
     await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
@@ -22,7 +22,7 @@ async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], e
     """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
     entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
     entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
-    await ledger.book(connection, [entry for entry in entries if entry.tokens])
+    await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
     await shares.charge(
         connection,
         [

@@ -9,8 +9,8 @@ from common.spec import Sampling
 from scheduler_svc.decisions.evaluation_plan import FIRST_ROW, prompt_seed
 from scheduler_svc.store.queries.evaluations import PlannedGroup
 from scheduler_svc.store.queries.groups import NewGroup
-from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.transaction import OutboxMessage
 
 
 def new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> NewGroup:

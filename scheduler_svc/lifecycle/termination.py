@@ -6,40 +6,29 @@ from collections.abc import Collection
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.decisions.task_end import reason_to_fail
 from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_accounts
-from scheduler_svc.lifecycle.task_events import announce, publish_status
+from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.metrics import VOID_GROUPS
 from scheduler_svc.store.queries import evaluations, groups, steps, tasks
-from scheduler_svc.store.queries.progress import Failures, progress_of
+from scheduler_svc.store.queries.progress import progress_of
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import LIVE, TaskState, VoidReason
-
-MIN_FAILURES_TO_FAIL = 8
-
-
-MAX_UNSUPPORTED_SHARE = 0.5
-"""Share of a task's latest groups that may hold an attempt which the deployment cannot grade: beyond it most sampling is for nothing."""
+from scheduler_svc.store.transaction import Transaction
 
 
-def failures_to_fail(task: Task) -> int:
-    """Groups that may fail in a row, none succeeding between them, before the task is failed."""
-    return max(MIN_FAILURES_TO_FAIL, task.spec.algorithm.groups_per_step)
-
-
-async def end_task(
-    connection: AsyncConnection, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None
-) -> bool:
+async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None) -> bool:
     """Move a live task to a final state and void what is in flight; False when it ended before."""
-    if not await tasks.transition_task(connection, task.id, LIVE, to, reason=reason):
+    if not await tasks.transition_task(tx.connection, task.id, LIVE, to, reason=reason):
         return False
-    await void_live_groups(connection, task, f"task {to}")
-    await steps.void_steps(connection, task.id)
-    unfinished = await evaluations.live_group_keys(connection, task.id)
-    await charge_evaluation(connection, {task.id: task}, await evaluations.give_up_groups(connection, unfinished, f"task {to}"))
-    await evaluations.void_running(connection, task.id)
-    announce(connection, task.tenant, task.id, to, data if data is not None else {"reason": reason})
-    await publish_status(connection, task.id)
+    await void_live_groups(tx.connection, task, f"task {to}")
+    await steps.void_steps(tx.connection, task.id)
+    unfinished = await evaluations.live_group_keys(tx.connection, task.id)
+    await charge_evaluation(tx.connection, {task.id: task}, await evaluations.abandon_groups(tx.connection, unfinished, f"task {to}"))
+    await evaluations.void_running(tx.connection, task.id)
+    tx.emit_event(task.tenant, task.id, to, data if data is not None else {"reason": reason})
+    await publish_status(tx, task.id)
     return True
 
 
@@ -54,7 +43,7 @@ async def void_live_groups(connection: AsyncConnection, task: Task, detail: str)
 
 
 async def void_and_refund(
-    connection: AsyncConnection,
+    tx: Transaction,
     by_id: dict[str, Task],
     keys: Collection[GroupKey],
     reason: VoidReason,
@@ -68,31 +57,19 @@ async def void_and_refund(
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):
-        ended = await groups.void_groups(connection, [key], reason, details.get(key, ""))
-        await settle_accounts(connection, by_id, ended)
+        ended = await groups.void_groups(tx.connection, [key], reason, details.get(key, ""))
+        await settle_accounts(tx.connection, by_id, ended)
     for task_id, count in Counter(task for task, _ in keys).items():
         task = by_id[task_id]
         failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused
         in_a_row = 0 if task_id in not_in_a_row else task.failures_in_a_row + count
-        await tasks.count_voided(connection, task_id, count, failures_in_a_row=in_a_row if failed else None)
+        await tasks.count_voided(tx.connection, task_id, count, failures_in_a_row=in_a_row if failed else None)
         if not failed:
             continue
-        progress = await progress_of(connection, task_id)
-        verdict = _reason_to_fail(task, in_a_row, progress.failures)
+        progress = await progress_of(tx.connection, task_id)
+        verdict = reason_to_fail(task.spec, in_a_row, progress.failures)
         if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))
-            await end_task(connection, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
+            await end_task(tx, task, TaskState.FAILED, reason=f"{verdict}; the last: {last}")
         else:
-            await publish_status(connection, task_id, progress)
-
-
-def _reason_to_fail(task: Task, in_a_row: int, found: Failures) -> str | None:
-    """Why the task cannot go on after so many failures in a row, and `found` among its latest groups; None when it can."""
-    if in_a_row >= failures_to_fail(task):
-        return f"{in_a_row} groups in a row failed"
-    if found.unsupported >= MIN_FAILURES_TO_FAIL and found.unsupported > MAX_UNSUPPORTED_SHARE * found.ended:
-        return f"{found.unsupported} of the latest {found.ended} groups had attempts that cannot be graded here"
-    limit = task.spec.limits.max_failed_share
-    if found.failed >= MIN_FAILURES_TO_FAIL and found.share > limit:
-        return f"{found.failed} of the latest {found.ended} groups failed (limits.max_failed_share is {limit:g})"
-    return None
+            await publish_status(tx, task_id, progress)

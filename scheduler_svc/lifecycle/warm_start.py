@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import AdapterRef
 from common.spec import Lora, TaskSpec
-from scheduler_svc.decisions.retention import Kept
+from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.store.queries import evaluations, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
 
@@ -31,7 +31,7 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
     assert adapter is not None
     started = await tasks.started_from(connection, found.id)
     held = await evaluations.held_versions(connection, found.id, found.spec.keep.best)
-    if not (Kept(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
+    if not (RetentionWindow(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
         raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters says")
     return adapter.model_copy(update={"task": task, "version": 0})
 

@@ -28,8 +28,7 @@ from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from common.periodic import run_periodically
-from scheduler_svc.decisions.retention import Kept
-from scheduler_svc.lifecycle.task_events import announce
+from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, evaluations, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
@@ -123,9 +122,9 @@ class GarbageCollector:
         """
         # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
         settled = await self._settled()
-        async with self._database.transaction() as connection:
-            old = await superseded_blobs(connection, advanced)
-            needed = await steps.first_needed_sequences(connection, [task.id for task in advanced if task.is_live])
+        async with self._database.transaction() as tx:
+            old = await superseded_blobs(tx.connection, advanced)
+            needed = await steps.first_needed_sequences(tx.connection, [task.id for task in advanced if task.is_live])
         for task in {task.id: task for task in advanced}.values():
             if not task.is_live:
                 await self.purge(task.id)
@@ -138,8 +137,8 @@ class GarbageCollector:
     async def delete_blob(self, name: str) -> None:
         """Raises: Retry when NATS or PostgreSQL is away."""
         await self._blobs.delete(name)
-        async with self._database.transaction() as connection:
-            await stored_blobs.forget_blobs(connection, [name])
+        async with self._database.transaction() as tx:
+            await stored_blobs.forget_blobs(tx.connection, [name])
 
     async def _settled(self) -> int:
         """The sequence up to which every scored message was settled; 0 where that is not known.
@@ -159,24 +158,24 @@ class GarbageCollector:
 
     async def erase_deleted(self) -> None:
         """Delete from NATS what deleted tasks left there, and announce each. Raises: Retry when NATS or PostgreSQL is away."""
-        async with self._database.transaction() as connection:
-            pending = await deleted.pending(connection)
+        async with self._database.transaction() as tx:
+            pending = await deleted.pending(tx.connection)
         if not pending:
             return
         stored = await self._blobs_by_task()
         for task in pending:
             freed = await self._erase(task.id, stored.get(task.id, []))
-            async with self._database.transaction() as connection:
-                if await deleted.erased(connection, task.id, freed):
-                    announce(connection, task.tenant, task.id, "deleted", {"bytes": freed})
+            async with self._database.transaction() as tx:
+                if await deleted.erased(tx.connection, task.id, freed):
+                    tx.emit_event(task.tenant, task.id, "deleted", {"bytes": freed})
         self._erased()
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
         """All that NATS has of a deleted task but what others started from; returns the bytes of its blobs."""
         for stream, subject in (*streams.in_flight(task), *streams.told(task)):
             await self._bus.streams.purge(stream, subject)
-        async with self._database.transaction() as connection:
-            needed = await needed_blobs(connection, task)
+        async with self._database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, task)
         surplus = [blob for blob in stored if needed is None or blob.name not in needed.kept]
         for blob in surplus:
             await self.delete_blob(blob.name)
@@ -197,8 +196,8 @@ class GarbageCollector:
         stored = await self._blobs_by_task()  # listed first: a step that names one by then is found below
         found: list[StoredBlob] = []
         for task, blobs in stored.items():
-            async with self._database.transaction() as connection:
-                needed = await needed_blobs(connection, task)
+            async with self._database.transaction() as tx:
+                needed = await needed_blobs(tx.connection, task)
             if needed is None or tenant not in (None, needed.tenant):  # unknown: perhaps another database's, a person must look
                 continue
             found += [blob for blob in blobs if not needed.include(blob.name, _version_of(blob.name))]
@@ -213,26 +212,26 @@ class GarbageCollector:
 
     async def _recount(self) -> None:
         """What PostgreSQL counts as stored and no task needs was deleted; a crash may have kept that from being noted."""
-        async with self._database.transaction() as connection:
-            counted = await stored_blobs.tasks_with_blobs(connection)
+        async with self._database.transaction() as tx:
+            counted = await stored_blobs.tasks_with_blobs(tx.connection)
         for task in counted:
-            async with self._database.transaction() as connection:
-                await tasks.lock_tasks(connection, [task])  # no step comes between
-                needed = await needed_blobs(connection, task)
-                await stored_blobs.forget_others(connection, task, list(needed.kept) if needed else [])
+            async with self._database.transaction() as tx:
+                await tasks.lock_tasks(tx.connection, [task])  # no step comes between
+                needed = await needed_blobs(tx.connection, task)
+                await stored_blobs.forget_others(tx.connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
         """Messages of tasks that have ended, or that never were, as a task is written before its first message; and what was announced
         of deleted ones, which a trainer may still have had under way."""
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.streams.subjects(stream)
-            async with self._database.transaction() as connection:
-                live = await tasks.live_tasks(connection)
+            async with self._database.transaction() as tx:
+                live = await tasks.live_tasks(tx.connection)
             await self._purge_subjects(stream, {name: count for name, count in subjects.items() if streams.task_of(name) not in live})
         announced = await self._bus.streams.subjects(streams.WEIGHTS)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction() as tx:
             known = {name: streams.token(name, 2) or "" for name in announced}
-            gone = await deleted.those_of(connection, set(known.values()))
+            gone = await deleted.those_of(tx.connection, set(known.values()))
         await self._purge_subjects(streams.WEIGHTS, {name: count for name, count in announced.items() if known[name] in gone})
 
     async def _purge_subjects(self, stream: streams.Stream, subjects: Mapping[str, int]) -> None:
@@ -256,7 +255,7 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
 
 async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
     """Blobs that the newest steps of these tasks have made unneeded, each once; a task is there once for each step."""
-    looks: list[tuple[str, Kept, set[int]]] = []
+    looks: list[tuple[str, RetentionWindow, set[int]]] = []
     for task in advanced:
         kept = await _kept(connection, task)
         looks.append((task.id, kept, set(kept.superseded_blobs())))
@@ -277,10 +276,10 @@ async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]
     return list(names)
 
 
-async def _kept(connection: AsyncConnection, task: Task) -> Kept:
+async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
     is_evaluated = task.spec.evaluation.every > 0
     held = await evaluations.held_versions(connection, task.id, task.spec.keep.best) if is_evaluated else frozenset[int]()
-    return Kept(task.spec, task.version, held)
+    return RetentionWindow(task.spec, task.version, held)
 
 
 def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
@@ -288,7 +287,7 @@ def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
     return {blob.version: blob.since for blob in blobs if blob.since is not None}
 
 
-def _is_kept(blob: StepBlob, kept: Kept) -> bool:
+def _is_kept(blob: StepBlob, kept: RetentionWindow) -> bool:
     match blob.kind:
         case "adapter":
             return kept.has_adapter(blob.version)

@@ -12,7 +12,7 @@ from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, Reject, Retry
 from scheduler_svc.maintenance import store_consistency
-from scheduler_svc.maintenance.store_consistency import Marker
+from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.outbox import OutboxRow
@@ -33,7 +33,7 @@ def overtaken(parcels: Sequence[OutboxRow], places: Sequence[int]) -> list[Outbo
     return [parcel for parcel, place, latest in newest.values() if 0 < place < latest]
 
 
-class Relay:
+class OutboxRelay:
     """Publishes what transactions wrote. Only one replica's relay works at a time, so that order is kept."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
@@ -53,7 +53,7 @@ class Relay:
                 async with self._database.alone(RELAY_LOCK) as connection:
                     if found := await store_consistency.difference(self._database, self._bus):
                         raise Fatal(f"{found}; {store_consistency.CORRECT}")
-                    marker = await Marker.read(self._bus, await self._deployment(connection))
+                    marker = await HighWaterMark.read(self._bus, await self._deployment(connection))
                     while True:
                         notice_cancellation()
                         self._woken.clear()
@@ -67,7 +67,7 @@ class Relay:
         async with self._database.patience(), connection.begin():
             return (await outbox.relayed(connection)).deployment
 
-    async def _relay_some(self, connection: AsyncConnection, marker: Marker) -> int:
+    async def _relay_some(self, connection: AsyncConnection, marker: HighWaterMark) -> int:
         """The oldest rows, RELAY_BATCH_SIZE at most; returns how many."""
         async with self._database.patience(), connection.begin():
             parcels = await outbox.oldest_parcels(connection, RELAY_BATCH_SIZE)

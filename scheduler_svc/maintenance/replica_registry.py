@@ -1,4 +1,4 @@
-"""What the replicas say they are and can take, from the key-value bucket `replicas`."""
+"""Registry of live replicas and their capacity, from the key-value bucket `replicas`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Samplers:
-    """The rollout replicas of a pool together."""
+    """Sum over the live rollout replicas of a pool."""
 
     sequences: int = 0
     kv_tokens: int = 0
     sampled: float = 0.0
-    """Sequences that they have in hand."""
+    """Sequences that they are decoding."""
 
     def __add__(self, other: "Samplers") -> "Samplers":
         return Samplers(self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.sampled + other.sampled)
 
     def times(self, factor: float) -> Capacity:
-        """What may be in flight, as a multiple of what they decode at once."""
+        """Capacity for work in flight: a multiple of what they decode concurrently."""
         return Capacity(self.sequences * factor, self.kv_tokens * factor)
 
 
-class Replicas:
-    """The live replicas of the other services. Entries that are not renewed are gone."""
+class ReplicaRegistry:
+    """Live replicas of the other services; NATS expires entries that are not renewed."""
 
     def __init__(self, bus: Bus, changed: Callable[[], None]) -> None:
         self._bus = bus
@@ -63,10 +63,10 @@ class Replicas:
 
     @property
     def samplers(self) -> dict[str, Samplers]:
-        """By pool, those that are alive."""
+        """Live rollout replicas by pool."""
         found: dict[str, Samplers] = {}
         for report in self._reports:
             if report.service == "rollout" and report.pool:
-                sampled = report.busy.get("sequences", report.sequences)  # one that does not say is taken to be full
+                sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report it counts as full
                 found[report.pool] = found.get(report.pool, Samplers()) + Samplers(report.sequences, report.kv_tokens, sampled)
         return found

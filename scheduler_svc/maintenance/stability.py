@@ -1,7 +1,7 @@
-"""How long the scheduler has watched without a disturbance: whose fault it is when a group runs out of time.
+"""Time since the last infrastructure disturbance; earlier timeouts do not count against the task.
 
-Groups that time out again and again fail their task, because its environment hangs. Groups that timed out while NATS or
-PostgreSQL was away, replicas came or went, or a clock jumped say nothing about it: they are void and refilled, no more.
+Groups that time out repeatedly fail their task, because its environment hangs. Groups that timed out while NATS or PostgreSQL was
+unavailable, replicas started or stopped, or a clock jumped are void and refilled, but are not counted as failures.
 """
 
 import time
@@ -12,13 +12,13 @@ import structlog
 from common.bus import Bus
 
 JUMP_S = 5.0
-"""NATS's clock against this process's monotonic one; a laptop that was asleep shows here too."""
+"""Seconds by which NATS's clock and the monotonic clock must diverge to count as a jump, as after a laptop's sleep."""
 
 log = structlog.get_logger()
 
 
 class StabilityMonitor:
-    """To be asked at every tick. `replicas` says who is alive."""
+    """Queried at every tick. `replicas` returns the live replicas."""
 
     def __init__(self, bus: Bus, replicas: Callable[[], Hashable]) -> None:
         self._bus = bus
@@ -27,16 +27,16 @@ class StabilityMonitor:
         self._ahead_s = bus.clock.now_s() - time.monotonic()
         self._since = time.monotonic()
 
-    def look(self) -> float:
-        """Seconds since the last disturbance."""
+    def stable_for_s(self) -> float:
+        """Look for a disturbance; returns the seconds since the last one."""
         alive, ahead_s = self._replicas(), self._bus.clock.now_s() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > JUMP_S:
             log.warning("clock_jumped", by_s=round(ahead_s - self._ahead_s, 1))
-            self.disturb()
+            self.reset()
         elif alive != self._alive or not self._bus.is_connected:
-            self.disturb()
+            self.reset()
         self._alive, self._ahead_s = alive, ahead_s
         return time.monotonic() - self._since
 
-    def disturb(self) -> None:
+    def reset(self) -> None:
         self._since = time.monotonic()

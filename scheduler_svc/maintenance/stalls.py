@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from common.messages import ReplicaReport
 from scheduler_svc.decisions.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress
-from scheduler_svc.lifecycle.task_events import announce_warnings, publish_status
+from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.queries.stalls import stalled_tasks
@@ -19,23 +19,23 @@ async def warn_about_stalls(
     Before it has run for `limit_s` no warning begins: the whole stack may have been stopped.
     Raises: Retry when PostgreSQL is away.
     """
-    async with database.transaction() as connection:
-        seen = await stalled_tasks(connection, limit_s)
+    async with database.transaction() as tx:
+        seen = await stalled_tasks(tx.connection, limit_s)
     changed = False
     for task_id in sorted(seen):
-        async with database.transaction() as connection:
-            for task in await tasks.lock_tasks(connection, [task_id]):
-                stall = (await stalled_tasks(connection, limit_s, [task_id])).get(task_id)  # as it is now that it is locked
+        async with database.transaction() as tx:
+            for task in await tasks.lock_tasks(tx.connection, [task_id]):
+                stall = (await stalled_tasks(tx.connection, limit_s, [task_id])).get(task_id)  # as it is now that it is locked
                 if stall is not None and running_s < limit_s:
                     continue
                 standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}
                 standing.pop(TaskWarning.NO_PROGRESS, None)
                 if stall is not None:
                     standing[TaskWarning.NO_PROGRESS] = no_progress(stall, _alive(reports, stall))
-                warned = await announce_warnings(connection, task, standing)
+                warned = await emit_warnings(tx, task, standing)
                 if warned is not task:
                     changed = True
-                    await publish_status(connection, warned)
+                    await publish_status(tx, warned)
     return changed
 
 

@@ -24,15 +24,15 @@ log = structlog.get_logger()
 
 async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = AGE_S) -> bool:
     """Whether there were any, sent longer than `age_s` ago. Raises: Retry when NATS or PostgreSQL is away."""
-    async with database.transaction() as connection:
-        sent = await steps.sent_before(connection, age_s)
+    async with database.transaction() as tx:
+        sent = await steps.sent_before(tx.connection, age_s)
     lost = [step for step in sent if await _is_lost(bus, step)]
     for step in lost:
-        async with database.transaction() as connection:
-            for task in await tasks.lock_tasks(connection, {step.task}):
-                if task.is_live and task.version == step.version and await steps.is_sent(connection, step):
+        async with database.transaction() as tx:
+            for task in await tasks.lock_tasks(tx.connection, {step.task}):
+                if task.is_live and task.version == step.version and await steps.is_sent(tx.connection, step):
                     log.warning("step_sent_again", task=task.id, version=task.version)
-                    send_to_trainer(connection, task, await steps.members_of_step(connection, task.id, task.version))
+                    send_to_trainer(tx, task, await steps.members_of_step(tx.connection, task.id, task.version))
     return bool(lost)
 
 

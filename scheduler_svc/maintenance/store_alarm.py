@@ -7,7 +7,6 @@ by themselves. Messages still pass, so `marlaas prune` and `marlaas delete` work
 from pydantic import JsonValue
 
 from common.blobs import ROOM, StoreUsage
-from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import storage, tasks
 
@@ -29,15 +28,15 @@ def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised:
 
 async def look(database: Database, usage: StoreUsage, threshold: float) -> bool:
     """Raise or clear the alarm; True when that was announced. Raises: Retry when PostgreSQL is away."""
-    async with database.transaction() as connection:
-        raised = await storage.alarm(connection)
-        next_bytes = await storage.largest_version(connection)
+    async with database.transaction() as tx:
+        raised = await storage.alarm(tx.connection)
+        next_bytes = await storage.largest_version(tx.connection)
         wanted = is_alarming(usage, threshold=threshold, next_bytes=next_bytes, raised=raised)
-        if wanted == raised or not await storage.set_alarm(connection, raised=wanted):
+        if wanted == raised or not await storage.set_alarm(tx.connection, raised=wanted):
             return False
-        live = sorted(await tasks.live_tasks(connection))
-        sizes = await storage.bytes_of(connection, live)
-        tenants = await tasks.tenants_of(connection, live)
+        live = sorted(await tasks.live_tasks(tx.connection))
+        sizes = await storage.bytes_of(tx.connection, live)
+        tenants = await tasks.tenants_of(tx.connection, live)
         for task in live:
             data: dict[str, JsonValue] = {
                 "raised": wanted,
@@ -48,7 +47,7 @@ async def look(database: Database, usage: StoreUsage, threshold: float) -> bool:
                 "task_bytes": sizes[task],
                 "reason": sentence(usage, threshold, raised=wanted),
             }
-            announce(connection, tenants[task], task, "storage", data)
+            tx.emit_event(tenants[task], task, "storage", data)
         return True
 
 

@@ -50,11 +50,11 @@ def disagreement(relayed: Relayed, mark: HistoryMark | None, last_given: int) ->
 async def compare(database: Database, bus: Bus) -> str | None:
     """As `disagreement`, of the stores as they are. Raises: Retry when one of them is away."""
     # In this order, a scheduler that publishes meanwhile looks like none of it.
-    async with database.transaction() as connection:
-        relayed = await outbox.relayed(connection)
+    async with database.transaction() as tx:
+        relayed = await outbox.relayed(tx.connection)
     mark = await bus.kv.get(HISTORY_BUCKET, KEY, HistoryMark)
-    async with database.transaction() as connection:
-        last_given = await outbox.last_given(connection)
+    async with database.transaction() as tx:
+        last_given = await outbox.last_given(tx.connection)
     return disagreement(relayed, mark, last_given)
 
 
@@ -83,7 +83,7 @@ async def wait_until_one(database: Database, bus: Bus, *, second_look_s: float =
         await asyncio.sleep(COMPARISON.pause_s(attempt))
 
 
-class Marker:
+class HighWaterMark:
     """Tells NATS how far it came; before PostgreSQL forgets the rows.
 
     The mark is set only as long as nobody else set it, and never to less: what a relay that has lost its lock without knowing
@@ -97,7 +97,7 @@ class Marker:
         self._revision = revision
 
     @classmethod
-    async def read(cls, bus: Bus, deployment: str) -> "Marker":
+    async def read(cls, bus: Bus, deployment: str) -> "HighWaterMark":
         """Raises: Retry when NATS is away."""
         found = await bus.kv.find(HISTORY_BUCKET, KEY, HistoryMark)
         return cls(bus, deployment, found.value.position, found.revision) if found else cls(bus, deployment, 0, 0)

@@ -14,7 +14,7 @@ from common.backoff import Backoff
 from common.cancellation import notice_cancellation
 from common.errors import Unavailable
 from scheduler_svc.migrate import expected_revision
-from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.transaction import Transaction
 
 RELAY_LOCK = 7_301
 """Advisory lock of the replica that relays the outbox, so that its order is kept."""
@@ -68,16 +68,16 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
         """All or nothing. Raises: Unavailable when PostgreSQL went away under it or chose it as a deadlock's victim.
 
         `patience_s`: for one that may take longer than transactions do.
         """
         try:
             async with self.patience(patience_s), self._engine.begin() as connection:
-                outbox.begin(connection)
-                yield connection
-                await outbox.write(connection)
+                tx = Transaction(connection)
+                yield tx
+                await tx.write_outbox()
                 notice_cancellation()
         except TimeoutError:
             raise Unavailable(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None

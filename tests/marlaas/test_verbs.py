@@ -160,8 +160,8 @@ async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
 
 
 async def change(world: World, statement: str) -> None:
-    async with world.database.transaction() as connection:
-        await connection.execute(text(statement))
+    async with world.database.transaction() as tx:
+        await tx.connection.execute(text(statement))
 
 
 async def test_failures_and_resend(world: World, run: Run) -> None:

@@ -155,8 +155,8 @@ class Copy:
     database_url: str
 
     async def execute(self, statement: str) -> None:
-        async with self.database.transaction() as connection:
-            await connection.execute(text(statement))
+        async with self.database.transaction() as tx:
+            await tx.connection.execute(text(statement))
 
 
 async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:

@@ -138,7 +138,7 @@ class World:
 
     def disturb(self) -> None:
         """Let it never be calm from now on, so that groups which are late are no failures."""
-        self.scheduler._calm.look = lambda: 0.0
+        self.scheduler._stability.stable_for_s = lambda: 0.0
 
     async def make_room(self, sequences: int) -> None:
         """Let the sampler have that much room, from now on and as long as the world lasts."""
@@ -159,8 +159,8 @@ class World:
     async def rows(self, query: str) -> list[Any]:
         from sqlalchemy import text
 
-        async with self.database.transaction() as connection:
-            return list((await connection.execute(text(query))).all())
+        async with self.database.transaction() as tx:
+            return list((await tx.connection.execute(text(query))).all())
 
 
 async def ended(runners: Sequence[asyncio.Task[None]]) -> None:

@@ -3,19 +3,18 @@
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import MAX_SENTENCE_CHARS, ControlTask, ResendLetter, SubmitTask
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
 from scheduler_svc.handlers import scores
 from scheduler_svc.handlers.jobs import Offer, take_job
-from scheduler_svc.lifecycle.termination import MIN_FAILURES_TO_FAIL
-from scheduler_svc.store.queries import evaluations, groups, outbox
-from scheduler_svc.store.queries.outbox import OutboxMessage
+from scheduler_svc.store.queries import evaluations, groups
 from scheduler_svc.store.states import VoidReason
+from scheduler_svc.store.transaction import OutboxMessage, Transaction
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, submission
 
@@ -50,13 +49,13 @@ async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing
     async with running_world(bus, database_url, Stages()) as world:
         large = OutboxMessage("events.acme.a", SubmitTask(task="a", tenant="acme", spec={"x": "x" * MAX_PAYLOAD_BYTES}), "")
         with pytest.raises(Reject, match=r"has 8389\d+ bytes; the bus takes 8388608"):
-            async with world.database.transaction() as connection:
-                outbox.post(connection, [large])
+            async with world.database.transaction() as tx:
+                tx.post([large])
         body = "convert_to(repeat('x', :size), 'UTF8')"
         rows = text(f"INSERT INTO outbox (subject, message_id, headers, body) VALUES (:subject, 'x', '{{}}', {body})")
-        async with world.database.transaction() as connection:  # as an earlier version may have left them
-            await connection.execute(rows, {"subject": "events.acme.a", "size": MAX_PAYLOAD_BYTES})
-            await connection.execute(rows, {"subject": "events.acme a", "size": 1})
+        async with world.database.transaction() as tx:  # as an earlier version may have left them
+            await tx.connection.execute(rows, {"subject": "events.acme.a", "size": MAX_PAYLOAD_BYTES})
+            await tx.connection.execute(rows, {"subject": "events.acme a", "size": 1})
         await world.submit("a")
         await world.event("a", "finished")
         assert await world.rows("SELECT count(*) FROM outbox WHERE message_id = 'x'") == [(0,)]
@@ -81,8 +80,8 @@ async def test_repeated_submission_is_not_judged_by_what_is_offered_now(bus: Bus
         await world.event("a", "finished")
         offer = Offer({}, {"other"})
         job = submission("a", spec())
-        async with world.database.transaction() as connection:
-            await take_job(connection, Delivery(job.subject, {}, job.message.encode(), 9, 1), offer, SchedulingPolicy.ASYNCHRONOUS)
+        async with world.database.transaction() as tx:
+            await take_job(tx, Delivery(job.subject, {}, job.message.encode(), 9, 1), offer, SchedulingPolicy.ASYNCHRONOUS)
         assert await world.rows("SELECT count(*) FROM events WHERE event = 'rejected'") == [(0,)]
 
 
@@ -94,10 +93,10 @@ def test_letter_that_no_stream_can_have_is_no_wish() -> None:
 async def test_one_task_that_cannot_be_looked_at_keeps_nothing_from_the_others(bus: Bus, database_url: str) -> None:
     changed: list[str] = []
 
-    async def change(connection: AsyncConnection, task: str) -> None:
+    async def change(tx: Transaction, task: str) -> None:
         if task == "a":
             raise OverflowError("a fault")
-        await connection.execute(text("SELECT 1"))
+        await tx.connection.execute(text("SELECT 1"))
         changed.append(task)
 
     async with running_world(bus, database_url, Stages()) as world:
@@ -107,10 +106,10 @@ async def test_one_task_that_cannot_be_looked_at_keeps_nothing_from_the_others(b
 
 async def test_any_number_of_groups_can_be_ended(bus: Bus, database_url: str) -> None:
     many = [("a", number) for number in range(40_000)]
-    async with running_world(bus, database_url, Stages()) as world, world.database.transaction() as connection:
-        assert await evaluations.give_up_groups(connection, many, "over") == []
-        assert await evaluations.complete(connection, many) == []
-        assert await groups.void_groups(connection, many, VoidReason.CANCELLED) == []
+    async with running_world(bus, database_url, Stages()) as world, world.database.transaction() as tx:
+        assert await evaluations.abandon_groups(tx.connection, many, "over") == []
+        assert await evaluations.complete(tx.connection, many) == []
+        assert await groups.void_groups(tx.connection, many, VoidReason.CANCELLED) == []
 
 
 async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, database_url: str) -> None:
@@ -125,8 +124,8 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
             for member in range(2):
                 out = scored(group, member, reward=float(member), failure="flaky" if group.group % 2 and member else None)
                 deliveries.append(Delivery(out.subject, out.headers, b"", len(deliveries) + 1, 1))
-        async with world.database.transaction() as connection:
-            await scores.trajectories_scored(connection, deliveries, SchedulingPolicy.ASYNCHRONOUS)
+        async with world.database.transaction() as tx:
+            await scores.trajectories_scored(tx, deliveries, SchedulingPolicy.ASYNCHRONOUS)
         assert await world.rows("SELECT state, failures_in_a_row, voided FROM tasks") == [("running", 0, MIN_FAILURES_TO_FAIL)]
 
 
@@ -137,8 +136,8 @@ async def test_who_comes_back_from_a_pause_has_no_credit(bus: Bus, database_url:
         await world.event("a", "accepted")
         await control(world, "pause", "acme")
         await world.event("a", "paused")
-        async with world.database.transaction() as connection:
-            await connection.execute(text("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)"))
+        async with world.database.transaction() as tx:
+            await tx.connection.execute(text("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)"))
         await control(world, "resume", "acme")
         await world.event("a", "resumed")
         [(time,)] = await world.rows("SELECT virtual_time FROM tenants WHERE id = 'acme'")

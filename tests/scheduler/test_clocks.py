@@ -38,9 +38,9 @@ async def test_one_clock_that_jumps_decides_nothing(
 ) -> None:
     """A group that was admitted `age_s` ago, after which a clock jumped."""
     database = await Database.connect(database_url)
-    async with database.transaction() as connection:
-        await connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
-        await connection.execute(
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+        await tx.connection.execute(
             text(
                 "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
                 " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
@@ -49,14 +49,14 @@ async def test_one_clock_that_jumps_decides_nothing(
             ),
             {"timeout_s": TIMEOUT_S},
         )
-        await connection.execute(
+        await tx.connection.execute(
             text(
                 'INSERT INTO groups (task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at) VALUES'
                 " ('a', 0, 0, 'open', 0, 0, 0, to_timestamp(:deadline_s), now() - make_interval(secs => :age_s))"
             ),
             {"deadline_s": NOW_S + TIMEOUT_S - age_s - nats_ahead_s, "age_s": age_s + postgres_ahead_s},
         )
-        assert await groups.overdue_groups(connection, NOW_S) == ([("a", 0)] if is_overdue else [])
+        assert await groups.overdue_groups(tx.connection, NOW_S) == ([("a", 0)] if is_overdue else [])
     await database.close()
 
 
@@ -78,16 +78,16 @@ async def test_groups_that_time_out_in_calm_fail_their_task(bus: Bus, database_u
 
 async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
     alive = {"rollout-1"}
-    calm = StabilityMonitor(bus, lambda: frozenset(alive))
-    calm._since -= 100
-    assert calm.look() >= 100
-    bus.clock._ahead_s += JUMP_S + 1
-    assert calm.look() < 100
-    calm._since -= 100
+    monitor = StabilityMonitor(bus, lambda: frozenset(alive))
+    monitor._since -= 100
+    assert monitor.stable_for_s() >= 100
+    bus._ahead_s += JUMP_S + 1
+    assert monitor.stable_for_s() < 100
+    monitor._since -= 100
     alive.add("rollout-2")
-    assert calm.look() < 100
-    calm._since -= 100
-    assert calm.look() >= 100
+    assert monitor.stable_for_s() < 100
+    monitor._since -= 100
+    assert monitor.stable_for_s() >= 100
 
 
 async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(database_url: str) -> None:
@@ -95,10 +95,10 @@ async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(dat
         wire.silence()
         started = time.monotonic()
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
-            async with database.transaction() as connection:
-                await connection.execute(text("SELECT 1"))
+            async with database.transaction() as tx:
+                await tx.connection.execute(text("SELECT 1"))
         assert time.monotonic() - started < 20
         database._patience_s = 60.0
         wire.speak()
-        async with database.transaction() as connection:
-            assert (await connection.execute(text("SELECT 1"))).scalar_one() == 1
+        async with database.transaction() as tx:
+            assert (await tx.connection.execute(text("SELECT 1"))).scalar_one() == 1

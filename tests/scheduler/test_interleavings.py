@@ -16,7 +16,6 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import Delivery, Outgoing
@@ -29,6 +28,7 @@ from scheduler_svc.handlers import dead_letters, deletion, environment_checks, j
 from scheduler_svc.handlers.jobs import Offer
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.transaction import Transaction
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
 TASKS = ("a", "b", "c")
@@ -76,12 +76,12 @@ class Interleavings(RuleBasedStateMachine):
             self.runner.run(self.database.close())
             self.runner.close()
 
-    def change(self, action: Callable[[AsyncConnection], Awaitable[object]], *, crash: bool = False) -> None:
+    def change(self, action: Callable[[Transaction], Awaitable[object]], *, crash: bool = False) -> None:
         """One transaction, which is lost when it crashes."""
 
         async def transact() -> None:
-            async with self.database.transaction() as connection:
-                await action(connection)
+            async with self.database.transaction() as tx:
+                await action(tx)
                 if crash:
                     raise Crash
 
@@ -90,8 +90,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         async def ask() -> list[tuple[object, ...]]:
-            async with self.database.transaction() as connection:
-                return [tuple(row) for row in (await connection.execute(text(query))).all()]
+            async with self.database.transaction() as tx:
+                return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
 
         return self.runner.run(ask())
 
@@ -105,38 +105,38 @@ class Interleavings(RuleBasedStateMachine):
     )
     def begin(self, staleness: tuple[int, ...], refills: int, steps: int, policy: SchedulingPolicy) -> None:
         self.policy = policy
-        self.change(lambda connection: connection.execute(text(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")))
+        self.change(lambda tx: tx.connection.execute(text(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")))
         for task, bound in zip(TASKS, staleness, strict=True):
             algorithm = {"group_size": 2, "groups_per_step": 2, "max_staleness": bound, "max_refills": refills}
             raw = spec(task, tenant="other" if task == "c" else "acme", steps=steps, algorithm=algorithm)
             job = self.streams.store(Outgoing(streams.submit(raw["tenant"]), SubmitTask(task=task, tenant=raw["tenant"], spec=raw), ""))
             for _ in range(2):
-                self.change(lambda connection, job=job: jobs.take_job(connection, job, OFFER, self.policy))
+                self.change(lambda tx, job=job: jobs.take_job(tx, job, OFFER, self.policy))
             self.answer_check(TASKS.index(task), crash=False)
 
     @rule(which=st.integers(0, 2), crash=st.booleans())
     def answer_check(self, which: int, crash: bool) -> None:
         task = TASKS[which]
         answer = EnvironmentChecked(tenant="other" if task == "c" else "acme", task=task, objection=None)
-        self.change(lambda connection: environment_checks.environment_checked(connection, answer), crash=crash)
+        self.change(lambda tx: environment_checks.environment_checked(tx, answer), crash=crash)
 
     @rule(crash=st.booleans())
     def admit(self, crash: bool) -> None:
-        self.change(lambda connection: admission.admit(connection, CAPACITY, self.policy, time.time()), crash=crash)
+        self.change(lambda tx: admission.admit(tx, CAPACITY, self.policy, time.time()), crash=crash)
 
     @rule(most=st.integers(1, 8), crash=st.booleans())
     def relay(self, most: int, crash: bool) -> None:
         """Publish some; after a crash they are still there, and published again."""
 
-        async def publish(connection: AsyncConnection) -> None:
-            parcels = await outbox.oldest_parcels(connection, most)
+        async def publish(tx: Transaction) -> None:
+            parcels = await outbox.oldest_parcels(tx.connection, most)
             for parcel in parcels:
                 if parcel.subject.startswith("prompts.open."):
                     self.streams.opens.append(OpenGroup.decode(parcel.body).group)
                 elif parcel.subject.startswith("trajectories.batch."):
                     self.streams.batches.append(TrainBatch.decode(parcel.body))
             if parcels:
-                await outbox.delivered(connection, [parcel.id for parcel in parcels])
+                await outbox.delivered(tx.connection, [parcel.id for parcel in parcels])
 
         self.change(publish, crash=crash)
 
@@ -156,14 +156,14 @@ class Interleavings(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, crash: bool) -> None:
         """Any scores, in any order, some of them twice."""
         chosen = data.draw(st.lists(st.sampled_from(self.streams.scores), min_size=1, max_size=8))
-        self.change(lambda connection: scores.trajectories_scored(connection, chosen, self.policy), crash=crash)
+        self.change(lambda tx: scores.trajectories_scored(tx, chosen, self.policy), crash=crash)
 
     @precondition(lambda self: self.streams.batches)
     @rule(data=st.data(), crash=st.booleans())
     def train(self, data: st.DataObject, crash: bool) -> None:
         """A batch, perhaps an old one, is trained and announced; a trainer gives the same answer to the same batch."""
         batch = data.draw(st.sampled_from(self.streams.batches))
-        self.change(lambda connection: weight_updates.weight_updated(connection, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
+        self.change(lambda tx: weight_updates.weight_updated(tx, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
 
     @precondition(lambda self: self.streams.opens)
     @rule(data=st.data(), stage=st.sampled_from(["open", "turn", "settle"]), garbage=st.booleans(), crash=st.booleans())
@@ -183,7 +183,7 @@ class Interleavings(RuleBasedStateMachine):
         letter = DeadLetter(stage=stage, subject="x", reason="poison", attempts=5, headers={}, body=body or message.encode())
         delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
         for lost in (crash, False):
-            self.change(lambda connection: dead_letters.message_failed(connection, delivery), crash=lost)
+            self.change(lambda tx: dead_letters.message_failed(tx, delivery), crash=lost)
 
     @rule(data=st.data(), crash=st.booleans())
     def miss_deadlines(self, data: st.DataObject, crash: bool) -> None:
@@ -192,19 +192,19 @@ class Interleavings(RuleBasedStateMachine):
             "UPDATE groups SET deadline_at = now() - interval '1 second', admitted_at = now() - interval '1 day'"
             " WHERE state = 'open' AND number <= :number"
         )
-        self.change(lambda connection: connection.execute(past, {"number": number}))
+        self.change(lambda tx: tx.connection.execute(past, {"number": number}))
         for lost in (crash, False) if crash else (False,):  # the doctor minds groups that stay overdue
             for task in TASKS:
-                self.change(lambda connection, task=task: self._void_overdue(connection, task), crash=lost)
+                self.change(lambda tx, task=task: self._void_overdue(tx, task), crash=lost)
 
-    async def _void_overdue(self, connection: AsyncConnection, task: str) -> None:
-        await scores.void_overdue(connection, task, self.policy, time.time(), calm_s=math.inf)
+    async def _void_overdue(self, tx: Transaction, task: str) -> None:
+        await scores.void_overdue(tx, task, self.policy, time.time(), stable_for_s=math.inf)
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
     def control(self, verb: str, which: int, crash: bool) -> None:
         tenant = "other" if which == 2 else "acme"
         job = self.streams.store(Outgoing(f"jobs.{verb}.{tenant}", ControlTask(task=TASKS[which], tenant=tenant), ""))
-        self.change(lambda connection: jobs.take_job(connection, job, OFFER, self.policy), crash=crash)
+        self.change(lambda tx: jobs.take_job(tx, job, OFFER, self.policy), crash=crash)
 
     @rule(which=st.integers(0, 2), foreign=st.booleans(), crash=st.booleans())
     def delete(self, which: int, foreign: bool, crash: bool) -> None:
@@ -216,7 +216,7 @@ class Interleavings(RuleBasedStateMachine):
         by = self.streams.sequence
         live = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}' AND ended_at IS NULL")
         for lost in (crash, False):  # the second is its redelivery
-            self.change(lambda connection: deletion.delete(connection, job, by=by), crash=lost)
+            self.change(lambda tx: deletion.delete(tx, job, by=by), crash=lost)
         left = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}'")
         assert bool(left) or (not foreign and not live)
         assert self.consumed() == before
@@ -251,8 +251,8 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def doctor_finds_nothing(self) -> None:
         async def examine() -> list[object]:
-            async with self.database.transaction() as connection:
-                return list(await examine_record(connection))
+            async with self.database.transaction() as tx:
+                return list(await examine_record(tx.connection))
 
         assert self.runner.run(examine()) == []
 
@@ -270,10 +270,10 @@ class Interleavings(RuleBasedStateMachine):
             opened = {(task, number) for task, number in self.rows("SELECT task, number FROM groups WHERE state = 'open'")}
             for group in [group for group in self.streams.opens if (group.task, group.group) in opened]:
                 self._play(group, [0.0, 1.0])
-            self.change(lambda connection: scores.trajectories_scored(connection, self.streams.scores[-200:], self.policy))
+            self.change(lambda tx: scores.trajectories_scored(tx, self.streams.scores[-200:], self.policy))
             self.relay(most=1000, crash=False)
             for batch in self.streams.batches:
-                self.change(lambda connection, batch=batch: weight_updates.weight_updated(connection, updated(batch).message, self.policy))  # type: ignore[arg-type]
+                self.change(lambda tx, batch=batch: weight_updates.weight_updated(tx, updated(batch).message, self.policy))  # type: ignore[arg-type]
         self.doctor_finds_nothing()
         self.what_was_settled_stays_settled()
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []

@@ -9,7 +9,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import UNSUPPORTED, ControlTask, DeadLetter, TaskStatus, TrainBatch
-from scheduler_svc.lifecycle.termination import MIN_FAILURES_TO_FAIL
+from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
@@ -298,8 +298,8 @@ async def test_score_that_another_scheduler_has_in_hand_is_kept_while_steps_pass
         await world.submit("a")
         await asyncio.wait_for(taken.wait(), timeout=250)
         await world.event("a", "step")  # of other groups: those of version 0 may be trained from version 1, too
-        async with world.database.transaction() as connection:
-            locked = await tasks.lock_tasks(connection, ["a"])
+        async with world.database.transaction() as tx:
+            locked = await tasks.lock_tasks(tx.connection, ["a"])
         await GarbageCollector(world.database, bus, sweep_s=60).after_steps(locked)
         holder.cancel()
         await asyncio.gather(holder, return_exceptions=True)
@@ -315,8 +315,8 @@ async def test_step_of_a_paused_task_keeps_what_is_on_its_way(bus: Bus, database
         await world.event("a", "paused")
         turn = Outgoing(streams.turn("nobody-serves-this", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
         await bus.publish(turn)
-        async with world.database.transaction() as connection:
-            [task] = await tasks.lock_tasks(connection, ["a"])
+        async with world.database.transaction() as tx:
+            [task] = await tasks.lock_tasks(tx.connection, ["a"])
         await GarbageCollector(world.database, bus, sweep_s=60).after_steps([task])
         assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
 
@@ -525,8 +525,8 @@ async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: 
         await world.event("b", "accepted")
         held.set()
         await world.event("a", "finished")
-        async with world.database.transaction() as connection:
-            needed = await needed_blobs(connection, "a")
+        async with world.database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, "a")
         assert needed is not None
         assert needed.include("a/v1", 1)
         assert not needed.include("a/v2", 2)

@@ -28,8 +28,8 @@ def everything(last: int) -> set[str]:
 
 async def stored(world: World) -> set[str]:
     """As PostgreSQL counts it, without adapters."""
-    async with world.database.transaction() as connection:
-        found = await connection.execute(select(stored_blobs.c.name).where(stored_blobs.c.kind != "adapter"))
+    async with world.database.transaction() as tx:
+        found = await tx.connection.execute(select(stored_blobs.c.name).where(stored_blobs.c.kind != "adapter"))
         return set(found.scalars())
 
 
@@ -49,15 +49,15 @@ async def test_what_a_checkpoint_is_recomputed_from_is_kept_as_long_as_it(
             return await stored(world) == expected
 
         await eventually(is_cleaned)
-        async with world.database.transaction() as connection:
-            needed = await needed_blobs(connection, "a")
+        async with world.database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, "a")
             assert needed is not None
             assert {name for name in needed.kept if "/" in name.removeprefix("a/")} == expected
-            task = await find_task(connection, "a")
+            task = await find_task(tx.connection, "a")
             assert task is not None
-            old = {name for name in await superseded_blobs(connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
-            restoring = await steps.restored_from(connection, task)
-            told = await steps.announcement(connection, task)
+            old = {name for name in await superseded_blobs(tx.connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
+            restoring = await steps.restored_from(tx.connection, task)
+            told = await steps.announcement(tx.connection, task)
     assert old == everything(last) - expected  # at one look, whatever was deleted before
     first = since(last) or last
     assert set(restoring) == {f"a/v{version}/checkpoint" for version in range(first, last + 1)} | {

@@ -33,7 +33,7 @@ class PlannedGroup:
 
 
 @dataclass(frozen=True)
-class EndedGroup:
+class EvaluatedGroup:
     """With what it consumed."""
 
     task: str
@@ -44,7 +44,7 @@ class EndedGroup:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MemberOutcome:
     """One member of a group, as it arrived."""
 
     task: str
@@ -109,7 +109,7 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
 # ------------------------------------------------------------------------------------------------------------ outcomes
 
 
-async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
+async def settle_members(connection: AsyncConnection, outcomes: Sequence[MemberOutcome]) -> None:
     """Note what became of members of open groups, which are locked by this. The first that arrives about a member counts."""
     among = keys({(outcome.task, outcome.group) for outcome in outcomes})
     statement = (
@@ -138,7 +138,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[Outcome
         await connection.execute(insert(evaluation_members).on_conflict_do_nothing(), rows)
 
 
-async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EndedGroup]:
+async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EvaluatedGroup]:
     """Open groups among `found` of which every member has come to an end are over."""
     arrived = (
         select(func.count())
@@ -173,12 +173,14 @@ async def plan_again(connection: AsyncConnection, found: Collection[GroupKey], *
     return charged
 
 
-async def give_up_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EndedGroup]:
+async def abandon_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EvaluatedGroup]:
     """Groups among `found` that are not over end as they are."""
     return await _end(connection, found, true(), detail)
 
 
-async def _end(connection: AsyncConnection, found: Collection[GroupKey], condition: ColumnElement[bool], detail: str) -> list[EndedGroup]:
+async def _end(
+    connection: AsyncConnection, found: Collection[GroupKey], condition: ColumnElement[bool], detail: str
+) -> list[EvaluatedGroup]:
     if not found:
         return []
     statement = (
@@ -205,7 +207,7 @@ async def _end(connection: AsyncConnection, found: Collection[GroupKey], conditi
     )
     ended = keys([(row.task, row.number) for row in rows])
     tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent, ended)).all()}
-    return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
+    return [EvaluatedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:

@@ -1,5 +1,4 @@
-"""Sentences about what tasks have consumed. Each row of the ledger is written once; PostgreSQL counts it in its task's totals
-(the trigger of migration 0010), so that nobody adds up a task's past."""
+"""Queries on the ledger of consumed tokens. A row is written once; a trigger (migration 0010) adds it to its task's totals."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -14,28 +13,28 @@ from scheduler_svc.store.tables import ledger, tasks
 
 
 class Entry(NamedTuple):
-    """A row of the ledger; there is one of each task, kind and number."""
+    """A row of the ledger, unique by task, kind and number."""
 
     tenant: str
     task: str
     kind: Literal["prompt", "sampled", "trained", "evaluation"]
     number: int
-    """The group's, or, where it was trained, the version that the step made."""
+    """Number of the group or, for `trained`, the version that the step made."""
     tokens: int
 
 
 _entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger)
-_BOOK = Statement(
+_RECORD_USAGE = Statement(
     insert(ledger).from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields))).on_conflict_do_nothing()
 )
 
 
-async def book(connection: AsyncConnection, entries: Sequence[Entry]) -> None:
-    """Write these of tasks that are locked; what is there already stays and does not count again."""
+async def record_usage(connection: AsyncConnection, entries: Sequence[Entry]) -> None:
+    """Write entries of locked tasks; an entry that is there already stays and is not counted twice."""
     if entries:
-        await _BOOK.run(connection, _entry.of(entries))
+        await _RECORD_USAGE.run(connection, _entry.of(entries))
 
 
-async def booked_tokens(connection: AsyncConnection, task: str) -> int:
-    """All that the ledger has of the task."""
+async def recorded_tokens(connection: AsyncConnection, task: str) -> int:
+    """Tokens of all the task's entries."""
     return int((await connection.execute(select(tasks.c.booked_tokens).where(tasks.c.id == task))).scalar_one())

@@ -1,4 +1,4 @@
-"""How far a task has come, as its status and its steps tell: one statement."""
+"""Query on the progress of a task, for its status and its steps: one statement."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,6 +7,7 @@ from sqlalchemy import Column, ScalarSelect, and_, case, func, literal_column, o
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
+from scheduler_svc.decisions.task_end import Failures
 from scheduler_svc.store.queries.sql.parameters import given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.steps import StepSummary
@@ -14,41 +15,26 @@ from scheduler_svc.store.states import GroupState, StepState, VoidReason
 from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
 
 LATEST_GROUPS = 100
-"""Of a task, among which the share that failed is counted; the view `task_status` counts among as many."""
+"""Number of a task's latest groups in which failures are counted, also by the view `task_status`."""
 
 
 @dataclass(frozen=True)
-class Failures:
-    """How many of a task's latest groups failed."""
-
-    failed: int
-    ended: int
-    """Those that were scored or failed: neither under way, nor void for another reason."""
-    unsupported: int = 0
-    """Of those that failed, the ones with an attempt that the deployment cannot grade."""
-
-    @property
-    def share(self) -> float:
-        return self.failed / self.ended if self.ended else 0.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Of one task."""
+class TaskProgress:
+    """Progress of one task."""
 
     reward: float | None
-    """Mean of the latest trained step, as is `staleness`; None before the first."""
+    """Mean reward of the latest trained step, None before the first; `staleness` likewise."""
     staleness: float | None
     sampled_tokens: int
-    """For its ended groups."""
+    """Tokens sampled for its ended groups."""
     dead_letters: int
     failures: Failures
-    """Among the latest `LATEST_GROUPS` groups admitted."""
+    """Failures among the latest `LATEST_GROUPS` groups admitted."""
     voided: dict[str, int]
     """Groups that ended void since the latest trained step, by reason."""
 
-    def after(self, step: StepSummary) -> "Progress":
-        """The same once `step` counts, as far as status tells it."""
+    def after(self, step: StepSummary) -> "TaskProgress":
+        """This progress with `step` as the latest trained step."""
         return replace(self, reward=step.reward, staleness=step.staleness_mean)
 
 
@@ -88,7 +74,7 @@ _PROGRESS = Statement(
 )
 
 
-async def progress_of(connection: AsyncConnection, task: str) -> Progress:
-    """As the transaction has it so far."""
+async def progress_of(connection: AsyncConnection, task: str) -> TaskProgress:
+    """Progress as the transaction sees it."""
     reward, staleness, tokens, letters, failures, ended, unsupported, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
-    return Progress(reward, staleness, tokens, letters, Failures(failures, ended, unsupported), voided or {})
+    return TaskProgress(reward, staleness, tokens, letters, Failures(failures, ended, unsupported), voided or {})

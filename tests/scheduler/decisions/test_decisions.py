@@ -11,7 +11,7 @@ from common.spec import TaskSpec
 from scheduler_svc.decisions.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.decisions.fair_share import next_task, starting_virtual_time
-from scheduler_svc.decisions.retention import Kept
+from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 from tests.scheduler.stages import spec as task
 
@@ -316,7 +316,7 @@ def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
         else:
             since[at] = state_at
         stored |= {(kind, at) for kind in kinds}
-        kept = Kept(spec, at)
+        kept = RetentionWindow(spec, at)
         passed = set(kept.superseded_blobs())
         known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # all that is looked up
         kept, passed = kept.with_lineages(known), kept.grown_old_with(passed, known)

@@ -101,27 +101,27 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
     database = await Database.connect(database_url)
     try:
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             for number, task in enumerate([*hogs, "short"]):
                 pool = pools[number % len(pools)]
                 raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
                 raw["algorithm"] |= {"groups_per_step": 50}
-                await tasks.add_task(connection, task, parse_spec(raw))
+                await tasks.add_task(tx.connection, task, parse_spec(raw))
                 if work == "evaluations":
-                    await evaluations.add(connection, task, 0, None, range(50), size=2)
-                    await connection.execute(text("UPDATE tasks SET admitted = 100"))  # as much as training may be ahead
-            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
+                    await evaluations.add(tx.connection, task, 0, None, range(50), size=2)
+                    await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # as much as training may be ahead
+            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
         await _admit_all(database, capacity)
-        async with database.transaction() as connection:
-            held = (await connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
+        async with database.transaction() as tx:
+            held = (await tx.connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
             assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
-            await connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
-            await connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
-            await connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
+            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
+            await tx.connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
+            await tx.connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
         await _admit_all(database, capacity)
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
-            assert (await connection.execute(opened)).scalar_one() == 1
+            assert (await tx.connection.execute(opened)).scalar_one() == 1
     finally:
         await database.close()
 
@@ -129,8 +129,8 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
 async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:
     wants_more = True
     while wants_more:
-        async with database.transaction() as connection:
-            _, wants_more = await admit(connection, dict(capacity), SchedulingPolicy.ASYNCHRONOUS, time.time())
+        async with database.transaction() as tx:
+            _, wants_more = await admit(tx, dict(capacity), SchedulingPolicy.ASYNCHRONOUS, time.time())
 
 
 async def test_tenant_whose_environment_hangs_keeps_no_other_from_sampling(bus: Bus, database_url: str) -> None:

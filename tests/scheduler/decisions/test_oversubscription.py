@@ -4,7 +4,7 @@ import pytest
 
 from common.bus import Bus
 from scheduler_svc.decisions import oversubscription
-from scheduler_svc.decisions.oversubscription import LOOKS_S, OversubscriptionController, PoolLoad
+from scheduler_svc.decisions.oversubscription import ADJUSTMENT_S, OversubscriptionController, PoolLoad
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
@@ -12,26 +12,26 @@ LEAST, MOST = 1.5, 8.0
 
 
 class Watched:
-    """A stretch by a clock of its own."""
+    """A controller with a clock of its own."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.stretch = OversubscriptionController(LEAST, MOST, lambda: self.now_s)
+        self.controller = OversubscriptionController(LEAST, MOST, lambda: self.now_s)
 
     def after(self, seconds: float, *, sampled: float, used: float = 1.0, spent: float = 0.1) -> float:
         """The factor when these were seen each second for so long, with samplers of 100 sequences."""
         for _ in range(round(seconds)):
             self.now_s += 1.0
-            self.stretch.look("tiny", PoolLoad(100, sampled, used, spent))
-        return self.stretch.factor("tiny")
+            self.controller.observe("tiny", PoolLoad(100, sampled, used, spent))
+        return self.controller.factor("tiny")
 
 
 def test_more_is_let_in_step_by_step_while_samplers_are_idle_and_it_is_used() -> None:
     watched = Watched()
-    assert watched.after(LOOKS_S, sampled=10) == LEAST
+    assert watched.after(ADJUSTMENT_S, sampled=10) == LEAST
     assert watched.after(1, sampled=10) == LEAST * 1.25
     assert watched.after(3600, sampled=10) == MOST
-    assert watched.stretch.factor("other") == LEAST
+    assert watched.controller.factor("other") == LEAST
 
 
 def test_what_is_not_used_is_not_raised() -> None:
@@ -44,7 +44,7 @@ def test_one_full_moment_keeps_it_and_full_samplers_take_it_back() -> None:
     assert raised > LEAST
     assert watched.after(100, sampled=80) == raised
     watched.after(1, sampled=100)
-    assert watched.after(LOOKS_S, sampled=10) < raised
+    assert watched.after(ADJUSTMENT_S, sampled=10) < raised
     assert watched.after(3600, sampled=100) == LEAST
 
 
@@ -75,7 +75,7 @@ def test_samplers_become_busy_where_dialogues_are_with_them_a_share_of_their_tim
 
 
 async def test_idle_samplers_are_given_more_until_they_are_full(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oversubscription, "LOOKS_S", 0.3)
+    monkeypatch.setattr(oversubscription, "ADJUSTMENT_S", 0.3)
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages, sequences=8) as world:
         raw = spec(steps=50, limits={"episode_timeout_s": 600})

@@ -155,15 +155,15 @@ async def try_queries(url: str, tallies: dict[str, Tally]) -> None:
     """Every mutant of every query; one that PostgreSQL refuses is none."""
     database = await Database.connect(url)
     try:
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             for rule, query in database_rules.RULES.items():
-                remaining = {one: await rows(connection, one.source) for one in mutants_of_query(rule, query)}
+                remaining = {one: await rows(tx.connection, one.source) for one in mutants_of_query(rule, query)}
                 made = [one for one, found in remaining.items() if found is not None]
                 left = [one for one in made if not remaining[one]]  # in the world at rest they are silent, as the rule is
                 for statement, is_broken in _statements(rule):
-                    outer = await connection.begin_nested()
-                    await connection.execute(text(statement))
-                    left = [one for one in left if await rows(connection, one.source) is is_broken]
+                    outer = await tx.connection.begin_nested()
+                    await tx.connection.execute(text(statement))
+                    left = [one for one in left if await rows(tx.connection, one.source) is is_broken]
                     await outer.rollback()
                 tallies[rule].caught += len(made) - len(left)
                 tallies[rule].survived += left

@@ -18,7 +18,7 @@ from common.bus import Bus, Outgoing
 from common.messages import OpenGroup
 from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
 from scheduler_svc.doctor.runner import RULES, Depth, examine
-from scheduler_svc.doctor.violation import Finding
+from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
@@ -86,14 +86,14 @@ async def test_rules_of_the_record_are_not_named_for_what_leaves_them_whole(reco
         assert rule not in {finding.rule for finding in await broken_rules(record_url, statement)}, statement
 
 
-async def broken_rules(database_url: str, statement: str) -> list[Finding]:
+async def broken_rules(database_url: str, statement: str) -> list[Violation]:
     """What the doctor finds after `statement`, which is then undone."""
     database = await Database.connect(database_url)
     try:
-        async with database.transaction() as connection:
-            outer = await connection.begin_nested()
-            await connection.execute(text(statement))
-            found = await database_rules.examine_record(connection)
+        async with database.transaction() as tx:
+            outer = await tx.connection.begin_nested()
+            await tx.connection.execute(text(statement))
+            found = await database_rules.examine_record(tx.connection)
             await outer.rollback()
             return found
     except DBAPIError as error:  # names the statement, for the author of a constraint

@@ -86,11 +86,11 @@ async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database
     database = await Database.connect(database_url)
     try:
         for _ in range(2):
-            async with database.transaction() as connection:
-                await resend(connection, wish)
-        async with database.transaction() as connection:
-            rows = (await connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
-            sent = (await connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
+            async with database.transaction() as tx:
+                await resend(tx, wish)
+        async with database.transaction() as tx:
+            rows = (await tx.connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
+            sent = (await tx.connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
     finally:
         await database.close()
     assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
@@ -117,7 +117,7 @@ async def test_score_that_could_not_be_settled_counts_once_however_often_it_is_s
         assert sorted(member.reward for group in batch.groups for member in group.members) == [0.0, 0.0, 1.0, 5.0]
         resent = next(member.sequence for group in batch.groups for member in group.members if member.reward == 5.0)
         assert resent > sequence
-        with pytest.raises(ClientError, match="task a is finished, and what has ended is not revived"):
+        with pytest.raises(ClientError, match="task a is finished, and a task that has ended is not resumed"):
             await client.resend(number)
 
 
@@ -147,7 +147,7 @@ async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, datab
         await eventually(lambda: len(stages.batches) == 1)
         number = await bury(bus, "train", "a", Outgoing(streams.batch("tiny", "a"), stages.batches[0], "batch"))
         assert (await world.event("a", "failed"))["reason"] == "disk full"
-        with pytest.raises(ClientError, match="task a is failed, and what has ended is not revived; submit it again"):
+        with pytest.raises(ClientError, match="task a is failed, and a task that has ended is not resumed; submit a new one"):
             await client.resend(number)
         assert await bus.streams.subjects(streams.BATCHES) == {}
         assert await world.rows("SELECT state, dead_letters FROM task_status") == [("failed", 1)]
@@ -164,7 +164,7 @@ async def test_message_of_a_group_that_was_refilled_is_not_sent_again(bus: Bus, 
 
         number = await bury(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
         await eventually(lambda: len(stages.opened) == 5)
-        with pytest.raises(ClientError, match=f"group {first.group} is complete, or was given up and another took its place"):
+        with pytest.raises(ClientError, match=f"group {first.group} is complete, or was abandoned and refilled"):
             await client.resend(number)
         await asyncio.sleep(0.3)
         assert len(stages.opened) == 5
@@ -188,7 +188,7 @@ async def test_letter_about_a_group_that_is_complete_voids_nothing(bus: Bus, nat
         await recorded(world, 1)
         assert await world.rows("SELECT state, void_reason FROM groups WHERE number = 0") == [(state, None)]
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
-        with pytest.raises(ClientError, match="group 0 is complete, or was given up"):
+        with pytest.raises(ClientError, match="group 0 is complete, or was abandoned"):
             await client.resend(number)
         for out in [scored(group, member, reward=float(member)) for group in stages.opened for member in range(2)]:
             await bus.publish(out)

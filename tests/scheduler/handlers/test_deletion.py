@@ -44,7 +44,7 @@ async def refusal(world: World, task: str, tenant: str = "acme") -> str:
 
 async def sweep(world: World) -> None:
     """What steps and evaluations made old is gone."""
-    await world.scheduler._cleaner.sweep()  # pyright: ignore[reportPrivateUsage]
+    await world.scheduler._collector.sweep()  # pyright: ignore[reportPrivateUsage]
 
 
 async def names(world: World) -> set[str]:
@@ -135,8 +135,8 @@ async def test_prune_says_what_it_would_delete_and_deletes_that(bus: Bus, databa
             await finish(world, task, tenant=tenant)
         await clean(world)
         assert (await pruned(world, "nothing", dry_run=True)).items() >= NOTHING_TRAINED.items()
-        async with world.database.transaction() as connection:
-            await connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
+        async with world.database.transaction() as tx:
+            await tx.connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
         left = stages(bus, tmp_path)
         await left.store("new", 3, "of a step that was computed twice")
         sizes = {blob.name: blob.size_bytes for blob in await Blobs(bus).listed()}

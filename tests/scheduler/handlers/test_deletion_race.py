@@ -19,9 +19,11 @@ from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import deletion, jobs
-from scheduler_svc.handlers.deletion import Deletions
+from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.deletion import delete_task, prune_tasks
 from scheduler_svc.handlers.jobs import Offer
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
+from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
@@ -39,40 +41,48 @@ class Scene:
     database: Database
     bus: Bus
     cleaner: GarbageCollector
-    deletions: Deletions
     made: StagesWithBlobs
     sequence: int = 10**6
+
+    @property
+    def context(self) -> HandlerContext:
+        registry = ReplicaRegistry(self.bus, lambda: None)
+        return HandlerContext(
+            self.bus, self.database, POOLS, SchedulingPolicy.ASYNCHRONOUS, registry, self.cleaner, lambda: None, lambda: None
+        )
 
     def delivery(self, out: Outgoing) -> Delivery:
         self.sequence += 1
         return Delivery(out.subject, {streams.KIND_HEADER: out.message.kind, **out.headers}, out.message.encode(), self.sequence, 1)
 
     async def delete(self, task: str) -> None:
-        await self.deletions.take(self.delivery(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), "")))
+        await delete_task(
+            self.context, self.delivery(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), ""))
+        )
         await self.cleaner.erase_deleted()
 
     async def prune(self) -> None:
-        await self.deletions.take(self.delivery(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request="r"), "")))
+        await prune_tasks(self.context, self.delivery(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request="r"), "")))
 
     def submission(self, task: str, version: int) -> Delivery:
         raw = spec(task, start={"task": "a", "version": version})
         return self.delivery(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec=raw), ""))
 
     async def submit(self, task: str, version: int) -> None:
-        async with self.database.transaction() as connection:
-            await jobs.take_job(connection, self.submission(task, version), OFFER, SchedulingPolicy.ASYNCHRONOUS)
+        async with self.database.transaction() as tx:
+            await jobs.take_job(tx, self.submission(task, version), OFFER, SchedulingPolicy.ASYNCHRONOUS)
 
     async def accepted(self, names: Sequence[str]) -> int:
         """How many of these are tasks."""
-        async with self.database.transaction() as connection:
-            return len(set(names) & set(await tasks.all_tasks(connection)))
+        async with self.database.transaction() as tx:
+            return len(set(names) & set(await tasks.all_tasks(tx.connection)))
 
     async def needed_is_stored(self) -> None:
         present = {blob.name for blob in await Blobs(self.bus).listed() if blob.is_whole}
-        async with self.database.transaction() as connection:
-            for task in await tasks.all_tasks(connection):
-                found = await tasks.find_task(connection, task)
-                needed = await needed_blobs(connection, task)
+        async with self.database.transaction() as tx:
+            for task in await tasks.all_tasks(tx.connection):
+                found = await tasks.find_task(tx.connection, task)
+                needed = await needed_blobs(tx.connection, task)
                 assert found is not None
                 assert needed is not None
                 assert found.start is None or found.start.blob.name in present, task
@@ -82,9 +92,9 @@ class Scene:
         """Until `work` waits for a lock, or is done."""
 
         async def is_blocked() -> bool:
-            async with self.database.transaction() as connection:
+            async with self.database.transaction() as tx:
                 waiting = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-                return work.done() or bool((await connection.execute(waiting)).scalar_one())
+                return work.done() or bool((await tx.connection.execute(waiting)).scalar_one())
 
         await eventually(is_blocked)
 
@@ -98,10 +108,10 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
         await world.event("second", "finished")
         await settled(world)
     database = await Database.connect(database_url)
-    async with database.transaction() as connection:
-        await connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
     cleaner = GarbageCollector(database, bus, sweep_s=300)
-    yield Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, folder))
+    yield Scene(database, bus, cleaner, stages(bus, folder))
     await database.close()
 
 
@@ -131,8 +141,8 @@ async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refu
 @pytest.mark.parametrize("gone", ["a", "second"])
 async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with scene(bus, database_url, tmp_path) as world:
-        async with world.database.transaction() as holding:
-            assert await deletion.delete(holding, ControlTask(task=gone, tenant="acme"), by=1)
+        async with world.database.transaction() as tx:
+            assert await deletion.delete(tx, ControlTask(task=gone, tenant="acme"), by=1)
             late = asyncio.create_task(world.submit("heir", 1))
             await world.blocked(late)
             assert not late.done()
@@ -145,8 +155,8 @@ async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bu
 @pytest.mark.parametrize("gone", ["a", "second"])
 async def test_deletion_waits_for_a_submission_and_leaves_its_adapter(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with scene(bus, database_url, tmp_path) as world:
-        async with world.database.transaction() as holding:
-            await jobs.take_job(holding, world.submission("heir", 1), OFFER, SchedulingPolicy.ASYNCHRONOUS)
+        async with world.database.transaction() as tx:
+            await jobs.take_job(tx, world.submission("heir", 1), OFFER, SchedulingPolicy.ASYNCHRONOUS)
             late = asyncio.create_task(world.delete(gone))
             await world.blocked(late)
             assert not late.done()
@@ -162,7 +172,7 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
         database = await Database.connect(database_url)
         cleaner = GarbageCollector(database, bus, sweep_s=300)
-        scene = Scene(database, bus, cleaner, Deletions(database, cleaner), stages(bus, tmp_path))
+        scene = Scene(database, bus, cleaner, stages(bus, tmp_path))
         names = [f"live-{number}" for number in range(3)]
         for name in names:
             await world.submit(name, spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep={"checkpoints": 1}))

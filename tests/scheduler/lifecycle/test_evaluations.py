@@ -102,8 +102,8 @@ async def told(world: World, task: str) -> list[dict[str, Any]]:
 
 async def clean(world: World) -> None:
     """Whatever happened, the record holds together."""
-    async with world.database.transaction() as connection:
-        assert await examine_record(connection) == []
+    async with world.database.transaction() as tx:
+        assert await examine_record(tx.connection) == []
 
 
 async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus, database_url: str) -> None:
@@ -229,9 +229,9 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
 
         await eventually(first_has_ended)
         late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
-        async with world.database.transaction() as connection:
-            by_id = {task.id: task for task in await tasks.lock_tasks(connection, ["a"])}
-            await evaluations.end_overdue(connection, by_id, late, calm_s=0.0)
+        async with world.database.transaction() as tx:
+            by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, ["a"])}
+            await evaluations.end_overdue(tx, by_id, late, stable_for_s=0.0)
         assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
             (FIRST_GROUP,),
             (FIRST_GROUP + 1 + AGAIN,),
@@ -312,8 +312,8 @@ async def test_best_versions_are_kept_by_their_evaluations(bus: Bus, database_ur
         keep = {"checkpoints": 1, "best": 2}
         await world.submit("a", spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep=keep))
         await world.event("a", "finished")
-        async with world.database.transaction() as connection:
-            needed = await needed_blobs(connection, "a")
+        async with world.database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, "a")
         assert needed is not None
         kept = sorted(name for name in needed.kept if name.endswith("/checkpoint"))
         assert kept == ["a/v2/checkpoint", "a/v6/checkpoint", "a/v8/checkpoint"]

@@ -8,10 +8,11 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.messages import TaskStatus
-from scheduler_svc.maintenance.outbox_relay import Relay, overtaken
+from scheduler_svc.maintenance.outbox_relay import OutboxRelay, overtaken
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import OutboxMessage, OutboxRow
+from scheduler_svc.store.queries.outbox import OutboxRow
+from scheduler_svc.store.transaction import OutboxMessage
 from tests.conftest import eventually
 
 
@@ -47,17 +48,17 @@ async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_store
     monkeypatch.setattr(bus, "publish_raw", first_is_late)
     database = await Database.connect(database_url)
     for state in ("running", "finished"):
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             status = TaskStatus(
                 tenant="acme", task="a", name="a", pool="tiny", state=state, version=0, steps=1, submitted_s=0.0, updated_s=0.0
             )
-            outbox.post(connection, [OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
-    relaying = asyncio.create_task(Relay(database, bus).run())
+            tx.post([OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
+    relaying = asyncio.create_task(OutboxRelay(database, bus).run())
     try:
 
         async def all_out() -> bool:
-            async with database.transaction() as connection:
-                return not await outbox.oldest_parcels(connection, 1)
+            async with database.transaction() as tx:
+                return not await outbox.oldest_parcels(tx.connection, 1)
 
         await eventually(all_out)
         told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)

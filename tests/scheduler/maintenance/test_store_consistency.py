@@ -21,8 +21,8 @@ from scheduler_svc.doctor.database_rules import examine_record
 from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
-from scheduler_svc.maintenance.outbox_relay import Relay
-from scheduler_svc.maintenance.store_consistency import Marker
+from scheduler_svc.maintenance.outbox_relay import OutboxRelay
+from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.reconcile import accept
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import steps
@@ -96,15 +96,15 @@ async def trained(world: World, task: str, version: int) -> None:
 async def store_checkpoints(bus: Bus, database: Database) -> None:
     """The stages of these tests name blobs and store none."""
     store = await bus.blobs_context().object_store(BLOBS_BUCKET)
-    async with database.transaction() as connection:
-        for checkpoint in (await connection.execute(select(tasks.c.checkpoint).where(tasks.c.checkpoint.is_not(None)))).scalars():
+    async with database.transaction() as tx:
+        for checkpoint in (await tx.connection.execute(select(tasks.c.checkpoint).where(tasks.c.checkpoint.is_not(None)))).scalars():
             await store.put(checkpoint["name"], b"x")
 
 
 async def broken_rules(world: World, bus: Bus) -> list[str]:
-    async with world.database.transaction() as connection:
-        found = await examine_record(connection)
-        told = await read_told(connection, grace_s=0)
+    async with world.database.transaction() as tx:
+        found = await examine_record(tx.connection)
+        told = await read_told(tx.connection, grace_s=0)
     rules = (ORPHANS, SCORES, ANNOUNCED, STATUS, LETTERS)
     return [str(each) for each in [*found, *await examine_messages(bus, told)] if each in found or each.rule in rules]
 
@@ -184,10 +184,10 @@ async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
         await eventually(lambda: len(stages.batches) == 1)
-        async with world.database.transaction() as connection:
-            [task] = await task_queries.lock_tasks(connection, ["a"])
-            await void_live_groups(connection, task, "restored")
-            await steps.take_back_steps(connection, "a")
+        async with world.database.transaction() as tx:
+            [task] = await task_queries.lock_tasks(tx.connection, ["a"])
+            await void_live_groups(tx.connection, task, "restored")
+            await steps.take_back_steps(tx.connection, "a")
 
         async def batched_again() -> bool:
             return await world.rows("SELECT state FROM steps") == [("batched",)]
@@ -225,14 +225,14 @@ async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, da
     database = await Database.connect(database_url)
     await bus.kv.put(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
-        await Relay(database, bus).run()
+        await OutboxRelay(database, bus).run()
     await database.close()
 
 
 async def test_mark_of_a_relay_that_lost_its_lock_is_refused_and_no_mark_goes_back(bus: Bus) -> None:
-    lost, holder = await Marker.read(bus, "ours"), await Marker.read(bus, "ours")
+    lost, holder = await HighWaterMark.read(bus, "ours"), await HighWaterMark.read(bus, "ours")
     await holder.write(9)
     with pytest.raises(Retry, match="another process"):
         await lost.write(7)
-    await (await Marker.read(bus, "ours")).write(8)
+    await (await HighWaterMark.read(bus, "ours")).write(8)
     assert await bus.kv.get(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)

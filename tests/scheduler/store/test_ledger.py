@@ -17,17 +17,19 @@ async def test_what_is_booked_again_does_not_count_again(database_url: str) -> N
     database = await Database.connect(database_url)
     entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
     try:
-        async with database.transaction() as connection:
+        async with database.transaction() as tx:
             for task in ("a", "b"):
-                await tasks.add_task(connection, task, parse_spec(spec(task)))
-            await ledger.book(connection, entries)
-            await ledger.book(connection, entries)
-            await ledger.book(connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)])
-            await ledger.book(connection, [])
-        async with database.transaction() as connection:
-            assert await ledger.booked_tokens(connection, "a") == 5 + 7 + 100 + 1
-            assert await ledger.booked_tokens(connection, "b") == 11
-            assert (await progress_of(connection, "a")).sampled_tokens == 7 + 1
+                await tasks.add_task(tx.connection, task, parse_spec(spec(task)))
+            await ledger.record_usage(tx.connection, entries)
+            await ledger.record_usage(tx.connection, entries)
+            await ledger.record_usage(
+                tx.connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)]
+            )
+            await ledger.record_usage(tx.connection, [])
+        async with database.transaction() as tx:
+            assert await ledger.recorded_tokens(tx.connection, "a") == 5 + 7 + 100 + 1
+            assert await ledger.recorded_tokens(tx.connection, "b") == 11
+            assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
     finally:
         await database.close()
 

@@ -7,14 +7,13 @@ from sqlalchemy import Integer, func, insert, literal, select, text
 
 from common.errors import Unavailable
 from common.messages import Event
-from scheduler_svc.lifecycle.task_events import announce
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.outbox import OutboxMessage
 from scheduler_svc.store.queries.sql.parameters import given
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tables import tasks, tenants
+from scheduler_svc.store.transaction import OutboxMessage
 from tests.scheduler.wire import database_behind_wire
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))
@@ -26,15 +25,15 @@ async def test_what_it_writes_is_rolled_back_with_the_rest_of_its_transaction(da
     database = await Database.connect(database_url)
     try:
         with pytest.raises(ZeroDivisionError):
-            async with database.transaction() as connection:
-                await ADD.run(connection, {"of_tenant": "acme"})
-                assert [(row.id, row.longer) for row in await NAMES.run(connection)] == [("acme", 5)]
+            async with database.transaction() as tx:
+                await ADD.run(tx.connection, {"of_tenant": "acme"})
+                assert [(row.id, row.longer) for row in await NAMES.run(tx.connection)] == [("acme", 5)]
                 raise ZeroDivisionError
-        async with database.transaction() as connection:
-            assert await NAMES.run(connection) == []
-            assert await ADD.run(connection, {"of_tenant": "other"}) == []
-        async with database.transaction() as connection:
-            assert (await connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
+        async with database.transaction() as tx:
+            assert await NAMES.run(tx.connection) == []
+            assert await ADD.run(tx.connection, {"of_tenant": "other"}) == []
+        async with database.transaction() as tx:
+            assert (await tx.connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
     finally:
         await database.close()
 
@@ -44,10 +43,10 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
     try:
         for _ in range(3):
             with pytest.raises(Unavailable, match="terminating connection"):
-                async with database.transaction() as connection:
-                    await END.run(connection)
-            async with database.transaction() as connection:
-                assert await NAMES.run(connection) == []
+                async with database.transaction() as tx:
+                    await END.run(tx.connection)
+            async with database.transaction() as tx:
+                assert await NAMES.run(tx.connection) == []
     finally:
         await database.close()
 
@@ -56,12 +55,12 @@ async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(d
     async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
-            async with database.transaction() as connection:
-                await NAMES.run(connection)
+            async with database.transaction() as tx:
+                await NAMES.run(tx.connection)
         database._patience_s = 1.5  # over before psycopg has given its cancelling up
         wire.speak()
-        async with database.transaction() as connection:
-            assert await NAMES.run(connection) == []
+        async with database.transaction() as tx:
+            assert await NAMES.run(tx.connection) == []
         wire.silence()
         runner = asyncio.create_task(_asks(database))
         await asyncio.sleep(0.1)
@@ -69,13 +68,13 @@ async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(d
         with pytest.raises(asyncio.CancelledError):
             await runner
         wire.speak()
-        async with database.transaction() as connection:
-            assert await NAMES.run(connection) == []
+        async with database.transaction() as tx:
+            assert await NAMES.run(tx.connection) == []
 
 
 async def _asks(database: Database) -> None:
-    async with database.transaction() as connection:
-        await NAMES.run(connection)
+    async with database.transaction() as tx:
+        await NAMES.run(tx.connection)
 
 
 def test_list_of_a_length_that_is_not_known_is_refused_when_it_is_written() -> None:
@@ -90,19 +89,19 @@ async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(data
     try:
         for _ in range(3):  # also on a connection that was given back with something unwritten
             with pytest.raises(ZeroDivisionError):
-                async with database.transaction() as connection:
-                    outbox.post(connection, [OutboxMessage("lost", event, "lost")])
+                async with database.transaction() as tx:
+                    tx.post([OutboxMessage("lost", event, "lost")])
                     raise ZeroDivisionError
-            async with database.transaction() as connection:
-                await connection.execute(text("SELECT 1"))
-        async with database.transaction() as connection:
-            outbox.post(connection, [OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
-            announce(connection, "acme", "a", "paused", {"reason": "why"})
-            outbox.post_as_it_was(connection, "last", b"\x00\xff", "4", {})
-            assert await outbox.oldest_parcels(connection, 10) == []  # written at its end
-        async with database.transaction() as connection:
-            parcels = await outbox.oldest_parcels(connection, 10)
-            kept = (await connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
+            async with database.transaction() as tx:
+                await tx.connection.execute(text("SELECT 1"))
+        async with database.transaction() as tx:
+            tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
+            tx.emit_event("acme", "a", "paused", {"reason": "why"})
+            tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
+            assert await outbox.oldest_parcels(tx.connection, 10) == []  # written at its end
+        async with database.transaction() as tx:
+            parcels = await outbox.oldest_parcels(tx.connection, 10)
+            kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
     finally:
         await database.close()
     assert [(parcel.subject, parcel.message_id) for parcel in parcels] == [

@@ -1,0 +1,42 @@
+"""What handlers work with. Each is `async def handle_…(context: HandlerContext, deliveries: Sequence[Delivery]) -> None`."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from common import crashpoints
+from common.bus import Bus
+from common.errors import Reject
+from common.pools import Pools
+from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class HandlerContext:
+    bus: Bus
+    database: Database
+    pools: Pools
+    policy: SchedulingPolicy
+    replicas: ReplicaRegistry
+    collector: GarbageCollector
+    wake_relay: Callable[[], None]
+    wake_admission: Callable[[], None]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Transaction]:
+        """A transaction whose commit wakes the outbox relay and admission."""
+        async with self.database.transaction() as tx:
+            yield tx
+        crashpoints.reached("after_commit")
+        self.wake_relay()
+        self.wake_admission()
+
+
+def check_tenant(subject: str, body: str) -> None:
+    """Raises: Reject when a job's subject names another tenant than the job."""
+    if subject != body:
+        raise Reject(f"the subject names tenant '{subject}', the message '{body}'")
