@@ -1,4 +1,6 @@
-"""The contract between services: messages, subjects, the bus, blobs, settings and logs.
+"""The contract between services, and what all of them run on. Services import `common` and never each other.
 
-A thing lives here when two services need it. Services import `common` and never each other.
+Owns      nothing: a thing lies here when two services need it
+Layout    streams, messages/, spec/, pools: the contract as data · bus/, blobs, heartbeats: the door to NATS · runtime/: a process's start,
+          settings, health and end · task_states, chunking, memory · errors, backoff, periodic, cancellation, timings, crashpoints, metrics
 """

@@ -1,24 +1,26 @@
 """The sampler's process: `python -m rollout_svc`."""
 
-import asyncio
-
-from common.blobs import Blobs
-from common.bus import Slots
 from common.errors import Fatal
-from common.messages import ReplicaReport
 from common.pools import Pool, read_pools
-from common.runtime.service import Running, report_replica, run_service
-from common.streams import rollout_samples
-from common.task_states import TaskStates
-from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings, Tolerance
-from rollout_svc.service import Rollout
+from common.runtime.service import Running, run_service
 from rollout_svc.settings import RolloutSettings
 
 
 async def main(running: Running[RolloutSettings]) -> None:
+    import asyncio
+
+    from common.blobs import Blobs
+    from common.bus import Slots
+    from common.messages import ReplicaReport
+    from common.runtime.service import report_replica
+    from common.streams import rollout_samples
+    from common.task_states import TaskStates
+    from rollout_svc.adapters import Adapters
+    from rollout_svc.chat import Chat
+    from rollout_svc.engine import Engine
+    from rollout_svc.engine_config import EngineSettings, Tolerance
+    from rollout_svc.service import Rollout
+
     settings, bus = running.settings, running.bus
     pool = _pool(settings)
     running.health.detail = f"starting the engine for {pool.model}"
