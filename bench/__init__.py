@@ -1,1 +1,1 @@
-"""Benchmarks: each is a module that prints JSON. `docs/benchmarks.md` is written from what they print."""
+"""Benchmarks: modules that print JSON, from which `docs/benchmarks.md` is written."""

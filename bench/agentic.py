@@ -1,14 +1,14 @@
 """The scheduling policies on the real one-machine stack: `python -m bench.agentic`. Writes bench/results/agentic.json and plots.
 
-vLLM samples and the trainer trains the tiny model, each on a core of its own; nothing is stood in for and no time is injected, as
-`bench.scaling` does. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.2 to 2 s. They are
+vLLM samples and the trainer trains the tiny model, each on a core of its own, without the stand-ins and injected times of
+`bench.scaling`. Tasks are those of the workload `tools` of `bench.trl`: three turns, each answered after 0.2 to 2 s. They are
 equal but for their seeds, strictly on policy, and the same under each policy, so all do the same work.
 
     python -m bench.agentic [--tasks 1,2,4,8,16,32] [--policies asynchronous,synchronous,sequential] [--runs 3] [--steps 3]
 
 The largest number of tasks is run `--runs` times, the others once, on one stack a policy, after a task that warms it up; one
-after the other, which takes a quarter of an hour with 32 and repeats what one task does, `--sequential-runs` times. Where tasks
-were is overheard from their messages (`tap.py`), and told by the times in their steps' events.
+after the other, which takes a quarter of an hour with 32, `--sequential-runs` times. Stage times come from the tasks' messages
+(`tap.py`) and from their steps' events.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from marlaas.stack.state_files import Stack, StackError
 
 WORKLOAD = "tools"
 PATIENCE_S, STEP_PATIENCE_S = 120.0, 20.0
-"""A run that takes longer than this, and so long a step, were they taken one after another, is given up."""
+"""Maximum seconds of a run: a constant, and a share for each step of each task."""
 
 
 def main() -> None:
@@ -59,9 +59,9 @@ def main() -> None:
                     runs.append(found)
                     print(line(found), flush=True)
         except BenchError as error:
-            failed.append(f"{policy}: {str(error).splitlines()[0]}")  # the rest quotes logs
+            failed.append(f"{policy}: {str(error).splitlines()[0]}")  # later lines quote logs
             print(f"failed: {policy}: {error}", flush=True)
-    if not runs:  # what was measured before stays
+    if not runs:  # an earlier result stays
         raise BenchError("nothing was measured")
     result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
     print(f"written: {report.write(options.name, result)}")
@@ -78,13 +78,13 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
-    parser.add_argument("--runs", type=int, default=3, help="of the largest number of tasks")
-    parser.add_argument("--sequential-runs", type=int, default=1, help="of the largest number of tasks, one after the other")
-    parser.add_argument("--steps", type=int, default=3, help="of each task")
-    parser.add_argument("--groups", type=int, default=2, help="a step")
+    parser.add_argument("--runs", type=int, default=3, help="runs of the largest number of tasks")
+    parser.add_argument("--sequential-runs", type=int, default=1, help="runs of the largest number of tasks, one after the other")
+    parser.add_argument("--steps", type=int, default=3, help="steps of each task")
+    parser.add_argument("--groups", type=int, default=2, help="groups a step")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
-    parser.add_argument("--name", default="agentic", help="of the result")
-    parser.set_defaults(staleness=0, learning_rate=LEARNING_RATE)  # what tasks of `bench.trl` are made of besides
+    parser.add_argument("--name", default="agentic", help="name of the result")
+    parser.set_defaults(staleness=0, learning_rate=LEARNING_RATE)  # further options of `bench.trl`'s tasks
     return parser.parse_args(given)
 
 
@@ -106,9 +106,9 @@ def running(policy: str) -> Generator[Stack]:
 
 
 def engine_alone(adapters: int, tokens_per_turn: float) -> dict[str, float]:
-    """What the engine does without anything around it, full of turns about as long as the tasks' were, on one core.
+    """Throughput of the bare engine on one core, with turns about as long as the tasks'.
 
-    In a process of its own: vLLM leaves a gigabyte and threads behind.
+    It runs in a process of its own: vLLM leaves a gigabyte and threads behind.
     """
     tokens = max(1, round(tokens_per_turn))
     given = ["--tokens", str(tokens), "--adapters", str(adapters), "--cores", str(min(os.sched_getaffinity(0)))]
@@ -127,7 +127,7 @@ def _engine_tokens_per_s(given: list[str], case: str) -> int:
 
 
 def runs_on(stack: Stack, policy: str, options: argparse.Namespace) -> Generator[dict[str, Any]]:
-    """Every run of a policy, after one that fills caches and imports what is imported at first use."""
+    """Every run of a policy, after a warm-up run."""
     asyncio.run(measured(stack, policy, 1, argparse.Namespace(**vars(options) | {"steps": 1})))
     idle = cores.idle_shares(stack)
     repeated = options.sequential_runs if policy == "sequential" else options.runs
@@ -151,7 +151,7 @@ class PolicyRun:
     groups_per_step: int
     cpu_s: dict[str, float]
     machine_cpu_s: float
-    """Of everything that ran on the cores meanwhile, ours or not."""
+    """Processor seconds of all processes on the cores, ours or not."""
 
 
 async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Namespace) -> PolicyRun:
@@ -193,10 +193,10 @@ async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Name
 
 
 def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:
-    """What one run comes to."""
+    """The result of one run, as JSON."""
     took_s = max(found.ended_s.values()) - found.submitted_s
     trace = Trace(found.sampled, [stages.trained_span(task, step) for task, step in found.steps])
-    # One place: busy is the share of time with any turn in the sampler, and idle the rest.
+    # One place: the sampler is busy while it has any turn.
     sampler, trainer = timeline.uses(trace, found.submitted_s, found.ended_s, places=1)
     tokens = sum(step.sampled_tokens for _, step in found.steps)
     times = [(task, step.version, step.first_admitted_s or 0.0, step.at_s) for task, step in found.steps]

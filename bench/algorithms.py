@@ -2,13 +2,12 @@
 
     python -m bench.algorithms [--steps 16] [--seeds 0,1]     writes bench/results/algorithms.json, draws, prints the table
 
-The trainer's own steps and the environment of `examples/letters.toml`, in one process: what is sampled with the adapter of
-version v − s trains version v, with s exactly the staleness (less at the start). So only what is studied varies. Each step is
-two updates, as with one update and one policy all of these losses have the same gradient.
+The trainer's own steps and the environment of `examples/letters.toml` run in one process. Samples of version v − s train
+version v, where s is exactly the staleness (less at the start), so nothing else varies. Each step is two updates: with one update
+and one policy all of these losses have the same gradient.
 
-`sampler` and `start` are `correction.proximal`. `none` is what happens where nobody corrects: the tokens are taken as if the
-policy at the start of the step had sampled them. `reinforce` is let run there with nothing to bound it, which a task's spec
-would refuse.
+`sampler` and `start` are `correction.proximal`. `none` is no correction: the tokens count as if the
+policy at the start of the step had sampled them. `reinforce` runs unbounded there, which a task's spec would refuse.
 """
 
 import argparse
@@ -48,8 +47,8 @@ LOSSES: dict[str, dict[str, Any]] = {
     "cispo": {"loss": "cispo", "clip_low": 1.0, "clip_high": 0.28},
     "reinforce": {"loss": "reinforce"},
 }
-"""GSPO's bounds are its paper's times a hundred: a reply here has ten tokens, not a thousand, so that the mean log-ratio of a
-sequence moves by as much more."""
+"""Algorithm sections. GSPO's bounds are its paper's times 100: a reply has ten tokens here, not a thousand, so the mean
+log-ratio of a sequence moves 100 times as far."""
 STALENESS = (0, 1, 4)
 CORRECTIONS = ("none", "sampler", "start")
 NEW_TOKENS = 16
@@ -139,7 +138,7 @@ def as_if_current(policy: Policy, resident: Resident, groups: list[Group]) -> li
 
 
 class TinySampler:
-    """The tiny model once more, sampling all attempts of a step at once."""
+    """A second copy of the tiny model, which samples all attempts of a step at once."""
 
     def __init__(self) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="sdpa").eval()
@@ -177,7 +176,7 @@ class TinySampler:
         return self._chat.with_messages(request, spec.limits).ids_T().tolist()
 
     def _sampled(self, prompts: list[list[int]], resident: Resident, generator: torch.Generator) -> list[tuple[list[int], list[float]]]:
-        """Of each prompt, padded on the left, the sampled ids and their log-probabilities at temperature 1."""
+        """Sampled ids and log-probabilities of each prompt at temperature 1; prompts are padded on the left."""
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""What reinforcement learning makes of a tool: reward, calls and final answers of the calculator task, step by step.
+"""Reinforcement learning of a tool's use: reward, calls and final answers of the calculator task, step by step.
 
 python -m bench.calculator [--seeds 0 1 2] [--steps N] [--plot FILE.png]     prints JSON; runs on a stack of its own
 """
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 async def trained(nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
-    """What became of each task, all trained together."""
+    """Progress of each task; all train at once."""
     async with Client.connect(nats_url) as client:
         found = {(task := await client.submit(spec)): Progress(task, spec) for spec in specs}
         async for event in client.watch(*found):
@@ -54,7 +54,7 @@ async def trained(nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
 
 
 def summary(one: Progress) -> dict[str, object]:
-    """Means of the first and of the last steps: [before, after]."""
+    """Means of the first and the last steps: [before, after]."""
     curves = {"reward": one.rewards} | {name: [step.metrics[name] for step in one.steps if name in step.metrics] for name in CURVES}
     edges: dict[str, object] = {
         name: [round(fmean(curve[:EDGE_STEPS]), 3), round(fmean(curve[-EDGE_STEPS:]), 3)] for name, curve in curves.items() if curve

@@ -1,9 +1,9 @@
-"""How far the engine is from the trainer under the same adapter, alone and in a batch of many: `python -m bench.canary`.
+"""Difference of engine and trainer under the same adapter, alone and in a batch of many: `python -m bench.canary`.
 
 Random adapters of four ranks and three sizes. The trainer computes the log-probabilities of its canary under each; the engine
-computes them under one adapter at a time, and then under all at once, which is where kernels for mixed adapters could mistake one
-for another. Prints JSON and ends with status 1 when a difference is above what a sampler allows, or when the canary of one adapter
-would have let another one through. `--pools FILE --pool NAME` takes another base model than the tiny one.
+computes them under one adapter at a time, and then under all at once, where kernels for mixed adapters could confuse two. Prints
+JSON. The exit status is 1 when a difference is above the sampler's tolerance, or one adapter's canary would pass for another's.
+`--pools FILE --pool NAME` takes another base model than the tiny one.
 """
 
 import argparse
@@ -53,17 +53,17 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
-    """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the least mean for another's canary."""
+    """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the minima for another's canary."""
     with tempfile.TemporaryDirectory(prefix="marlaas-canary-") as name:
         folder = Path(name)
-        ids, expected = told_by_trainer(pool, device, adapters, folder)
+        ids, expected = trainer_logprobs(pool, device, adapters, folder)
         settings = EngineSettings.of(pool, device=device, cores=(0,) if device == "cpu" else ())  # type: ignore[arg-type]
         engine = await Engine.start(replace(settings, adapters=adapters, adapters_held=adapters))
         try:
             for adapter in expected:
                 await engine.load(adapter, folder / adapter)
-            alone = {adapter: await told_by_engine(engine, ids, adapter) for adapter in expected}
-            got = await asyncio.gather(*(told_by_engine(engine, ids, adapter) for adapter in expected))
+            alone = {adapter: await engine_logprobs(engine, ids, adapter) for adapter in expected}
+            got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in expected))
             together = dict(zip(expected, got, strict=True))
         finally:
             engine.close()
@@ -76,12 +76,12 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
         ],
     }
     own = [*found["alone"].values(), *found["together"].values()]
-    passes = all(most <= allowed.most and mean <= allowed.mean for most, mean in own)
-    mistaken = found["other"][0] <= allowed.most and found["other"][1] <= allowed.mean
-    return {"adapters": adapters, "allowed": [allowed.most, allowed.mean], "is_right": passes and not mistaken} | found
+    passes = all(largest <= allowed.max and mean <= allowed.mean for largest, mean in own)
+    mistaken = found["other"][0] <= allowed.max and found["other"][1] <= allowed.mean
+    return {"adapters": adapters, "allowed": [allowed.max, allowed.mean], "is_right": passes and not mistaken} | found
 
 
-def told_by_trainer(pool: Pool, device: str, adapters: int, folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:
+def trainer_logprobs(pool: Pool, device: str, adapters: int, folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:
     """Token ids of the canary, and its log-probabilities under each adapter, which is written into `folder`."""
     policy = Policy.load(pool.model, choose_device(device), pool.precision)  # type: ignore[arg-type]
     sample = canary_sample(policy.vocabulary)
@@ -99,7 +99,7 @@ def told_by_trainer(pool: Pool, device: str, adapters: int, folder: Path) -> tup
     return sample.ids_T.tolist(), expected
 
 
-async def told_by_engine(engine: Engine, ids: list[int], adapter: str) -> np.ndarray:
+async def engine_logprobs(engine: Engine, ids: list[int], adapter: str) -> np.ndarray:
     return np.asarray(await engine.prompt_logprobs(ids, adapter), dtype=np.float32)
 
 

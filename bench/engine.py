@@ -1,4 +1,4 @@
-"""Tokens per second of the bare inference engine, by how many adapters share a batch. Prints JSON.
+"""Tokens per second of the bare inference engine, by the number of adapters in a batch. Prints JSON.
 
     python bench/engine.py [--pool tiny] [--requests 128] [--tokens 32] [--prompt 48] [--adapters 0,1,8,16] [--cores 0]
 
@@ -110,7 +110,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Of the command line unless given."""
+    """Options, by default the command line's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pools", type=Path, default=Path(__file__).parents[1] / "pools.toml")
     parser.add_argument("--pool", default="tiny")

@@ -1,9 +1,9 @@
-"""What one replica of the environment service costs: time per turn, and memory with very many slow episodes.
+"""Costs of one replica of the environment service: time per turn, and memory with 1,000 slow episodes.
 
 python -m bench.environments [--episodes N] [--turns N]     prints JSON
 
-It starts a NATS server and one replica as a process of its own, and plays the sampler: what a turn takes is the time from
-the publishing of a sampled turn to the arrival of the wish for the next one, NATS included both ways. The environment is
+It starts a NATS server and one replica as a process of its own, and stands in for the sampler. A turn's time runs from the
+publishing of a sampled turn to the arrival of the request for the next one, NATS included both ways. The environment is
 `synthetic`, first without latency, then with two seconds a turn and every episode in flight at once, wave after wave.
 """
 
@@ -40,12 +40,12 @@ WARM_UP_TURNS = 100
 REPLY_TOKENS = 100
 LATENCY_S = 2.0
 WAVES = 6
-"""Of episodes, one after the other: memory that is not given back would show."""
+"""Waves of episodes, one after the other, to expose leaks of memory."""
 START_TIMEOUT_S = 120.0
 
 
 class AnsweringSampler:
-    """Answers every wish for a turn at once, and notes when the wish came."""
+    """Answers every request for a turn at once, or notes its arrival."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -63,7 +63,7 @@ class AnsweringSampler:
 
 
 def turn_of(group: GroupContext, request: TurnRequest) -> Outgoing:
-    """One member's turn, of REPLY_TOKENS tokens, as the rollout service would send it."""
+    """One member's turn, of REPLY_TOKENS tokens, in the rollout service's form."""
     transcript = request.transcript.with_context([1] * 20).with_sampled([2] * REPLY_TOKENS, [-0.5] * REPLY_TOKENS)
     turn = SampledTurn(
         member=request.member, turn=request.turn, transcript=transcript, reply="a" * REPLY_TOKENS, finish="stop", state=request.state
@@ -93,7 +93,7 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
 
 
 async def handler_ms(turns: int) -> float:
-    """The median of the handler alone: milliseconds from a message's bytes to those of the next."""
+    """Median milliseconds of the handler alone, from a message's bytes to those of the next."""
     service = EnvService(
         ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), TaskStates(), time.time
     )  # no worker is started
@@ -111,7 +111,7 @@ async def handler_ms(turns: int) -> float:
 
 
 async def overhead_ms(sampler: AnsweringSampler, turns: int) -> dict[str, float]:
-    """One episode, one turn in flight: milliseconds from message in to message out."""
+    """Milliseconds from message in to message out, with one turn in flight."""
     sampler.answers = False
     group = group_of("overhead", 0, size=1, turns=256, latency_s=0.0)
     await open_group(sampler.bus, group)
@@ -130,7 +130,7 @@ async def overhead_ms(sampler: AnsweringSampler, turns: int) -> dict[str, float]
 
 
 async def crowd(sampler: AnsweringSampler, replica: psutil.Process, episodes: int, turns: int, task: str) -> dict[str, object]:
-    """`episodes` at once, each with `turns` turns of two seconds: how long it took, and the replica's memory meanwhile."""
+    """Time and the replica's memory for `episodes` at once, each with `turns` turns of two seconds."""
     groups = [group_of(task, number, size=GROUP, turns=turns, latency_s=LATENCY_S) for number in range(episodes // GROUP)]
     started = time.monotonic()
     memory: list[int] = []
@@ -181,8 +181,8 @@ async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=1000, help="at once")
-    parser.add_argument("--turns", type=int, default=5, help="of each")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes at once")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each")
     options = parser.parse_args()
     if options.episodes * options.turns <= 2 * WARM_UP_TURNS:
         parser.error(f"--episodes times --turns must be above {2 * WARM_UP_TURNS}: the first {WARM_UP_TURNS} turns are not counted")

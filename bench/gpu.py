@@ -1,5 +1,5 @@
-"""What one GPU does: `python -m bench.gpu` measures speed in less than 8 minutes and writes bench/results/gpu.json;
-`python -m bench.gpu acceptance` tries everything that only a GPU can show, and writes bench/results/gpu-acceptance.json.
+"""Benchmarks of one GPU: `python -m bench.gpu` measures speed in less than 8 minutes and writes bench/results/gpu.json;
+`python -m bench.gpu acceptance` runs everything that needs a GPU, and writes bench/results/gpu-acceptance.json.
 
     demo         `marlaas demo`: three tenants' tasks on the tiny model, from start to stop
     canary       engine against trainer under each of many adapters, alone and in one batch (bench.canary)
@@ -11,7 +11,7 @@
 
 Speed is the last three. All but the demo and the isolation run on a base model of Qwen3-0.6B's shape with random weights, made on
 the spot. Without a GPU a small model takes its place, and the result says what that cannot show. Each part is a process of its own,
-so that its memory is free for the next; a part that fails is told with its last words, and the exit status is 1.
+which frees its memory for the next; a failed part is reported with its last output, and the exit status is 1.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from marlaas.stack.placement import has_gpu
 SPEED = ("engine", "end_to_end", "steps")
 ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)
 TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0}
-"""No part goes on after this."""
+"""Seconds after which no part continues."""
 TASKS = 4
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What is measured, and on what."""
+    """Parts of a measurement, and their model."""
 
     model: dict[str, Any]
     precision: str
@@ -54,7 +54,7 @@ class Scale:
     end_to_end: dict[str, Any]
     """Changes to a task's spec."""
     most_of_estimate: float
-    """Of memory that a step may take. The estimate says least about small models: what PyTorch itself needs weighs more there."""
+    """Maximum measured memory of a step over its estimate; larger for small models, where PyTorch's own memory dominates."""
 
 
 QWEN = Scale(
@@ -127,7 +127,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def make_pool(scale: Scale, folder: Path) -> Path:
-    """A pools file with one pool, `bench`, whose random model is made here."""
+    """A pools file with one pool, `bench`, and its random model."""
     import torch
 
     model = write_model(scale.model, getattr(torch, scale.precision), folder / "model")
@@ -137,7 +137,7 @@ def make_pool(scale: Scale, folder: Path) -> Path:
 
 
 def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, Any]:
-    """What the part's process printed or wrote; `failed` with its last words when it does not end well, and in time."""
+    """Output of the part's process; `failed` with its last output when it fails or exceeds its time."""
     folder = pools.parent
     on_bench_pool = ("--pools", str(pools), "--pool", "bench")
     arguments = {
@@ -161,7 +161,7 @@ def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, A
 
 
 def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, Any]:
-    """The part's JSON, wherever it is; of the demo, what a user sees at the end."""
+    """The part's JSON; the demo's last lines."""
     if part == "demo":
         return {"printed": printed.splitlines()[-20:]}
     if part in ("isolation", "memory"):
@@ -171,13 +171,13 @@ def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, 
     return json.loads(printed[start:]) if start >= 0 else {"failed": printed.strip()[-1500:]}
 
 
-def wrong_memory(rows: list[dict[str, Any]], most: float) -> list[dict[str, Any]]:
-    """Cases that ended badly or took more than was estimated. Those that do not fit are skipped by the benchmark, and named there."""
-    return [row for row in rows if "failed" in row or row.get("measured_share", 0.0) > most]
+def wrong_memory(rows: list[dict[str, Any]], max_share: float) -> list[dict[str, Any]]:
+    """Cases that failed or exceeded their estimate. The benchmark skips and names those that do not fit."""
+    return [row for row in rows if "failed" in row or row.get("measured_share", 0.0) > max_share]
 
 
 def gpu_name() -> str | None:
-    """As the driver calls it; None where there is none."""
+    """The GPU's name from the driver; None where there is none."""
     if not has_gpu():
         return None
     done = subprocess.run(

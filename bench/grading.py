@@ -1,7 +1,7 @@
 """CPU time of each parser and grader of replies, by the reply's length: `python -m bench.grading`. Writes bench/results/grading.json.
 
 Every grader reads every hostile text at 1 kB to 256 kB. The exponent is the slope of log(time) over log(length), fitted over the longer
-half of the lengths: 1 is linear. The exit status is 1 where a grader's exponent, or its time at the longest reply, is above its bound.
+half of the lengths: 1 is linear. The exit status is 1 where a grader's exponent, or its time at the maximum length, is above its bound.
 """
 
 import argparse
@@ -32,14 +32,14 @@ SIZES = tuple(KIB * 2**power for power in range(9))
 MAX_EXPONENT = 1.3
 MAX_MS = 100.0
 NOISE_MS = 5.0
-"""Times below are fitted as this: an armed timer makes the kernel count the time of a process in ticks of 4 ms."""
+"""Floor of fitted times: an armed timer makes the kernel count a process's time in ticks of 4 ms."""
 TEXT: Schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 TWO: Schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
 TOOLS = {"search": TEXT, "calculator": TEXT, "pair": TWO}
 SLOW_TO_MAKE = {
     *("acre", "arc_agi", "codeio", "composite", "futoshiki", "intermediate_integration", "knight_swap", "puzzle24", "zebra_puzzles"),
 }
-"""Data sets that take seconds to make an item; their scorers are plain comparisons, or those of others."""
+"""Data sets that take seconds to make an item; their scorers are plain comparisons, or other data sets'."""
 
 HOSTILE: dict[str, tuple[str, str]] = {
     "letters": ("", "a"),
@@ -86,14 +86,14 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "board": ("", "1 0 "),
     "pairs": ("", '"a": 1, '),
 }
-"""What a reply begins with, and what it then repeats."""
+"""(prefix, repeated part) of each hostile reply, by name."""
 ENDS = {"parameters": "</function></tool_call>", "parameters opened": "</function></tool_call>", "functions": "></function></tool_call>"}
 ENDS |= {"parameters closed": "</function></tool_call>", "function ends": "</tool_call>"}
 
 
 @dataclass(frozen=True)
 class Grader:
-    """A parser, or an environment's step, that reads a whole reply."""
+    """A parser, or an environment's step, which reads a whole reply."""
 
     name: str
     read: Callable[[str], object]
@@ -101,14 +101,14 @@ class Grader:
 
 @dataclass(frozen=True)
 class GraderTimes:
-    """The hostile text on which a grader is slowest at the longest reply."""
+    """The hostile text on which a grader is slowest at the maximum length."""
 
     grader: str
     text: str
     ms: dict[int, float]
-    """By the reply's length in characters."""
+    """Milliseconds by the reply's length in characters."""
     exponent: float
-    """The largest over all hostile texts that take longer than NOISE_MS."""
+    """Maximum over all hostile texts that take more than NOISE_MS."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-write", action="store_true", help="print, and leave bench/results as it is")
     options = parser.parse_args(argv)
     machine = {} if options.no_write else report.machine()
-    warnings.simplefilter("ignore")  # of libraries, which quote what they could not read
+    warnings.simplefilter("ignore")  # of libraries, which quote unreadable input
     chosen = [one for one in graders() if options.graders is None or one.name in options.graders]
     found = [measured(one, options.sizes) for one in chosen]
     result: dict[str, object] = {"machine": machine, "bounds": {"exponent": MAX_EXPONENT, "ms": MAX_MS}}
@@ -175,7 +175,7 @@ def hostile(name: str, size: int) -> str:
 
 
 def cpu_ms(read: Callable[[str], object], text: str, repeats: int = 2) -> float:
-    """Time of this process, the least of `repeats`: what else the machine does counts little."""
+    """Minimum processor time of `repeats`, robust against other load."""
     took: list[float] = []
     for _ in range(repeats):
         began = time.process_time()

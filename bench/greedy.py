@@ -1,8 +1,8 @@
-"""What the demo's tasks gain without sampling: `python -m bench.greedy [--adapters .marlaas/demo/adapters]`.
+"""Greedy rewards of the demo's tasks: `python -m bench.greedy [--adapters .marlaas/demo/adapters]`.
 
-Rewards of the demo are of sampled attempts. A policy that only became sharper earns more of them and knows nothing new, so here each
-prompt is answered twice by the tiny base model, and by the adapters of a demo where they are named: with the most likely token
-each time (greedy), and with one sampled attempt at temperature 1. In float32 with transformers and PEFT; rows that no demo trains on.
+The demo's rewards are of sampled attempts, and a policy that only became sharper earns more of them. So the tiny base model, and a
+demo's adapters where they are named, answer each prompt twice: greedily, and with one sampled attempt at temperature 1. In
+float32 with transformers and PEFT, on rows that no demo trains on.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measured(spec: TaskSpec, prompts: int, adapters: Path | None) -> dict[str, float]:
-    """Mean rewards of one task, by who answers and how."""
+    """Mean rewards of one task, by model and by way of sampling."""
     environment = build(spec.environment.name, dict(spec.environment.options))
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     found = {f"version_0_{way}": asyncio.run(reward(model, environment, spec, prompts, way)) for way in ("greedy", "sampled")}

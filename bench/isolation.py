@@ -1,12 +1,12 @@
-"""One task alone and the same task beside seven others, on a real stack: is its learning the same?
+"""Isolation of a task's learning: alone, and beside seven others, on a real stack.
 
     python -m bench.isolation [--seeds 0,1,2] [--steps 16]     runs all, writes bench/results/isolation.json, draws plots
-    python -m bench.isolation --draw                           only draws
+    python -m bench.isolation --draw                           draws only
 
 For each seed the task runs twice on one stack: by itself, then together with seven others that differ in environment, rank,
 targets, loss, staleness and optimizer, and end when it does. Tokens are sampled at a temperature of 1 by an engine whose
-batches depend on who else samples, so the two runs draw different samples: what should agree is the reward up to the spread
-between seeds, and how stale and how far from the policy the trained tokens are.
+batches depend on the other tasks, so the two runs draw different samples. The reward should agree up to the spread between
+seeds; so should the staleness of the trained tokens and their distance from the policy.
 """
 
 import argparse
@@ -82,7 +82,7 @@ async def all_runs(url: str, seeds: list[int], steps: int) -> list[dict[str, Any
 
 
 async def one_run(client: Client, seed: int, steps: int, others: int) -> dict[str, Any]:
-    """The task's steps, with so many other tasks beside it from start to end."""
+    """The task's steps, with that many other tasks beside it throughout."""
     started_s = time.time()
     companions = [await client.submit(other(number, seed)) for number in range(others)]
     task = await client.submit(subject(seed, steps))

@@ -1,11 +1,11 @@
-"""What the machinery costs when nothing computes: `python -m bench.machinery`. Writes bench/results/machinery.json.
+"""Costs of the machinery without computation: `python -m bench.machinery`. Writes bench/results/machinery.json.
 
 - Turns a second through NATS, codec, environment service and scheduler, with an engine, environments and a trainer that take no
-  time; and what the machinery adds to a turn at half that load.
+  time; and the latency that the machinery adds to a turn at half that load.
 - Per trajectory: processor time of each service, PostgreSQL statements, write-ahead log and bytes kept.
 - Memory per waiting task and per trajectory in flight.
-- How long one admission takes with 10, 100, 1,000 and 5,000 running tasks.
-- How long the scheduler takes to note a step of a task that has 10, 1,000 and 10,000 steps behind it.
+- Time of one admission with 10, 100, 1,000 and 5,000 running tasks.
+- Time to record a step of a task after 10, 1,000 and 10,000 steps.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
 AIMED_TURNS_PER_S = 2000.0
 BEGIN_AND_END = 1.2
-"""So many times the mean rate is asked for: it is lower while tasks begin and end."""
+"""Requested rate as a multiple of the mean rate, which is lower while tasks begin and end."""
 
 
 def main() -> None:
@@ -57,15 +57,15 @@ def arguments() -> argparse.Namespace:
         "--parts",
         type=lambda text: text.split(","),
         default=list(PARTS),
-        help=f"of {', '.join(PARTS)}; others keep what an earlier run found",
+        help=f"some of {', '.join(PARTS)}; others keep an earlier run's values",
     )
-    parser.add_argument("--name", default="machinery", help="of the result")
+    parser.add_argument("--name", default="machinery", help="name of the result")
     parser.add_argument("--tasks", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=8, help="of each task")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each task")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--places", type=int, default=256)
-    parser.add_argument("--runs", type=int, default=3, choices=(1, 3, 5, 7), help="of each throughput")
+    parser.add_argument("--runs", type=int, default=3, choices=(1, 3, 5, 7), help="runs of each throughput")
     parser.add_argument("--counts", type=lambda text: [int(part) for part in text.split(",")], default=[10, 100, 1000, 5000])
     return parser.parse_args()
 
@@ -74,10 +74,10 @@ def arguments() -> argparse.Namespace:
 
 
 def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """As fast as it goes, and what is added to a turn at half that rate; with the members of a group together, and apart.
+    """Maximum rate, and the latency added to a turn at half that rate; with the members of a group together, and apart.
 
-    Together: all members of a group end each turn at the same moment, and travel in one message; at half the rate, groups take
-    times of their own. Apart: each turn takes its own time, so members share few messages. Each is the middle one of some runs.
+    Together: all members of a group end each turn at once, and share one message; at half the rate, groups differ in their times.
+    Apart: each turn takes its own time, so members share few messages. Each is the median of several runs.
     """
     bench = _Throughput(folder, server, options)
     full = bench.fastest(NOTHING)
@@ -91,13 +91,13 @@ def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[s
 
 
 def aim(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """What is added to a turn at half of the rate that is aimed at, members together."""
+    """Latency added to a turn at half of the intended rate, members together."""
     bench = _Throughput(folder, server, options)
     return bench.delayed(bench.at_rate(AIMED_TURNS_PER_S / 2 * BEGIN_AND_END, alike=True))
 
 
 class _Throughput:
-    """Runs of the same work, at one rate or another."""
+    """Runs of the same work at different rates."""
 
     def __init__(self, folder: Path, server: Any, options: argparse.Namespace) -> None:
         self._folder, self._server, self._options = folder, server, options
@@ -120,7 +120,7 @@ class _Throughput:
 
 
 def middle(runs: Sequence[dict[str, Any]], judged_by: Callable[[dict[str, Any]], float]) -> dict[str, Any]:
-    """The median of an odd number of runs, whole, with what all of them came to under `all`."""
+    """The median run of an odd number, with every run's value under `all`."""
     ordered = sorted(runs, key=judged_by)
     return ordered[len(ordered) // 2] | {"all": [judged_by(run) for run in ordered]}
 
@@ -161,7 +161,7 @@ def _wal_bytes(running: Services) -> int:
 
 
 def _table_bytes(running: Services) -> int:
-    """Of groups, trajectories and the ledger, indexes included."""
+    """Bytes of groups, trajectories and the ledger, indexes included."""
     with psycopg.connect(running.postgres_url) as connection:
         sizes = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(ARRAY['groups', 'trajectories', 'ledger']) name"
         return int(connection.execute(sizes).fetchone()[0])  # pyright: ignore
@@ -198,7 +198,7 @@ def _shape(statement: str) -> str:
 
 
 def memory(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Kibibytes that each service grows by, per task that is running but gets no capacity, and per trajectory in flight."""
+    """KiB that each service grows by, per running task without capacity, and per trajectory in flight."""
     del options
     few, many = 10, 410
     with services(folder, server, 1, {}) as running:
@@ -210,7 +210,7 @@ def memory(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, 
 
 
 async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str, float]:
-    """No sampler is there, so tasks are accepted and wait."""
+    """Memory per waiting task: without a sampler, tasks are accepted and wait."""
     work = Work(many, 1, 1, 2, 1, 1)
     names = [f"t{number:04}" for number in range(many)]
     bus = await Bus.connect(running.nats_url, "bench")
@@ -228,7 +228,7 @@ async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str
 
 
 async def _memory_in_flight(running: Services, work: Work) -> dict[str, float]:
-    """Measured while every trajectory waits in its environment."""
+    """Memory per trajectory in flight, while each waits in its environment."""
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
     bus = await Bus.connect(running.nats_url, "bench")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SIZES = (512, 1024, 2048, 4096, 8192)
 ROW_TOKENS = 512
 ATTEMPTS = 8
-"""At each shared prompt, which is as long as two of them."""
+"""Attempts at each shared prompt, which is as long as two of them."""
 FREE_SHARE = 0.9
-"""Of the free memory that a case may be estimated to take."""
+"""Maximum estimate of a case as a share of the free memory."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -63,7 +63,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, shared: bool) -> dict[str, Any]:
-    """One case in a process of its own; `skipped` with the reason where it does not fit, `failed` with the last words."""
+    """One case in a process of its own; `skipped` with the reason where it does not fit, `failed` with its last output."""
     shape = ModelShape.of(MODELS[args.model])
     assert shape is not None
     estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=precision, shared=shared)
@@ -142,7 +142,7 @@ def made_groups(vocabulary: int, tokens: int, *, shared: bool) -> "list[Group]":
             )
             for member in range(members)
         )
-        groups.append(Group(number, 1, made))  # made-up logprobs are no fresh sampler's
+        groups.append(Group(number, 1, made))  # made-up log-probabilities are stale
     return groups
 
 
@@ -162,7 +162,7 @@ def forget_peak(device: "torch.device") -> None:
 
 
 def peak_bytes(device: "torch.device") -> int:
-    """Since `forget_peak`."""
+    """Peak since `forget_peak`."""
     import torch
 
     if device.type == "cuda":

@@ -1,7 +1,7 @@
-"""A hundred times more work than there is room for: `python -m bench.oversubmission`. Writes bench/results/oversubmission.json.
+"""A hundred times more work than capacity: `python -m bench.oversubmission`. Writes bench/results/oversubmission.json.
 
-All tasks are submitted at once, to a sampler that takes injected times; while they are worked off, the memory of each process and
-what is in flight are looked at. `submitted` of the memory is what waiting tasks take; `most` is what working takes on top.
+All tasks are submitted at once, to a sampler that takes injected times; meanwhile the memory of each process and the messages in
+flight are sampled. `submitted` is the memory of waiting tasks; `most` is the maximum while they run.
 """
 
 import argparse

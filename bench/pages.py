@@ -33,13 +33,13 @@ TABLES: dict[str, Table] = {
 
 
 def pages() -> dict[Path, str]:
-    """Each page as its results make it."""
+    """Each page with the tables of its results."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(Path(RESULTS).glob("*.json"))}
     return {path: page(path.read_text(), results, TABLES) for path in PAGES}
 
 
 def page(text: str, results: dict[str, Result], tables: dict[str, Table]) -> str:
-    """`text` with every marked table whose result is there written anew."""
+    """`text` with every marked table rewritten from its result."""
     for name, table in tables.items():
         if name in results:
             marks = re.compile(rf"(<!-- {name}: made by bench\.pages -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -4,8 +4,8 @@ A table between `<!-- NAME: made by bench.pages -->` and `<!-- end -->` is what 
 with measured numbers ends with one of two marks:
 
 - `<!-- from: NAME NAME; given: 0.2 2 -->`: each measured number is in the table that is made of one of these results, or where none is
-  made in the result itself. Numbers after `given:` are no measurements. A row that links to results has its numbers from those.
-- `<!-- not kept -->`: of runs whose JSON was not kept. The check counts them.
+  made in the result itself. Numbers after `given:` are not measured. A row that links to results has its numbers from those.
+- `<!-- not kept -->`: the runs' JSON was not kept. The check counts these paragraphs.
 
 Measured numbers have decimals, a percent sign, × or at least three digits; smaller whole numbers are counts.
 Each JSON has `commit`, `date`, `machine` and `measures`. What `measures` lists may have changed since that commit, or git may not know the
@@ -72,13 +72,13 @@ def complaints(pages: Mapping[str, str], results: Mapping[str, Result], has_chan
 
 
 def measured_numbers(text: str) -> list[str]:
-    """Those of a paragraph, as they are written."""
+    """Numbers of a paragraph, as written."""
     found = [number for number in NUMBER.finditer(UNCHECKED.sub(" ", text)) if number[2] or number[3] or len(number[1]) >= 3]
     return [number[0].strip() for number in found]
 
 
 def is_known(written: str, known: list[float]) -> bool:
-    """Whether one of the values, rounded as `written` is, gives it; a percentage is also a share, and bytes from a million on are MB."""
+    """Whether one of the values, rounded like `written`, equals it; a percentage is also a share, and bytes from a million are MB."""
     bare = re.sub(r"[, %×]", "", written)
     value, decimals = float(bare), len(bare.partition(".")[2])
     tolerance = 0.501 * 10**-decimals
@@ -87,7 +87,7 @@ def is_known(written: str, known: list[float]) -> bool:
 
 
 def _paragraphs(path: str, text: str) -> list[str]:
-    """Of a page whose paragraphs are checked, all that are not made from a result."""
+    """Paragraphs of a checked page that are not made from a result."""
     if path not in PARAGRAPHS:
         return []
     section = PARAGRAPHS[path]
@@ -120,7 +120,7 @@ def _numbers_in(value: object) -> Iterator[float]:
 
 
 def changed_since(commit: str, paths: list[str]) -> bool:
-    """Whether any of the paths has changed since; also where git does not know the commit, or files differed from it."""
+    """Whether any of the paths has changed since the commit; true for unknown commits and dirty trees."""
     done = subprocess.run(["git", "diff", "--quiet", commit, "HEAD", "--", *paths], cwd=ROOT, capture_output=True, check=False)
     return done.returncode != 0
 

@@ -1,8 +1,8 @@
-"""What a sandbox costs: `python -m bench.sandboxes [monty bubblewrap confined docker]`.
+"""Costs of a sandbox: `python -m bench.sandboxes [monty bubblewrap confined docker]`.
 
-start       from nothing to ready for code
+start       time until it is ready for code
 run         median of one run of `print(6 * 7)`, one after another
-throughput  such runs a second, as many at once as there are places
+throughput  such runs a second, one per place at once
 """
 
 import asyncio

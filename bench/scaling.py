@@ -1,12 +1,12 @@
 """The same set of tasks under the three scheduling policies: `python -m bench.scaling`.
 
 Real scheduler, NATS, PostgreSQL and environment service; sampler, environment and trainer take injected times (`injected.py`),
-so that what is measured is scheduling and machinery. Writes bench/results/scaling.json and plots to docs/images.
+so that only scheduling and machinery are measured. Writes bench/results/scaling.json and plots to docs/images.
 
     python -m bench.scaling [--tasks 1,2,4,8,16,32] [--policies asynchronous,synchronous,sequential] [--runs 3]
     python -m bench.scaling --tasks 1000 --policies asynchronous --runs 1 --steps 2 --train 0 --name scaling-1000
 
-The largest number of tasks is run `--runs` times, the others once; `--quick` is a minute's glance.
+The largest number of tasks is run `--runs` times, the others once; `--quick` takes a minute.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
 
 DRAWN_TASKS = 8
-"""The run whose timeline is drawn."""
+"""Number of tasks of the run whose timeline is drawn."""
 PATIENCE, PATIENCE_S = 8.0, 120.0
-"""A run that takes so many times its limit, and so many seconds, is given up."""
+"""Maximum duration of a run: a multiple of its lower bound, and further seconds."""
 
 
 def main() -> None:
@@ -70,16 +70,16 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
-    parser.add_argument("--runs", type=int, default=3, help="of the largest number of tasks")
-    parser.add_argument("--steps", type=int, default=4, help="of each task")
-    parser.add_argument("--groups", type=int, default=2, help="a step")
+    parser.add_argument("--runs", type=int, default=3, help="runs of the largest number of tasks")
+    parser.add_argument("--steps", type=int, default=4, help="steps of each task")
+    parser.add_argument("--groups", type=int, default=2, help="groups a step")
     parser.add_argument("--size", type=int, default=4, help="members of a group")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--places", type=int, default=128, help="sequences that the sampler decodes at once")
     parser.add_argument("--sample", type=float, default=0.08, help="mean seconds of sampling a turn")
     parser.add_argument("--environment", type=float, default=0.2, help="mean seconds of the environment after a turn")
     parser.add_argument("--train", type=float, default=0.05, help="seconds of a step")
-    parser.add_argument("--name", default="scaling", help="of the result")
+    parser.add_argument("--name", default="scaling", help="name of the result")
     parser.add_argument("--quick", action="store_true", help="1, 4 and 8 tasks of 2 steps, once")
     options = parser.parse_args()
     if options.quick:

@@ -1,10 +1,10 @@
-"""Steps of many tasks that are ready at once: computed together against one after another. Prints JSON.
+"""Steps of tasks that are ready at once: computed together against one after another. Prints JSON.
 
 python -m bench.shared_steps                    the tiny base model on a CPU: a few minutes on one core
 python -m bench.shared_steps --device cuda      a random base model of 0.6 B parameters on a GPU: under 8 minutes
 
 Tasks differ in rank, scale and targets; trajectories are made up, so only lengths matter. Every measurement is a process of
-its own, so that memory is its own too: on a GPU the allocator's peak, on a CPU the process's.
+its own, so that its peak memory is its own: the allocator's on a GPU, the process's on a CPU.
 `same` is the largest difference of a gradient from the one of the step alone, relative to its norm.
 """
 
@@ -44,7 +44,7 @@ TARGETS = (
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Of the command line unless given."""
+    """Options, by default the command line's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--model", help="folder or name; default: the tiny one on a CPU, a random one of 0.6 B parameters on a GPU")
@@ -53,10 +53,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--prompt", type=int, help="mean tokens of a prompt; default 40 on a CPU, 150 on a GPU")
-    parser.add_argument("--new", type=int, help="most tokens of a reply; default 16 on a CPU, 200 on a GPU")
+    parser.add_argument("--new", type=int, help="maximum tokens of a reply; default 16 on a CPU, 200 on a GPU")
     parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--most-s", type=float, default=450.0, help="no further measurement is begun after so many seconds")
+    parser.add_argument("--most-s", type=float, default=450.0, help="seconds after which no further measurement begins")
     parser.add_argument("--name", help="write bench/results/<name>.json and docs/images/<name>.png")
     parser.add_argument(
         "--add", action="store_true", help="keep what <name>.json has of other numbers of tasks, measured with the same settings"
@@ -122,14 +122,14 @@ def added(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def gain(found: dict[str, Any], device: str) -> float | None:
-    """Of the faster way together over one after another: in processor time on a CPU, which others may be using too."""
+    """Speed-up of the faster way together over one after another: in processor time on a CPU, which may be shared."""
     clock = "cpu_s" if device == "cpu" else "wall_s"
     together = [found[way][clock] for way in WAYS[1:] if way in found]
     return round(found["alone"][clock] / min(together), 2) if together and "alone" in found else None
 
 
 def measured(args: argparse.Namespace, tasks: int, way: str) -> dict[str, Any]:
-    """Median seconds for one step of every task, and the memory that took, in this process."""
+    """Median seconds for one step of every task, and its memory, in this process."""
     import torch
 
     from trainer_svc.model.batched_lora import by_grouped_mm, by_loop
@@ -219,7 +219,7 @@ def load(args: argparse.Namespace) -> "Policy":
 
 
 def _resident_mib() -> int:
-    """The most that this process ever held."""
+    """Maximum resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 

@@ -1,6 +1,6 @@
-"""How busy the sampler is where tools take long: `python -m bench.slow_tools`. Writes bench/results/slow-tools.json.
+"""Utilization of the sampler with slow tools: `python -m bench.slow_tools`. Writes bench/results/slow-tools.json.
 
-Tools that take ten times as long as sampling, with what may be in flight fixed, and following the samplers (ADR 11). The
+Tools take ten times as long as sampling; the limit of work in flight is fixed, or follows the samplers (ADR 11). The
 sampler takes injected times; scheduler, NATS, PostgreSQL and environments are the real ones.
 """
 
@@ -19,7 +19,7 @@ from common.bus import Bus
 
 FIXED = {"MARLAAS_SCHEDULER_MOST_OVERSUBSCRIPTION": "1"}
 LOOK_AT_S = 30.0
-"""Before the first task ends: the rate that was come to."""
+"""Window before the first task's end, for the final rate."""
 
 
 def main() -> None:

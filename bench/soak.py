@@ -1,9 +1,9 @@
-"""Whether memory stays flat: a stack under constant work, its memory sampled, and a straight line through the samples.
+"""Soak test of memory: a stack under constant work, and a straight line through samples of its memory.
 
 python -m bench.soak [--minutes 30]     prints JSON
 
 Four tasks are alive at any time; where one has finished another begins, so the number of tasks that the services have
-seen grows, and what is kept for each would show. The first third is warm-up: caches fill, adapter slots are taken.
+seen grows, and any state kept per task would show. The first third is warm-up: caches and adapter slots fill.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 SAMPLE_S = 5.0
 TASKS = 4
 STEPS = 20
-"""Of each task: short, so that many begin and end."""
+"""Steps of each task: few, so that many tasks begin and end."""
 WARM_UP_SHARE = 1 / 3
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 async def soaked(stack: Stack, duration_s: float) -> dict[str, object]:
-    """Keep `TASKS` tasks alive for so long; what each component's memory did meanwhile."""
+    """Keep `TASKS` tasks alive for that time; returns each component's memory."""
     times: list[float] = []
     samples: list[dict[str, int]] = []
     finished = 0
@@ -80,7 +80,7 @@ async def soaked(stack: Stack, duration_s: float) -> dict[str, object]:
 
 
 def _line(hours_N: np.ndarray, mib_N: np.ndarray) -> dict[str, float]:
-    """Least squares. Shapes: both (N,). `growth` is what the line rises over the samples, `noise` what is left around it."""
+    """Least squares. Shapes: both (N,). `growth` is the line's rise over the samples, `noise` the residual."""
     slope, start = np.polyfit(hours_N, mib_N, 1)
     return {
         "first": float(mib_N[0]),

@@ -1,4 +1,4 @@
-"""How long the one-machine stack takes to be ready, a task's first step takes, and how much memory all of it holds.
+"""Start time, time to a task's first step, and memory of the one-machine stack.
 
 python -m bench.stack [--steps N]     prints JSON
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def specs_of(options: argparse.Namespace) -> list[TaskSpec]:
-    """The example tasks, or tasks of the shape that was asked for."""
+    """The example tasks, or tasks of the given spec."""
     if options.spec is None:
         examples = [tomllib.loads(path.read_text()) for path in sorted((ROOT / "examples").glob("*.toml"))]
         return [parse_spec(example | {"steps": options.steps}) for example in examples]
@@ -59,7 +59,7 @@ def specs_of(options: argparse.Namespace) -> list[TaskSpec]:
 async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
     """Train the tasks together: seconds to each one's first step, to the end, and memory on the way."""
     first_step_s: dict[str, float] = {}
-    most: dict[str, int] = {}
+    peak: dict[str, int] = {}
     async with Client.connect(stack.nats_url) as client:
         submitted = time.time()
         tasks = [await client.submit(spec) for spec in specs]
@@ -67,7 +67,7 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
         async def sample() -> None:
             while True:
                 for name, mib in memory_mib(stack).items():
-                    most[name] = max(mib, most.get(name, 0))
+                    peak[name] = max(mib, peak.get(name, 0))
                 await asyncio.sleep(SAMPLE_S)
 
         sampled = 0
@@ -84,8 +84,8 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
         "all_steps_s": round(took, 1),
         "steps_per_s": round(steps / took, 2),
         "sampled_tokens_per_s": round(sampled / took),
-        "peak_mib": most,
-        "peak_total_mib": most["total"],
+        "peak_mib": peak,
+        "peak_total_mib": peak["total"],
     }
 
 

@@ -1,10 +1,10 @@
-"""How much of an optimizer step is spent outside torch: `python -m bench.trainer_overhead`. A minute on one core. Prints JSON.
+"""Share of an optimizer step outside torch: `python -m bench.trainer_overhead`. A minute on one core. Prints JSON.
 
 Outside torch is processor time while no frame of torch, of the model (transformers) or of the modules that hold tensor
-code only (`TENSOR_CODE`) is on the stack. What is left is what this repository adds: advantages, packing, metrics,
-bookkeeping, and the few tensor operations between them, which count as outside as well. A timer of the process's own
-processor time looks at the stack some hundreds of times a second: nothing is slowed down as by a tracing profiler, and who
-else uses the machine does not matter. One step is taken again and again with other trajectories, with its canary.
+code only (`TENSOR_CODE`) is on the stack. That is this repository's own part: advantages, packing, metrics,
+bookkeeping, and the few tensor operations between them. A timer of the process's processor time samples the stack some hundreds of
+times a second: unlike a tracing profiler it slows nothing down, and other load does not matter. One step is repeated with other
+trajectories, with its canary.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from bench.harness.report import machine, write
 from bench.shared_steps import load, steps
 
 INTERVAL_S = 0.002
-"""Of processor time between two looks; a kernel may round it up to its own tick."""
+"""Processor time between two samples; a kernel may round it up to its tick."""
 LIBRARIES = ("/torch/", "/transformers/")
 TENSOR_CODE = ("batched_lora.py", "lora.py", "loss.py", "optimizer.py", "policy.py")
-"""Of trainer_svc: what takes and returns tensors."""
+"""Modules of trainer_svc whose functions take and return tensors."""
 
 
 def arguments() -> argparse.Namespace:
@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", default="4,16", help="numbers of groups in a step")
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--prompt", type=int, default=40, help="mean tokens of a prompt")
-    parser.add_argument("--new", type=int, default=16, help="most tokens of a reply")
+    parser.add_argument("--new", type=int, default=16, help="maximum tokens of a reply")
     parser.add_argument("--budget", type=int, default=16_384, help="padded tokens in a micro-batch")
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time, for each number of groups")
     parser.add_argument("--repeats", type=int, default=8, help="different steps that are taken in turn")

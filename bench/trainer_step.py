@@ -1,8 +1,8 @@
 """Time of one optimizer step: `python bench/trainer_step.py`. Writes one JSON object.
 
 Trajectories are made up (random tokens after a prompt that the group shares; with several turns, answers between the
-replies), so only lengths matter. `wall_s` is what a
-user waits, `cpu_s` what it costs; on a busy machine the second is the steadier of the two.
+replies), so only lengths matter. `wall_s` is a user's waiting time,
+`cpu_s` the processor time, which is steadier on a busy machine.
 """
 
 import argparse
@@ -29,8 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--prompt", type=int, default=40, help="mean tokens of a prompt")
-    parser.add_argument("--new", type=int, default=16, help="most tokens of a reply")
-    parser.add_argument("--least", type=int, help="fewest tokens of a reply; default: a third of the most")
+    parser.add_argument("--new", type=int, default=16, help="maximum tokens of a reply")
+    parser.add_argument("--least", type=int, help="minimum tokens of a reply; default: a third of the maximum")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--answer", type=int, default=30, help="mean tokens between two replies")
     parser.add_argument("--rank", type=int, default=8)
@@ -84,7 +84,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of made-up trajectories, in tokens, as the options of the same names."""
+    """Lengths of made-up trajectories in tokens, named like the options."""
 
     prompt: int
     new: int
@@ -110,7 +110,7 @@ def make_groups(vocabulary: int, seed: int, groups: int, size: int, lengths: Len
             sampled = np.repeat(np.arange(len(parts) + 1) % 2, [len(asked), *parts]).astype(np.uint8)
             logprobs = np.where(sampled == 1, -np.log(vocabulary), 0).astype(np.float32)
             members.append(Trajectory(member, ids, sampled, logprobs, float(member % 2), truncated=False))
-        made.append(Group(group, 1, tuple(members)))  # made-up logprobs are no fresh sampler's
+        made.append(Group(group, 1, tuple(members)))  # made-up log-probabilities are stale
     return made
 
 

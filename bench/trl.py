@@ -1,4 +1,4 @@
-"""Against what a user would run instead: TRL's GRPO trainer. `python -m bench.trl`. Writes bench/results/trl.json.
+"""Comparison with TRL's GRPO trainer: `python -m bench.trl`. Writes bench/results/trl.json.
 
 The same tasks, base model, environment, LoRA, batch, learning rate and number of steps; TRL in an environment of its own, which
 the first run installs (requirements/bench-trl.txt). TRL trains the tasks one after another, each with all cores, and as processes
@@ -7,11 +7,11 @@ at the same time, each with one thread. Two workloads:
     single    one turn, no waiting: computing decides
     tools     three turns, whose answers take 0.2 to 2 s: waiting decides
 
-What the trained adapters of either side earn on the same held-out rows, sampled by the same code at temperature 1, is `reached`: rewards
-in training compare at equal staleness only.
+`reached` is the reward of either side's adapters on the same held-out rows, sampled by the same code at temperature 1: rewards in
+training compare at equal staleness only.
 
-`train_s` runs from the first task's begin of training to the last one's end; starting a process or the stack is told beside it.
-`cpu_s` is the processor time meanwhile, of all processes together.
+`train_s` runs from the begin of the first task's training to the end of the last one's; start times are reported beside it.
+`cpu_s` is the processor time of all processes in that time.
 """
 
 import argparse
@@ -47,11 +47,11 @@ RANK = 8
 LEARNING_RATE = 2e-3
 MAX_TOKENS = 16
 EPISODES = 64
-"""That tell what an adapter has reached."""
+"""Held-out rows on which an adapter is graded."""
 EACH = {"all_train_s": "train_s", "all_reached": "reached"}
-"""That is told of every run, not only of the median one."""
+"""Values reported of every run, not only of the median one."""
 TASK_S = 1200.0
-"""A TRL process that takes longer is given up."""
+"""Maximum duration of a TRL process."""
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def one_run(workload: str, side: str, options: argparse.Namespace, python: Path)
 
 
 def installed() -> Path:
-    """The Python of TRL's environment; made at first use, again when the requirements change."""
+    """The Python of TRL's environment; made at first use, and after the requirements change."""
     python, stamp = HOME / "bin" / "python", HOME / "requirements.txt"
     if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
         print("installing TRL into an environment of its own", flush=True)
@@ -141,7 +141,7 @@ def _command(python: Path, asked: dict[str, Any]) -> list[str]:
 
 
 def wanted(workload: str, options: argparse.Namespace, number: int, threads: int, folder: str) -> dict[str, Any]:
-    """What `trl_task.py` is asked to do."""
+    """Options of `trl_task.py`."""
     return {
         "threads": threads,
         "groups": options.groups,
@@ -159,7 +159,7 @@ def wanted(workload: str, options: argparse.Namespace, number: int, threads: int
 
 
 def _reached(workload: str, options: argparse.Namespace, python: Path, adapters: Sequence[str]) -> float:
-    """The mean over tasks of what the adapters in these folders earn."""
+    """Mean reward of the adapters in these folders."""
     asked = wanted(workload, options, 0, len(os.sched_getaffinity(0)), "")
     asked["environment"] |= {"latency_s": 0.0}
     asked |= {"adapters": adapters, "episodes": EPISODES}
@@ -192,7 +192,7 @@ def _ended(process: "subprocess.Popen[str]") -> Any:
 
 
 def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
-    """The same on the one-machine stack, all tasks at once, each of its own tenant."""
+    """All tasks at once on the one-machine stack, each of its own tenant."""
     options = argparse.Namespace(**vars(options) | {"steps": options.our_steps or options.steps})
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
@@ -231,7 +231,7 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
 
 
 async def _trained(stack: Stack, specs: Sequence[TaskSpec], adapters: Sequence[Path]) -> dict[str, Any]:
-    """Of the specs, whose last adapters are written to these folders."""
+    """Run the specs, and write their last adapters to these folders."""
     rewards: dict[str, list[float]] = {}
     async with Client.connect(stack.nats_url) as client:
         cpu_before = sum(cores.cpu_s(stack).values())
@@ -250,7 +250,7 @@ async def _trained(stack: Stack, specs: Sequence[TaskSpec], adapters: Sequence[P
         "train_s": round(ended_at - began, 2),
         "cpu_s": round(cpu_s, 1),
         "reward": _reward(list(rewards.values())),
-        "peak_mib": memory_mib(stack)["total"],  # at the end, when all is loaded: to look costs a second of a core
+        "peak_mib": memory_mib(stack)["total"],  # at the end, when all is loaded: reading it costs a second of a core
     }
 
 

@@ -1,10 +1,10 @@
 """One task with TRL's GRPO trainer, in TRL's own Python environment: run by `bench/trl.py`. Prints one line of JSON.
 
-With `adapters` it trains nothing, and prints what each of these PEFT folders, of either side, earns on rows that nobody trained on.
+With `adapters` it trains nothing, and prints the reward of each of these PEFT folders on held-out rows.
 
 The environment (`synthetic`), the base model, the chat template, LoRA, batch and number of steps are those of our side. One turn is
 sampled by the trainer itself. Several turns use its `rollout_func`: all attempts of a step sample a turn together, and their
-environments then wait at the same time, which is the best that one process of this kind can do.
+environments then wait at the same time, the best that such a process can do.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any
 
 BEGAN = time.time()
 HELD_OUT = 1_000_000
-"""The first of the rows that no training reaches."""
+"""First row that no training reaches."""
 
 
 def main() -> None:
@@ -121,7 +121,7 @@ def earned(play: "Play", wanted: dict[str, Any], adapter: str) -> float:
 
 
 class Play:
-    """The environment, as TRL's two ways of asking for it."""
+    """The environment, behind TRL's two interfaces."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         from env_svc.builtin.synthetic import Synthetic
@@ -133,13 +133,13 @@ class Play:
         self._states: dict[str, Any] = {}
 
     def prompt(self, row: int) -> str:
-        """Of this row; its state is remembered by its text."""
+        """Prompt of this row; its text is the key of its state."""
         opening = asyncio.run(self._environment.open(row, self._wanted["seed"]))
         self._states[opening.messages[0].content] = opening.state
         return opening.messages[0].content
 
     def reward(self, prompts: list[Any], completions: list[Any], **extra: Any) -> list[float]:
-        """Of one turn each; several turns bring their rewards along."""
+        """Rewards of one-turn attempts; several turns carry their rewards along."""
         if "played" in extra:
             return extra["played"]
         replies = [completion[0]["content"] for completion in completions]
@@ -196,7 +196,7 @@ class Play:
         return self._states[prompt[-1]["content"]]
 
     def _stepped(self, states: list[Any], replies: list[str]) -> list[Any]:
-        """What follows from each reply; all wait at the same time."""
+        """The environment's answer to each reply; all wait at the same time."""
         from env_svc.contract import Reply
 
         async def all_of_them() -> list[Any]:

@@ -1,8 +1,8 @@
 """Bytes that a version adds to the blob store: `python -m bench.version_bytes`. Writes bench/results/version-bytes.json.
 
 The real trainer, over a real NATS, trains a rank-32 adapter of a random base model of Qwen3-0.6B's shape, with `checkpoint_every` of 1 and
-of 4, in float32 and in bfloat16. For each version: what the store grew by, against the adapter and the optimizer's state; and what a
-rollout replica spends to fetch and read the adapter. Steps are small, so a batch's own bytes are listed for each token too.
+of 4, in float32 and in bfloat16. For each version: the store's growth, against the adapter and the optimizer's state; and a rollout
+replica's time to fetch and read the adapter. Steps are small, so a batch's own bytes are listed for each token too.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One for each precision and each value of `checkpoint_every`."""
+    """One result for each precision and each value of `checkpoint_every`."""
     import torch
 
     from trainer_svc.model.policy import Policy, prepare_torch
@@ -109,7 +109,7 @@ async def trained(args: argparse.Namespace, policy: "Policy", url: str, every: i
 
 
 async def versions(args: argparse.Namespace, bus: Bus, trainer: Any, spec: TaskSpec, vocabulary: int) -> dict[str, Any]:
-    """Each version's bytes, and the largest shares of what is allowed."""
+    """Each version's bytes, and the maximum shares of the limits."""
     shape = ModelShape.of(models.MODELS[args.model])
     assert shape is not None
     state = 3 * 4 * shape.adapter_parameters(args.rank)
@@ -143,7 +143,7 @@ async def versions(args: argparse.Namespace, bus: Bus, trainer: Any, spec: TaskS
 
 
 async def step(bus: Bus, trainer: Any, spec: TaskSpec, groups: "list[Group]", version: int, checkpoint: BlobRef | None) -> WeightUpdated:
-    """What the trainer announces of one step."""
+    """The trainer's weight update of one step."""
     named: list[BatchGroup] = []
     for group in groups:
         message = TrajectoriesScored(group=context(group, version, spec), members=[scored(one) for one in group.trajectories])
@@ -181,7 +181,7 @@ def scored(one: Any) -> ScoredTrajectory:
 
 
 async def loaded(bus: Bus, adapter: BlobRef) -> dict[str, float]:
-    """Processor time to fetch the adapter and to read its tensors, the best of three."""
+    """Minimum of three processor times to fetch the adapter and read its tensors."""
     from safetensors.torch import load_file
 
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""Plots of what `bench.isolation`, `bench.algorithms` and `bench.shared_steps` measured, as PNG in docs/images."""
+"""Plots of `bench.isolation`, `bench.algorithms` and `bench.shared_steps`, as PNG in docs/images."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ DOTS_PER_INCH = 120
 
 
 def draw_isolation(result: dict[str, Any]) -> list[Path]:
-    """Rewards of every run, and the histograms of staleness and ratio: alone against beside others."""
+    """Rewards of every run, and the histograms of staleness and ratio: alone against beside other tasks."""
     figure, axes = _figure()
     kinds = {0: ("C0", "alone"), max(run["others"] for run in result["runs"]): ("C1", "beside others")}
     for others, (colour, label) in kinds.items():

@@ -9,7 +9,7 @@ POLICIES = ("asynchronous", "synchronous", "sequential")
 
 
 def scaling(result: Result) -> str:
-    """Medians by number of tasks and policy, and what is gained over the other policies."""
+    """Medians by number of tasks and policy, and the gains over the other policies."""
     runs, times, options = result["runs"], result["times"], result["options"]
     lines = [
         f"{machine_line(result)} Injected means: sampling {times['sample_s']} s and environment {times['environment_s']} s a turn,"
@@ -25,10 +25,10 @@ def scaling(result: Result) -> str:
             chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
             if chosen:
                 lines.append(_scaling_row(tasks, policy, chosen))
-    most = max(run["tasks"] for run in runs)
-    of_most = {policy: [run for run in runs if run["tasks"] == most and run["policy"] == policy] for policy in POLICIES}
-    if all(of_most.values()):
-        lines += ["", _gains(most, of_most)]
+    max_tasks = max(run["tasks"] for run in runs)
+    of_max = {policy: [run for run in runs if run["tasks"] == max_tasks and run["policy"] == policy] for policy in POLICIES}
+    if all(of_max.values()):
+        lines += ["", _gains(max_tasks, of_max)]
     return "\n".join(lines)
 
 
@@ -59,7 +59,7 @@ def _gains(tasks: int, runs: dict[str, list[Result]]) -> str:
 
 
 def agentic(result: Result) -> str:
-    """Medians by number of tasks and policy on the real stack, what is gained, and what one task's stages leave to gain."""
+    """Medians by number of tasks and policy on the real stack, the gains, and the maximum that one task's stages allow."""
     runs, options, cores, alone = result["runs"], result["options"], result["cores"], result["engine_alone"]
     lines = [
         f"{machine_line(result)} Sampler on core {_list(cores['sampler'])}, trainer on core {_list(cores['trainer'])}."
@@ -98,31 +98,32 @@ def _agentic_row(tasks: int, policy: str, chosen: list[Result], engine_tokens_pe
 
 def _agentic_gains(result: Result) -> list[str]:
     runs, stages = result["runs"], result["stages"]
-    most = max(run["tasks"] for run in runs)
-    of_most = {policy: [run for run in runs if run["tasks"] == most and run["policy"] == policy] for policy in POLICIES}
-    ends = {policy: median([run["end_to_end_s"] for run in found]) for policy, found in of_most.items() if found}
+    max_tasks = max(run["tasks"] for run in runs)
+    of_max = {policy: [run for run in runs if run["tasks"] == max_tasks and run["policy"] == policy] for policy in POLICIES}
+    ends = {policy: median([run["end_to_end_s"] for run in found]) for policy, found in of_max.items() if found}
     found: list[str] = []
     others = [policy for policy in ("sequential", "synchronous") if policy in ends]
-    if "asynchronous" in ends and others and most > 1:
+    if "asynchronous" in ends and others and max_tasks > 1:
         against = [
             f"{ends[other] / ends['asynchronous']:.1f}× sooner than {other} (cores of sampler and trainer"
-            f" {_times_busier(of_most, other, 'sampler')} and {_times_busier(of_most, other, 'trainer')} as busy)"
+            f" {_times_busier(of_max, other, 'sampler')} and {_times_busier(of_max, other, 'trainer')} as busy)"
             for other in others
         ]
-        found.append(f"{most} tasks asynchronous are done {' and '.join(against)}.")
+        found.append(f"{max_tasks} tasks asynchronous are done {' and '.join(against)}.")
     if stages:
         found.append(
             f"A step of one task takes {stages['step']:.2f} s: sampling R {stages['sampling']:.2f} s and tools E"
             f" {stages['environment']:.2f} s of its slowest attempt, training T {stages['training']:.2f} s,"
             f" {stages['between']:.2f} s between them."
-            f" (R + E + T) / T = {stages['closed_form']:.1f} is the most that updates one at a time leave to gain."
+            f" (R + E + T) / T = {stages['closed_form']:.1f} is the maximum gain of updates one at a time."
         )
-    if of_most["asynchronous"]:
-        cpu_s, cores = median([run["cpu_s_per_step"] for run in of_most["asynchronous"]]), result["machine"]["cores"]
-        busy = median([run["cores_busy"] for run in of_most["asynchronous"]])
+    if of_max["asynchronous"]:
+        cpu_s, cores = median([run["cpu_s_per_step"] for run in of_max["asynchronous"]]), result["machine"]["cores"]
+        busy = median([run["cores_busy"] for run in of_max["asynchronous"]])
         found.append(
-            f"With {most} tasks asynchronous everything together takes {cpu_s:.2f} s of processor time a step and keeps the cores"
-            f" {busy:.0%} busy" + (f": {cores} cores leave {cores * stages['step'] / cpu_s:.1f}×, {most} tasks {most}×." if stages else ".")
+            f"With {max_tasks} tasks asynchronous everything together takes {cpu_s:.2f} s of processor time a step and keeps the cores"
+            f" {busy:.0%} busy"
+            + (f": {cores} cores leave {cores * stages['step'] / cpu_s:.1f}×, {max_tasks} tasks {max_tasks}×." if stages else ".")
         )
     elsewhere = [run["elsewhere"] for run in runs]
     found.append(
@@ -138,7 +139,7 @@ def _times_busier(runs: dict[str, list[Result]], other: str, stage: str) -> str:
 
 
 def _agreement(runs: list[Result]) -> str:
-    """What was learned, and how far a task's rewards differ between runs, whoever ran beside it."""
+    """Rewards before and after, and the difference of a task's rewards between runs."""
     seen: dict[tuple[str, int], list[float]] = {}
     for run in runs:
         for task, rewards in run["rewards"].items():

@@ -27,7 +27,7 @@ def draw_scaling(result: dict[str, Any]) -> list[Path]:
 
 
 def draw_agentic(result: dict[str, Any]) -> list[Path]:
-    """The same of `bench.agentic`, where a stage is as busy as its core; returns the files."""
+    """The same plots of `bench.agentic`, where a stage is as busy as its core; returns the files."""
     return _drawn(result["runs"], result["options"]["name"], "core", "sampler: its core busy, %", "trainer: its core busy, %")
 
 
@@ -58,21 +58,21 @@ def _times(runs: Runs, name: str) -> Path:
 
 
 def _idle(runs: Runs, name: str) -> Path:
-    most = max(run["tasks"] for run in runs)
+    max_tasks = max(run["tasks"] for run in runs)
     figure, pair = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
     for axes, stage in zip(pair, ("sampler", "trainer"), strict=True):
-        policies = [policy for policy in COLOURS if any(run["policy"] == policy and run["tasks"] == most for run in runs)]
+        policies = [policy for policy in COLOURS if any(run["policy"] == policy and run["tasks"] == max_tasks for run in runs)]
         left = [0.0] * len(policies)
         for place in ("busy", *PLACES):
             shares = []
             for policy in policies:
-                chosen = [run[stage] for run in runs if run["policy"] == policy and run["tasks"] == most]
-                # Means: medians of shares would not add up to the whole.
+                chosen = [run[stage] for run in runs if run["policy"] == policy and run["tasks"] == max_tasks]
+                # Means: medians of shares do not add up to 1.
                 shares.append(100 * fmean([use["busy"] if place == "busy" else use["idle_by_cause"][place] for use in chosen]))
             label = "busy" if place == "busy" else f"idle; tasks: {place}"
             axes.barh(policies, shares, left=left, color=PLACE_COLOURS.get(place, "black"), label=label)
             left = [one + share for one, share in zip(left, shares, strict=True)]
-        axes.set(title=f"{stage}, {most} tasks", xlabel="% of the run")
+        axes.set(title=f"{stage}, {max_tasks} tasks", xlabel="% of the run")
     figure.legend(*pair[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small")
     return _saved(figure, f"{name}-idle", legend=False)
 

@@ -8,7 +8,7 @@ Result = dict[str, Any]
 
 
 def machinery(result: Result) -> str:
-    """What was measured of the machinery, one line each."""
+    """Costs of the machinery, one line each."""
     lines = [machine_line(result), "", "| what | value |", "|---|---|"]
     if "throughput" in result:
         for name, fast, slow in (("together", "full", "half"), ("apart", "apart", "apart_half")):
@@ -48,12 +48,12 @@ def _added(name: str, found: Result) -> str:
 
 
 def _among(found: Result) -> str:
-    """The least and the most that several runs came to."""
+    """Minimum and maximum of several runs."""
     return f" ({found['all'][0]:.4g} – {found['all'][-1]:.4g})" if len(found.get("all", [])) > 1 else ""
 
 
 def slow_tools(result: Result) -> str:
-    """What may be in flight fixed, and following the samplers."""
+    """Turns a second with a fixed limit in flight, and one that follows the samplers."""
     options = result["options"]
     lines = [
         f"{machine_line(result)} Sampling {options['sample']} s and tool {options['environment']} s a turn, {options['places']} places.",
@@ -67,7 +67,7 @@ def slow_tools(result: Result) -> str:
 
 
 def trl(result: Result) -> str:
-    """Both workloads, each way."""
+    """Both workloads, with MARLaaS and with TRL."""
     options = result["options"]
     lines = [
         f"{machine_line(result)} {options['tasks']} tasks, {options['steps']} steps of {options['groups']} × {options['size']} attempts;"
@@ -110,7 +110,7 @@ def shared_steps(result: Result) -> str:
 
 def outside_torch(result: Result) -> str:
     """The share of a step outside torch, and in which module."""
-    columns = {  # modules by their names of today, and of the day when it was measured
+    columns = {  # modules by their names now, and when they were measured
         "packing": ["packing.py"],
         "gathering (`batched_steps.py`)": ["batched_steps.py", "shared.py"],
         "the step itself": ["step.py"],
@@ -138,7 +138,7 @@ def machine_line(result: Result) -> str:
 
 
 def _speed(machine: Result) -> str:
-    """Nothing where it was not measured yet."""
+    """The machine's speed; empty in results without it."""
     before_and_after = [f"{ms:.1f}" for ms in machine.get("fixed_work_ms", [])]
     took = f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
     return took + (f", its host gave {machine['stolen_share']:.0%} of the time to others" if "stolen_share" in machine else "")

@@ -1,4 +1,4 @@
-"""Who takes the processor's cores while a stack runs: sampler and trainer, the services around them, and others on the machine."""
+"""Shares of the processor's cores while a stack runs: sampler, trainer, other services, other processes."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from bench.harness.services import BenchError
 from marlaas.stack.state_files import Stack
 
 IDLE_S = 3.0
-"""For how long a stack without tasks is watched."""
+"""Seconds over which a stack without tasks is observed."""
 
 
 def pinned(stack: Stack) -> dict[str, list[int]]:
@@ -22,7 +22,7 @@ def pinned(stack: Stack) -> dict[str, list[int]]:
 
 
 def cpu_s(stack: Stack) -> dict[str, float]:
-    """Processor seconds so far of each component, the engine's process apart from the service around it, and of this process."""
+    """Processor seconds so far of each component, the engine apart from its service, and of this process."""
     kinds = [component.name.partition("-")[0] for component in stack.components if component.condition == "ready"]
     found = {kind: sum(usage.cpu_s(one) for one in usage.family(_process(stack, kind))) for kind in kinds}
     found["engine"] = usage.cpu_s(_engine(stack))
@@ -31,13 +31,13 @@ def cpu_s(stack: Stack) -> dict[str, float]:
 
 
 def machine_cpu_s() -> float:
-    """Seconds that the cores which this process may use were busy so far, with anything."""
+    """Busy seconds so far of the cores that this process may use."""
     cores = psutil.cpu_times(percpu=True)
     return sum(sum(cores[core]) - cores[core].idle - cores[core].iowait - cores[core].guest for core in os.sched_getaffinity(0))
 
 
 def idle_shares(stack: Stack) -> dict[str, float]:
-    """Shares of their cores that engine and trainer take while there is nothing to do."""
+    """Shares of their cores that engine and trainer take while idle."""
     before = cpu_s(stack)
     time.sleep(IDLE_S)
     after = cpu_s(stack)
@@ -45,7 +45,7 @@ def idle_shares(stack: Stack) -> dict[str, float]:
 
 
 def busy_share(taken: float, idle: float) -> float:
-    """Of a core: `taken` without the share `idle` that its process takes from the time in which it has nothing to do."""
+    """Share of a core: `taken` without the share `idle` that its process takes while idle."""
     return round(min(1.0, max(0.0, (taken - idle) / (1 - idle))), 4)
 
 

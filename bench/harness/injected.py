@@ -1,7 +1,7 @@
-"""Stage times that a benchmark injects: how long each turn is sampled, each tool call takes and each step is trained.
+"""Injected stage times of turns, tool calls and steps.
 
-A time depends only on what it is for (task, group, member, turn), so every scheduling policy meets the same work. Turns take
-between half and one and a half times their mean, or as `spread` says. `LowerBounds` says what no schedule can beat with these times.
+A time depends only on (task, group, member, turn), so every scheduling policy meets the same work. Turns take between half and one
+and a half times their mean, or as `spread` says. `LowerBounds` are times that no schedule can beat.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ class Times:
     """Means, in seconds."""
 
     sample_s: float
-    """Of one turn, however many others share the engine's batch."""
+    """One turn, for any size of the engine's batch."""
     environment_s: float
-    """Of what follows a turn: a tool call, or the grading."""
+    """The tool call or grading after a turn."""
     train_s: float
-    """Of one optimizer step; exact."""
+    """One optimizer step; exact."""
     spread: float = 1.0
     """Turns take between 1 - spread/2 and 1 + spread/2 times their mean."""
     alike: bool = False
@@ -38,7 +38,7 @@ class Work:
 
 
 def turn_s(times: Times, task: str, group: int, member: int, turn: int) -> tuple[float, float]:
-    """Of one turn: seconds of sampling, and of the environment after it (whole milliseconds: it travels in the reply)."""
+    """Seconds of sampling one turn, and of the environment after it (whole milliseconds: it travels in the reply)."""
     digest = hashlib.sha256(f"{task}:{group}:{0 if times.alike else member}:{turn}".encode()).digest()
     first, second = (1 + times.spread * (int.from_bytes(part, "big") / 2**32 - 0.5) for part in (digest[:4], digest[4:8]))
     return times.sample_s * first, round(times.environment_s * second * 1000) / 1000
@@ -46,12 +46,12 @@ def turn_s(times: Times, task: str, group: int, member: int, turn: int) -> tuple
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """Seconds that the whole set takes at least, were messages and decisions free."""
+    """Minimum seconds of the whole set, if messages and decisions were free."""
 
     sequential: float
     """One task after another: the sum of every step's R + E + T."""
     synchronous: float
-    """In lockstep: every round waits for its slowest rollout, then trains each task in turn."""
+    """Lockstep: every round waits for its slowest rollout, then trains each task in turn."""
     trainer: float
     """Steps are trained one at a time, and the first only after its rollout."""
     sampler: float
@@ -59,7 +59,7 @@ class LowerBounds:
     chain: float
     """The slowest task alone: on policy, a step follows a step."""
     closed_form: float | None
-    """(R + E + T) / T: the most that serialised updates leave to gain over one task at a time (arXiv 2605.08527); None without T."""
+    """(R + E + T) / T: maximum gain of serialised updates over one task at a time (arXiv 2605.08527); None without T."""
 
     @property
     def asynchronous(self) -> float:
@@ -71,7 +71,7 @@ class LowerBounds:
 
 
 def lower_bounds(times: Times, work: Work, names: list[str]) -> LowerBounds:
-    """Of `work` by the tasks `names`."""
+    """Bounds of `work` by the tasks `names`."""
     rollouts = {name: [_rollout_s(times, work, name, step) for step in range(work.steps)] for name in names}
     sampling = sum(_sampling_s(times, work, name, step) for name in names for step in range(work.steps)) / work.places
     steps = work.steps * len(names)

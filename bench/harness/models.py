@@ -1,4 +1,4 @@
-"""Base models with random weights, made on the spot: what a benchmark of speed or memory needs."""
+"""Base models with random weights, for benchmarks of speed and memory."""
 
 import shutil
 from pathlib import Path
@@ -23,11 +23,11 @@ QWEN3_0_6B = {
 }
 SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
 MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL}
-"""Name → what transformers' `Qwen3Config` is given."""
+"""Name → arguments of transformers' `Qwen3Config`."""
 
 
 def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.device") -> "PreTrainedModel":
-    """The model with random weights, without a second copy on the way."""
+    """The model with random weights, built without a second copy."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

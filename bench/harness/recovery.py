@@ -1,4 +1,4 @@
-"""The table of recoveries in docs/durability.md, from what `make chaos` with `--json bench/results/recovery.json` has measured."""
+"""The table of recoveries in docs/durability.md, from the result of `make chaos` with `--json bench/results/recovery.json`."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ FAULTS = {
     "clock": "clock an hour ahead or back",
     "full disk": "NATS's disk full",
 }
-"""How kinds of faults begin → what the table calls them."""
+"""Prefix of a kind of fault → its row in the table."""
 
 
 def fault(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What every benchmark's JSON begins with, and where it goes."""
+"""Header and location of every benchmark's JSON."""
 
 import json
 import os
@@ -15,10 +15,10 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "bench" / "results")
-"""The variable is for tests of the benchmarks, whose results are of no use."""
+"""Folder of results; the variable is for tests, whose results are discarded."""
 IMAGES = RESULTS if "BENCH_RESULTS" in os.environ else ROOT / "docs" / "images"
 PROCESSOR_TIMES = psutil.cpu_times()
-"""Of all cores, when this process began to measure."""
+"""Processor times of all cores at this process's start."""
 FIXED_WORK = """
 import time
 ended, took = time.perf_counter() + 1.0, []
@@ -31,11 +31,11 @@ print(sorted(took)[len(took) // 2])
 
 
 CODE = ("common", "env_svc", "marlaas", "migrations", "models/tiny", "pools.toml", "rollout_svc", "scheduler_svc", "trainer_svc")
-"""What a benchmark measures where it names no parts."""
+"""Paths that a benchmark measures unless it names others."""
 
 
 def machine() -> dict[str, object]:
-    """What ran it, and how busy it was: call it before anything is measured."""
+    """The machine and its load; call it before the measurement."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
@@ -47,14 +47,14 @@ def machine() -> dict[str, object]:
 
 
 def load_now() -> float:
-    """Processes that ran or wanted to, the mean of a minute."""
+    """Load average of a minute."""
     return round(psutil.getloadavg()[0], 1)
 
 
 def fixed_work_ms() -> float:
-    """What a fixed sum in Python takes on all cores at once, the median of a second: how fast the machine is just now.
+    """Median milliseconds of a fixed sum in Python, on all cores at once for a second: the machine's present speed.
 
-    A shared one may be half as fast for hours, and neither its load nor the time that others take from it tells.
+    A shared machine may be half as fast for hours, which neither its load nor its stolen time shows.
     """
     command = [sys.executable, "-c", FIXED_WORK]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in os.sched_getaffinity(0)]
@@ -62,9 +62,9 @@ def fixed_work_ms() -> float:
 
 
 def stolen_share(before: Any, after: Any) -> float:
-    """Of the time in which the cores were wanted, the share that the machine's host gave to others (`psutil.cpu_times`, twice).
+    """Share of the cores' wanted time that the host gave to other machines, from two `psutil.cpu_times`.
 
-    Zero where the system does not know of it, as on a machine of one's own.
+    Zero where the system does not report it, as on bare metal.
     """
     gone = {name: getattr(after, name) - getattr(before, name) for name in after._fields if name not in ("guest", "guest_nice")}
     wanted = sum(gone.values()) - gone["idle"] - gone.get("iowait", 0.0)
@@ -72,7 +72,7 @@ def stolen_share(before: Any, after: Any) -> float:
 
 
 def write(name: str, result: dict[str, object], measures: Sequence[str] = CODE) -> Path:
-    """Keep `result` as bench/results/<name>.json, with commit, date, command, and how fast the machine is after it.
+    """Keep `result` as bench/results/<name>.json, with commit, date, command, and the machine's speed afterwards.
 
     `measures`: paths whose change makes the numbers old (`bench.quotes`).
     """
@@ -90,13 +90,13 @@ def write(name: str, result: dict[str, object], measures: Sequence[str] = CODE) 
 
 
 def commit() -> str:
-    """What is checked out, marked where files differ from it; empty outside a repository."""
+    """The checked-out commit, marked where files differ from it; empty outside a repository."""
     done = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False)
     return done.stdout.strip()
 
 
 def read(name: str) -> dict[str, Any]:
-    """What an earlier run has written; empty when there was none."""
+    """An earlier run's result; empty when there was none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -106,7 +106,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Percentiles that tables tell, to the thousandth."""
+    """Percentiles for tables, rounded to thousandths."""
     return {name: round(percentile(values, share), 3) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}
 
 

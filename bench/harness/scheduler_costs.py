@@ -27,7 +27,7 @@ PAST_STEPS = (10, 1_000, 10_000)
 
 
 def _migrated_database(port: int, name: str) -> str:
-    """Its address."""
+    """A new database with the scheduler's schema; returns its address."""
     from scheduler_svc.migrate import migrate
 
     servers.create_database(port, name)
@@ -42,7 +42,7 @@ class _RolledBack(Exception):
 
 @asynccontextmanager
 async def _rolled_back(database: Any) -> AsyncGenerator[Any]:
-    """A transaction of which nothing stays."""
+    """A transaction that is rolled back at its end."""
     with suppress(_RolledBack):
         async with database.transaction() as tx:
             yield tx
@@ -50,7 +50,7 @@ async def _rolled_back(database: Any) -> AsyncGenerator[Any]:
 
 
 def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of one admission of one group, transaction included, by how many tasks could be next; rolled back each time."""
+    """Milliseconds of admitting one group, transaction included, by the number of candidate tasks."""
     del folder
     port, _ = server
     found: dict[str, Any] = {}
@@ -100,7 +100,7 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
 
 
 def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of sending and noting one step, and of what cleaning asks after it, by how many steps lie behind; rolled back."""
+    """Milliseconds of sending and recording one step, and of garbage collection's queries after it, by the number of past steps."""
     del folder, options
     port, _ = server
     return {f"{count}": asyncio.run(_past(_migrated_database(port, f"past_{count}"), count)) for count in PAST_STEPS}
@@ -126,7 +126,7 @@ INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT 't', 't', kind, n, 1 FROM unnest(ARRAY['prompt', 'sampled']) kind, generate_series(0, 2 * {steps} - 1) n;
 ANALYZE
 """
-"""What a task `t` with two groups a step leaves behind, as many void ones among it, and its next step, which is ready."""
+"""Rows of task `t` after {steps} steps of two groups, as many void groups, and its next step, which is ready."""
 
 
 async def _past(url: str, count: int) -> dict[str, float]:

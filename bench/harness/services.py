@@ -1,4 +1,4 @@
-"""The real NATS, PostgreSQL, scheduler and environment service as child processes, for benchmarks that stand in for the rest."""
+"""NATS, PostgreSQL, scheduler and environment service as child processes, for benchmarks with a stand-in sampler and trainer."""
 
 import os
 import signal
@@ -27,12 +27,12 @@ _numbers = count()
 
 
 class BenchError(Exception):
-    """The benchmark cannot be run, or its result means nothing; the text says why."""
+    """The benchmark cannot run, or its result is invalid; the text says why."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """What runs, and how to reach it."""
+    """Running services and their addresses."""
 
     nats_url: str
     postgres_port: int
@@ -41,11 +41,11 @@ class Services:
 
     @property
     def postgres_url(self) -> str:
-        """For psycopg."""
+        """The database's address for psycopg."""
         return f"postgresql://marlaas@{servers.HOST}:{self.postgres_port}/{self.database}"
 
     def cpu_s(self) -> dict[str, float]:
-        """Processor seconds of each so far, children that live included."""
+        """Processor seconds of each so far, live children included."""
         return {name: sum(usage.cpu_s(one) for one in usage.family(process)) for name, process in self.processes.items()}
 
     def memory_bytes(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Services:
 
 @contextmanager
 def postgres(folder: Path, *options: str) -> Generator[tuple[int, psutil.Process]]:
-    """A server of its own, with `options` of its command line; yields its port and process."""
+    """A PostgreSQL server with command-line `options`; yields its port and process."""
     port = servers.free_port()
     command = servers.postgres_command(folder / "postgres", port)
     with _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process:
@@ -118,7 +118,7 @@ def _service(package: str, env: dict[str, str], folder: Path) -> Generator[psuti
 
 
 def _inherited() -> dict[str, str]:
-    """The environment, without settings that are meant for another stack."""
+    """The environment variables, without those of another stack."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
 
 

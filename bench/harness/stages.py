@@ -1,4 +1,4 @@
-"""How long a step is with sampler, environment and trainer, and what that leaves to gain. Pure."""
+"""A step's time in sampler, environment and trainer, and the maximum gain that it allows. Pure."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 from marlaas.reporting.progress import TrainedStep
 
 BEFORE = ("read_s", "restore_s", "wait_s")
-"""A step is computed once its trajectories are read, its state is there and earlier steps are over."""
+"""Stages of a step in the trainer before it is computed: reading, restoring, queueing."""
 
 
 def trained_span(task: str, step: TrainedStep) -> TrainedSpan:
-    """The step while it is computed, from its turn until it is stored. Raises: BenchError when its event does not say."""
+    """The step's computation, from its turn until it is stored. Raises: BenchError when its event lacks the times."""
     if step.batched_s is None or step.started_s is None or step.trained_s is None:
         raise BenchError(f"task {task}: the event of version {step.version} does not say when it was trained")
     begins_s = step.started_s + sum(step.metrics[phase] for phase in BEFORE)
@@ -22,9 +22,9 @@ def trained_span(task: str, step: TrainedStep) -> TrainedSpan:
 
 
 def stage_times(trace: Trace, groups_per_step: int) -> dict[str, float]:
-    """Medians over steps, in seconds: R and E as its slowest attempt had them, T in the trainer.
+    """Medians over steps, in seconds: R and E of its slowest attempt, T in the trainer.
 
-    Groups are counted from 0 and none is void, so a step's are known by their numbers.
+    Groups are numbered from 0 and none is void, so numbers identify a step's groups.
     """
     attempts: defaultdict[tuple[str, int, int], list[SampledSpan]] = defaultdict(list)
     for span in trace.sampled:

@@ -1,8 +1,8 @@
-"""A sampler and a trainer that take injected times and compute nothing, behind the doors of the real ones.
+"""A sampler and a trainer that take injected times and compute nothing, on the real ones' subjects.
 
 The sampler is the real rollout service over an engine that waits: it answers as many sequences at once as it has places, later
 turns first, and the rest queue. The trainer reads its batch's messages from the stream as the real one does, and takes one step
-at a time. Both remember when they did what.
+at a time. Both record their times in a `Trace`.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class SampledSpan:
     started_at: float
     ended_at: float
     environment_s: float
-    """That the environment will take after it."""
+    """Seconds that the environment will take after it."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class WaitingEngine:
         return Sampled([round(environment_s * 1000), *range(1, REPLY_TOKENS)], [-1.0] * REPLY_TOKENS, "stop")
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """What is sampled is soon over."""
+        """Nothing to abort: turns are short."""
 
     async def _take_place(self, priority: int) -> None:
         if self._free > 0:
@@ -138,7 +138,7 @@ class NoChat:
 
 
 class NoAdapters:
-    """Every version is there already."""
+    """Adapters without files: every version is present."""
 
     @asynccontextmanager
     async def using(self, ref: AdapterRef | None) -> AsyncGenerator[str | None]:
@@ -149,7 +149,7 @@ class NoAdapters:
 
 
 class WaitingTrainer:
-    """One step at a time, in the order in which the batches came."""
+    """Trains one step at a time, in the order of arrival."""
 
     def __init__(self, bus: Bus, train_s: float, trace: Trace) -> None:
         self._bus = bus
@@ -173,7 +173,7 @@ class WaitingTrainer:
 
 
 def updated(batch: TrainBatch, span: TrainedSpan, tokens: int) -> Outgoing:
-    """The message that the step of `batch` was taken."""
+    """The weight update of a step."""
     version = batch.version + 1
     blob = BlobRef(name=f"{batch.task}.v{version}.adapter-0", size_bytes=1, sha256="0" * 64)
     update = WeightUpdated(

@@ -1,10 +1,10 @@
-"""When which turn of whom was where, overheard from the messages of a stack that runs: a `Trace` as the stand-ins remember one.
+"""Stage times of every turn of a running stack, from its messages: the `Trace` that the stand-ins record.
 
-A turn is with the sampler from the message that asks for it to the one that answers; then with its environment, until the next
-turn is asked for or the trajectory is scored. Queues, codec and the way through NATS are in these times, which is what a task sees.
+A turn is with the sampler from its request to its answer, then with its environment until the next request or the score. These
+times include queues, codec and NATS, as a task sees them.
 
-JetStream stores what is published, and whoever subscribes hears it at that moment as well: a work queue, which admits no
-second reader, need not know. Bodies are read when the run is over, so that listening costs next to nothing.
+A plain NATS subscription receives each message as JetStream stores it, so it needs no second consumer on a work queue. Bodies are
+decoded after the run, which keeps the tap cheap.
 """
 
 import time
@@ -26,7 +26,7 @@ Turn = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Heard:
-    """A message as it passed, at `at_s` of this host's clock."""
+    """A message, with `at_s` of this host's clock."""
 
     at_s: float
     subject: str
@@ -52,7 +52,7 @@ async def overheard(url: str) -> AsyncGenerator[list[Heard]]:
 
 
 def sampled_spans(heard: Sequence[Heard]) -> list[SampledSpan]:
-    """Every turn that came to its end, by the first message of each kind about it: a second one counts for nothing."""
+    """Every completed turn, from the first message of each kind; redeliveries are ignored."""
     asked: dict[Turn, float] = {}
     answered: dict[Turn, float] = {}
     scored: dict[tuple[str, int, int], float] = {}

@@ -1,4 +1,4 @@
-"""Tasks of the injected kind: submitted, and awaited."""
+"""Tasks with injected times: their submission, and waiting for them."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from common.messages import Event, SubmitTask
 
 
 def submission(name: str, work: Work) -> Outgoing:
-    """A strictly on-policy task of the injected kind; each of its own tenant."""
+    """A strictly on-policy task with injected times; each has its own tenant."""
     spec = {
         "name": name,
         "tenant": name,

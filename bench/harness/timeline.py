@@ -1,8 +1,8 @@
-"""From what sampler and trainer remember to what a user and an owner of accelerators see. Pure.
+"""Utilization and latencies from the traces of sampler and trainer. Pure.
 
-Where a task is at a moment: in training if a step of it is, else waiting for the trainer, else sampling if a sequence of it is,
-else waiting for the sampler, else in its environment, else held: by the scheduling policy, or on its way between services. Idle
-time of a stage is given to the causes in proportion to where the unfinished tasks were meanwhile.
+A task is in the first of these places that applies: training, waiting for the trainer, sampling, waiting for the sampler, in its
+environment, held (by the scheduling policy, or between services). Idle time of a stage is attributed in proportion to the places
+of the unfinished tasks.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ PLACES: tuple[Place, ...] = ("training", "waiting for the trainer", "sampling", 
 
 @dataclass(frozen=True)
 class Stay:
-    """One thing of a task in one place."""
+    """Interval that a step or sequence spends in one place."""
 
     task: str
     place: Place
@@ -32,15 +32,15 @@ class Use:
     """How a stage's time was spent, as shares of the whole run."""
 
     busy: float
-    """The sampler's: mean share of its places that were taken."""
+    """Busy share; for the sampler, the mean share of occupied places."""
     in_use: float
-    """Of the time, with anything in it at all."""
+    """Share of the time in which it is not empty."""
     idle_by_cause: dict[str, float]
     """Adds up to 1 − busy."""
 
 
 def stays(trace: Trace) -> list[Stay]:
-    """Everything that happened, as stays; empty ones left out."""
+    """All intervals of a trace, without empty ones."""
     found = [Stay(span.task, place, begins, ends) for span in trace.sampled for place, begins, ends in _sampled(span)] + [
         Stay(span.task, place, begins, ends) for span in trace.trained for place, begins, ends in _trained(span)
     ]
@@ -59,7 +59,7 @@ def _trained(span: TrainedSpan) -> Iterator[tuple[Place, float, float]]:
 
 
 def uses(trace: Trace, begins: float, ends_by_task: dict[str, float], places: int) -> tuple[Use, Use]:
-    """Of sampler and trainer, from `begins` to the last task's end."""
+    """Use of sampler and of trainer, from `begins` to the last task's end."""
     changes: list[tuple[float, int, str, str]] = []
     for stay in stays(trace):
         changes += [(stay.begins, 1, stay.task, stay.place), (stay.ends, -1, stay.task, stay.place)]
@@ -133,7 +133,7 @@ def added_latencies(trace: Trace) -> list[float]:
 
 
 def step_times(trained: Sequence[tuple[str, int, float, float]]) -> list[float]:
-    """Seconds from step to step of each task; of the first, from its first admission. Of (task, version, admitted, trained)."""
+    """Seconds between steps of each task, for the first since its admission. Input: (task, version, admitted, trained)."""
     by_task: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for task, version, admitted, done in trained:
         by_task[task].append((version, admitted, done))

@@ -1,10 +1,10 @@
-"""What processes have used: processor time and memory. A process that is gone has used nothing."""
+"""Processor time and memory of processes; 0 for a process that has ended."""
 
 import psutil
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
-    """With its children and theirs."""
+    """The process and its descendants."""
     return [process, *process.children(recursive=True)]
 
 

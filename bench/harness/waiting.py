@@ -1,4 +1,4 @@
-"""An environment that takes as long as each reply says: a tool call, or a grading, that waits for somebody else.
+"""An environment that waits for the time in each reply, like a slow tool call or grading.
 
 `WaitingEnvironment` with option `turns`; a reply is a number of milliseconds. The reward is a number that differs between replies.
 """
@@ -9,7 +9,7 @@ from env_svc.contract import ChatMessage, Continue, Environment, Finish, Opening
 
 
 class WaitingEnvironment(Environment[int]):
-    """The state is how many turns are over."""
+    """The state is the number of past turns."""
 
     def __init__(self, turns: int = 1) -> None:
         self._turns = turns

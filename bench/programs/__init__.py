@@ -1,1 +1,1 @@
-"""Programs that are right, and mutants of them that are wrong, graded by `code` in every sandbox: `__main__.py`."""
+"""Right programs and wrong mutants of them, graded by `code` in every sandbox: `__main__.py`."""

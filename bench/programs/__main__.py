@@ -1,9 +1,9 @@
-"""No right program gets 0, and no wrong one 1: `python -m bench.programs [bubblewrap docker namespaces landlock monty]`.
+"""Right programs get 1 and wrong ones 0: `python -m bench.programs [bubblewrap docker namespaces landlock monty]`.
 
 For at least 300 right programs (`corpus.py`) and five mutants of each (`mutants.py`), the reward of the environment `code` in each
-sandbox. An attempt that the sandbox calls unsupported is void, and counted with what was missing: most of monty's, and those that
+sandbox. An attempt that the sandbox calls unsupported is void, and counted by what was missing: many of monty's, and those that
 need the semaphores of other processes in the weaker kind of `confined`.
-Writes `bench/results/programs.json`; ends with status 1 when a reward is not what it must be.
+Writes `bench/results/programs.json`; the exit status is 1 when a reward is wrong.
 """
 
 import argparse
@@ -37,7 +37,7 @@ MAY_BE_VOID = ("monty", "landlock")
 
 @dataclass
 class Tally:
-    """Of one sandbox."""
+    """Results of one sandbox."""
 
     right: int = 0
     """Programs that got 1."""
@@ -46,13 +46,13 @@ class Tally:
     void_programs: int = 0
     void_mutants: int = 0
     missing: Counter[str] = field(default_factory=Counter[str])
-    """Why programs were void → how many."""
+    """Reason of void programs → their number."""
     misgraded: list[str] = field(default_factory=list[str])
     """Titles of right programs that got 0, and of mutants that got 1."""
 
 
 def started(kind: str, runs: int) -> Sandbox:
-    """Not started yet, with so many places."""
+    """The sandbox, not started yet, with that many places."""
     if kind in ("namespaces", "landlock"):
         return ConfinedSandbox(runs, kind)
     return sandbox_of(kind, EnvSettings(sandbox_runs=runs, sandbox_warm=runs))

@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 PAIRS = 160
 SINCE = re.compile(r", Python (\d+)\.(\d+)$")
-"""In the title of a cell: what it needs."""
+"""Requirement in the title of a cell."""
 ALONE = "from __future__"
 """A statement that must be a program's first: its cell is in no pair."""
 
@@ -28,7 +28,7 @@ class Program:
 
 
 def cells(name: str) -> list[Program]:
-    """Of one file, without those that need a newer Python."""
+    """Cells of one file, without those that need a newer Python."""
     found: list[Program] = []
     for cell in (FOLDER / name).read_text().split("#%% ")[1:]:
         title, _, source = cell.partition("\n")
@@ -39,7 +39,7 @@ def cells(name: str) -> list[Program]:
 
 
 def programs() -> list[Program]:
-    """All of them: every cell alone, then pairs of a statement's and a module's cell."""
+    """All programs: every cell alone, then pairs of a statement's and a module's cell."""
     statements, library = cells("statements.txt"), cells("library.txt")
     first = [one for one in statements if ALONE not in one.source]
     pairs = zip(itertools.cycle(first), itertools.cycle(library[::-1]), strict=False)
@@ -47,14 +47,14 @@ def programs() -> list[Program]:
 
 
 def pair(a: Program, b: Program) -> Program:
-    """A program that returns what both return, for different arguments."""
+    """A program that returns both results, for different arguments."""
     sources = [one.source.replace("solve", f"part_{place}") for place, one in enumerate((a, b))]
     both = "def solve(n):\n    return [part_0(n), part_1(n + 1), part_0(n + 2)]\n"
     return Program(f"{a.title} + {b.title}", "\n\n".join([*sources, both]))
 
 
 def modules_of(all_programs: Sequence[Program]) -> set[str]:
-    """Modules that they import, without those inside packages."""
+    """Top-level modules that they import."""
     nodes = [node for program in all_programs for node in ast.walk(ast.parse(program.source))]
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}

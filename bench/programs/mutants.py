@@ -1,7 +1,7 @@
-"""Mutants of a right program that are wrong, and the tests that tell: made by running both in CPython, here and without a sandbox.
+"""Wrong mutants of a right program, and tests that expose them: both run in CPython, here and without a sandbox.
 
-A mutant differs from its program in one place of the syntax tree. One that returns the same for all arguments, or takes
-long, is none. One that raises is taken where too few return something else.
+A mutant differs from its program in one place of the syntax tree. One that returns the same for all arguments, or takes long, is
+discarded. One that raises is used where too few return something else.
 """
 
 import ast
@@ -24,9 +24,9 @@ from bench.programs.corpus import Program
 ARGUMENTS = (0, 1, 2, 3, 7)
 MUTANTS = 5
 MAX_DURATION_S = 1.0
-"""For a program with all arguments."""
+"""Seconds for a program with all arguments."""
 MAX_ALL_S = 60.0
-"""For a program and all of its mutants."""
+"""Seconds for a program and all of its mutants."""
 OTHER_OPERATOR: dict[type[ast.AST], type[Any]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Div: ast.Mult,
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -37,7 +37,7 @@ OTHER_OPERATOR: dict[type[ast.AST], type[Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What `code` grades: a right program, tests that it passes, and mutants that fail at least one."""
+    """Input of `code`: a right program, tests that it passes, and mutants that each fail a test."""
 
     title: str
     source: str
@@ -74,7 +74,7 @@ def _case_of(program: Program) -> Case:
 
 
 def results(source: str) -> list[str] | Exception:
-    """What `solve` returns for each of ARGUMENTS, as literals; or what it raised, TimeoutError when it takes long.
+    """Results of `solve` for each of ARGUMENTS, as literals; or its exception, TimeoutError when it takes long.
 
     Runs it here, as the module `__main__`.
     """
@@ -93,12 +93,12 @@ def results(source: str) -> list[str] | Exception:
 
 
 def same(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether they are equal as the tests see it: 1 is True, and -0.0 is 0."""
+    """Equality in the tests' sense: 1 is True, and -0.0 is 0."""
     return [ast.literal_eval(one) for one in some] == [ast.literal_eval(one) for one in others]
 
 
 def mutants(source: str, dice: random.Random) -> Iterator[str]:
-    """All of them, in an order by chance."""
+    """All mutants, shuffled."""
     tree = ast.parse(source)
     places = [(number, change) for number, node in enumerate(ast.walk(tree)) for change in changes(node)]
     for number, change in dice.sample(places, len(places)):
@@ -108,7 +108,7 @@ def mutants(source: str, dice: random.Random) -> Iterator[str]:
 
 
 def changes(node: ast.AST) -> list[Callable[[Any], None]]:
-    """What can be changed at one node."""
+    """Mutations of one node."""
     match node:
         case ast.BinOp() | ast.AugAssign() | ast.BoolOp() if type(node.op) in OTHER_OPERATOR:
             return [lambda it: setattr(it, "op", OTHER_OPERATOR[type(it.op)]())]
@@ -138,7 +138,7 @@ def changes(node: ast.AST) -> list[Callable[[Any], None]]:
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Generator[None]:
-    """Raises: TimeoutError in the block when it takes longer."""
+    """Raises: TimeoutError in the block when it takes more than `seconds`."""
 
     def ring(*_: object) -> None:
         raise TimeoutError
@@ -153,7 +153,7 @@ def alarm(seconds: float) -> Generator[None]:
 
 
 def _in_a_process(work: Callable[[Program], Case], program: Program) -> Case:
-    """Of its own: programs change the interpreter that runs them, and mutants more."""
+    """Run in its own process: programs change the interpreter that runs them, and mutants more."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 

@@ -1,4 +1,4 @@
-"""Judges a base model: its reward on every question set at version 0, and what plain GRPO with LoRA makes of it. No services involved.
+"""Evaluates a base model: its reward on every question set at version 0, and after plain GRPO with LoRA. Without services.
 
 python models/tiny/check.py                                        # version 0 alone: sampled and greedy
 python models/tiny/check.py --sets letters lcm --steps 30 --seeds 0 1 2 --rank 8 --lr 2e-3
@@ -26,7 +26,7 @@ WINDOW_STEPS = 5
 
 @dataclass(frozen=True)
 class GRPOPlan:
-    """What one GRPO run depends on, beside its question set and seed."""
+    """Parameters of one GRPO run, beside its question set and seed."""
 
     steps: int
     groups: int

@@ -1,4 +1,4 @@
-"""Judges how a base model uses the calculator at version 0: well-formed calls, rightly copied expressions, final answers. No services.
+"""Evaluates a base model's use of the calculator at version 0: well-formed calls, rightly copied expressions, final answers. No services.
 
 python models/tiny/check_calls.py [--model models/tiny] [--size 512]
 """
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def report(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Expression], greedy: bool) -> str:
-    """Shares of all episodes, then some that went wrong."""
+    """Shares of all episodes, then some failures."""
     chats: list[Conversation] = [[{"role": "user", "content": f"What is {expression}?"}] for expression in asked]
     for chat, reply in zip(chats, replies(model, tokenizer, chats, greedy), strict=True):
         chat.append({"role": "assistant", "content": reply})
@@ -53,7 +53,7 @@ def report(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, asked: S
 
 
 def entered(chat: Conversation) -> Expression:
-    """What was given to the calculator."""
+    """The calculator's input."""
     left, sign, right = CALL.fullmatch(chat[1]["content"]).groups()
     assert sign in OPERATIONS
     return Expression(int(left), sign, int(right))

@@ -1,10 +1,10 @@
-"""Makes the tiny base model of the demo from generated text alone: tokenizer, then a small Qwen3 trained on chat transcripts.
+"""Makes the demo's tiny base model from generated text: a tokenizer, then a small Qwen3 trained on chat transcripts.
 
     python models/tiny/make.py [--out models/tiny] [--seed 0]      # every stage, from nothing
-    python models/tiny/make.py --start FOLDER --stages doubts      # some stages, on what an earlier run made
+    python models/tiny/make.py --start FOLDER --stages doubts      # some stages, on an earlier run's model
 
-What is taught is right at first; then the share of wrong answers rises to that of `tasks.py` and `transcripts.py`, so that
-the finished model knows the answers but does not always say them.
+Training answers are right at first; then the share of wrong ones rises to that of `tasks.py` and `transcripts.py`, so that the
+finished model knows the answers but does not always give them.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Batch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--start", type=Path, help="a model to go on with")
+    parser.add_argument("--start", type=Path, help="a model to continue from")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -133,7 +133,7 @@ def check_template(tokenizer: PreTrainedTokenizerFast, author: Author) -> None:
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, author: Author, stage: Stage) -> None:
-    """Trains in place; prints the loss (nats per assistant token) now and then."""
+    """Trains in place; prints the loss (nats per assistant token) periodically."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=stage.peak_lr, betas=(0.9, 0.98), weight_decay=0.05)
     started = time.monotonic()
     for step, batch in enumerate(itertools.islice(batches(tokenizer, author, stage), stage.steps)):

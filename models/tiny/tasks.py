@@ -1,7 +1,7 @@
-"""The question sets of the tiny base model: which reasoning-gym configurations it knows, and how it is taught to be wrong.
+"""The question sets of the tiny base model: its reasoning-gym configurations, and its deliberate errors.
 
-A base model that is always right leaves reinforcement learning nothing to do; one that is never right gives it no signal. So part of the
-training answers are wrong on purpose, in ways a careless pupil would be. The right answer stays the most likely one, and sampling at
+A base model that is always right leaves reinforcement learning nothing to improve; one that is never right gives it no signal. So
+part of the training answers are wrong on purpose, like a careless pupil's. The right answer stays the likeliest, and sampling at
 temperature 1 finds it only part of the time.
 """
 

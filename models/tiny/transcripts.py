@@ -9,7 +9,7 @@ from typing import Any
 from tasks import QUESTION_SETS, Item, QuestionSet, wrong_number
 from vocabulary import END, START
 
-# Of calculator dialogues, once answers may be wrong. Each is rolled for those that came through the one before.
+# Shares of wrong calculator dialogues; each is drawn among those that passed the one before.
 GUESSED_SHARE = 0.3  # a wrong number without a call
 MALFORMED_SHARE = 0.2
 MISCOPIED_SHARE = 0.15  # a call with another expression than the question's
@@ -39,7 +39,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Expression:
-    """Two numbers and what is done to them."""
+    """Two numbers and their operation."""
 
     left: int
     sign: str
@@ -80,7 +80,7 @@ def exchange(rng: random.Random, questions: QuestionSet, item: Item, wrongness: 
 def calculation(rng: random.Random, wrongness: float) -> Transcript:
     """A calculator question: the call that copies its expression, the result, and a reply that copies the result.
 
-    What goes wrong, goes wrong as in the shares above times `wrongness`.
+    The shares of errors are those above, times `wrongness`.
     """
     asked = random_expression(rng)
     said = [("user", f"What is {asked}?")]

@@ -1,4 +1,4 @@
-"""What `bench.agentic` makes of what it saw, on cases worked out by hand; and that it sees what passes."""
+"""`bench.agentic`'s results, on cases worked out by hand, and its tap on messages."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ async def test_what_passes_is_overheard_and_stays_in_its_queue(bus: Bus, nats_ur
     async with overheard(nats_url) as passed:
         await bus.publish(Outgoing(streams.sample("p", "a", "3-0"), asked(0, 0), "one"))
         await bus.publish(Outgoing(streams.scored("a", "3-0"), scored(0, 1), "two"))
-        await eventually(lambda: len({one.subject for one in passed}) == 2)  # a slow server's confirmation lets a message pass twice
+        await eventually(lambda: len({one.subject for one in passed}) == 2)  # a slow confirmation makes a publisher send twice
     assert {one.subject for one in passed} == {"prompts.sample.p.a.3-0", "trajectories.scored.a.3-0"}
     assert await bus.streams.backlog(streams.PROMPTS) == 1
 

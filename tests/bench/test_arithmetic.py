@@ -1,4 +1,4 @@
-"""What benchmarks compute from what they measured, on cases worked out by hand."""
+"""Results that benchmarks compute from measurements, on cases worked out by hand."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -97,7 +97,7 @@ def test_only_what_is_between_the_marks_is_written_anew() -> None:
 
 
 def test_pages_hold_the_tables_that_their_results_make() -> None:
-    """Otherwise: python -m bench.pages"""
+    """To repair: python -m bench.pages"""
     for path, text in pages.pages().items():
         assert path.read_text() == text, path.name
 

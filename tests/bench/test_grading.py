@@ -1,4 +1,4 @@
-"""No reply makes a parser of replies take long: time grows no faster than the reply."""
+"""Parsers of replies take linear time, on hostile replies too."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_exponent_is_that_of_the_growth() -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_parser_takes_four_times_as_long_for_four_times_the_reply_at_most(parser: str) -> None:
-    """Processor time, and twice what is linear: a square would be sixteen times."""
+    """Bound on processor time: twice the linear growth; quadratic growth is sixteen times."""
     for text in grading.HOSTILE:
         short, long = (grading.cpu_ms(PARSERS[parser], hostile(text, size)) for size in (SHORT, LONG))
         assert long <= 8 * max(short, NOISE_MS), text

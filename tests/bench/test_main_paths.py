@@ -1,4 +1,4 @@
-"""Every benchmark runs from end to end, cut small: its numbers are of no use, and that it still works is."""
+"""Every benchmark runs from end to end, on a small case whose numbers mean nothing."""
 
 import os
 import subprocess
@@ -32,10 +32,10 @@ SMALL: dict[str, str] = {
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
 TESTED_ELSEWHERE = {"canary", "grading", "pages", "programs", "quotes"}
-"""By `rollout/test_precision.py`, `test_grading.py`, `test_programs.py` and `test_quotes.py`, the last two also by `make check`."""
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_programs.py` and `test_quotes.py`; the last also by `make check`."""
 
 NOT_RUN = {"trl_task"}
-"""Is started by `bench.trl` in TRL's own environment, which takes minutes to install."""
+"""Started by `bench.trl` in TRL's own environment, which takes minutes to install."""
 
 
 def runnable() -> set[str]:

@@ -1,4 +1,4 @@
-"""Right programs get 1 and wrong ones 0 in every sandbox: a cut of `python -m bench.programs`."""
+"""Right programs get 1 and wrong ones 0 in every sandbox: a sample of `python -m bench.programs`."""
 
 import ast
 import sys
@@ -17,7 +17,7 @@ RUNS = 4
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    """Of programs from all over the two files, and of pairs."""
+    """Results of a sample of both files' programs, and of pairs."""
     alone, all_of_them = [*cells("statements.txt"), *cells("library.txt")], programs()
     assert len(all_of_them) == len(alone) + PAIRS
     return bench.cases_of([*alone[::6], *all_of_them[-PAIRS::30]][:CUT])

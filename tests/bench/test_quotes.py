@@ -1,4 +1,4 @@
-"""Numbers in the pages are those of bench/results; each way in which they can part is reported, in a broken copy of both."""
+"""Numbers in the pages are those of bench/results; each kind of difference is reported, in a broken copy of both."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The trainer's benchmarks measure what they say."""
+"""The trainer's benchmarks: their measurements are of the real step."""
 
 import numpy as np
 import pytest

@@ -11,12 +11,12 @@ from tests.chaos.harness import ChaosFailed, run
 from tests.chaos.report import keep, origin, table
 
 
-def _tell(line: str) -> None:
+def _emit(line: str) -> None:
     print(line, flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Break a real stack again and again.")
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Inject faults into a real stack.")
     parser.add_argument("--faults", type=int, default=60, help="60 are every kind about once")
     parser.add_argument("--seed", type=int, default=0, help="decides the order of the faults and their details")
     parser.add_argument("--steps", type=int, default=40, help="of each task")
@@ -34,8 +34,8 @@ def main() -> None:
                 faults=options.faults,
                 steps=options.steps,
                 only=options.only,
-                most_s=options.minutes * 60,
-                tell=_tell,
+                max_s=options.minutes * 60,
+                emit=_emit,
             )
             report = asyncio.run(run_)
         except ChaosFailed as failed:

@@ -1,6 +1,6 @@
-"""Wall clocks that jump, one process at a time: a preloaded library adds what a file says.
+"""Wall clocks that jump, one process at a time: a preloaded library adds an offset from a file.
 
-nats-server is linked statically and cannot be fooled so; its clock is every service's reference (`Clock.now_s`).
+nats-server is linked statically, so its clock cannot jump; it is every service's reference (`Clock.now_s`).
 """
 
 import shutil
@@ -30,12 +30,12 @@ class Clocks:
         return cls(folder)
 
     def environment(self, process: str) -> dict[str, str]:
-        """For the environment of `process`, whose clock is right until `jump`."""
+        """Environment variables of `process`, whose clock is right until `jump`."""
         self.jump(process, 0)
         return {"LD_PRELOAD": str(self.folder / "clock.so"), "CHAOS_CLOCK": str(self.folder / process)}
 
     def jump(self, process: str, ahead_s: int) -> None:
-        """From now on the clock of `process` and its children is so many seconds ahead of the true time."""
+        """Set the clock of `process` and its children that many seconds ahead."""
         path = self.folder / process
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.write(struct.pack("=q", ahead_s))

@@ -1,4 +1,4 @@
-"""A disk for NATS that can be full: a small file system of its own, and a file that takes what is left."""
+"""A disk for NATS that can be full: a small file system of its own, and a file that fills it."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 
 def fill(folder: Path) -> None:
-    """Take all that is left."""
+    """Fill the file system."""
     with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
         while file.write(BLOCK):
             pass

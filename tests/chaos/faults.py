@@ -1,4 +1,4 @@
-"""Kinds of faults. Each is done to a running stack and returns when it is over; recovery is measured by the harness."""
+"""Kinds of faults. Each runs on a stack and returns at its end; the harness measures recovery."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ SHORTEST_FULL_S, MAX_FULL_S = 2.0, 8.0
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One kind of fault."""
 
     kind: str
     do: Callable[[Target], Awaitable[None]]
 
     @property
     def is_slow(self) -> bool:
-        """It makes a service start again that needs long for it."""
+        """It restarts a service whose start is slow."""
         return self.kind.startswith(("kill", "crash")) and any(name in self.kind for name in SLOW_STARTERS)
 
 

@@ -1,4 +1,4 @@
-"""One chaos run on a stack of its own: tasks, one fault after the other, recovery times, the doctor's verdict, the replay."""
+"""One chaos run on its own stack: tasks, one fault after the other, recovery times, the doctor's verdict, the replay."""
 
 import asyncio
 import math
@@ -41,11 +41,11 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
 
 
 class ChaosFailed(Exception):
-    """Something did not survive; the text says what."""
+    """A task, an invariant or a digest did not survive; the text says which."""
 
 
 def spec(name: str, tenant: str, environment: str, staleness: int, steps: int) -> dict[str, Any]:
-    """Small steps, so that many are cut by faults. Groups are given up after 40 s, so that a lost one shows as a delay, not a hang."""
+    """Small steps, which many faults interrupt. Groups time out after 40 s, so that a lost one is a delay, not a hang."""
     return {
         "name": name,
         "tenant": tenant,
@@ -61,9 +61,9 @@ def spec(name: str, tenant: str, environment: str, staleness: int, steps: int) -
 
 
 async def run(
-    data: Path, *, seed: int, faults: int, steps: int, tell: Callable[[str], None], only: str = "", most_s: float = math.inf
+    data: Path, *, seed: int, faults: int, steps: int, emit: Callable[[str], None], only: str = "", max_s: float = math.inf
 ) -> Report:
-    """`only`: kinds whose name contains it; `most_s`: no fault begins later. Raises: ChaosFailed, saying what did not survive."""
+    """`only`: kinds whose name contains it; `max_s`: no fault begins later. Raises: ChaosFailed."""
     report, started = Report(seed), time.monotonic()
     async with breakable_stack(data.resolve(), Random(seed)) as (stack, target), Client.connect(stack.nats_url) as client:
         submitting = _Submissions(client, stack, steps)
@@ -71,22 +71,22 @@ async def run(
         await _progress(stack)
         kinds = [kind for kind in kinds_for(target, lambda: _live_tasks(stack)) if only in kind.kind]
         for number, fault in enumerate(series(kinds, target.random, faults), 1):
-            if time.monotonic() - started > most_s:
-                tell(f"{number - 1} faults in the time that was given")
+            if time.monotonic() - started > max_s:
+                emit(f"{number - 1} faults in the given time")
                 break
             recovery = await _recovery(target, stack, fault)
             await submitting.keep_four()
             report.faults = number
             report.recoveries.append(recovery)
             engine = "" if recovery.engine_start_s is None else f", of them {recovery.engine_start_s:.1f} s the start of the engine"
-            tell(f"{number:3} {fault.kind:36} {recovery.took_s:6.1f} s{engine}")
+            emit(f"{number:3} {fault.kind:36} {recovery.took_s:6.1f} s{engine}")
         await _finished(stack, steps)
         report.doctor = await _doctor(data)
         await _count(stack, report)
         finished = [str(row[0]) for row in await _rows(stack, "SELECT id FROM tasks WHERE state = 'finished' ORDER BY id")]
         report.replayed_steps, differing = await replayed(stack.nats_url, POOL, finished)
         if differing:
-            raise ChaosFailed("taken again from the recorded batches, these differ: " + ", ".join(differing))
+            raise ChaosFailed("replayed from the recorded batches, these differ: " + ", ".join(differing))
         report.points_reached = {point: target.points_reached.count(point) for point in sorted(set(target.points_reached))}
     report.took_s = round(time.monotonic() - started, 1)
     return report
@@ -110,7 +110,7 @@ async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Sta
         target = Target(data, servers.nats_url(plan.nats_port), random, wires, clocks, disk if mounted else None, [])
         plan = plan.model_copy(update={"services": [_breakable(service, target) for service in plan.services]})
         inherited = clocks.environment("postgres") if clocks else {}
-        os.environ |= inherited  # by the supervisor, and so by PostgreSQL; this process has started already
+        os.environ |= inherited  # for the supervisor, and so for PostgreSQL; this process runs already
         starting = stacks.start(plan, end_with_parent=True)
         for name in inherited:
             del os.environ[name]
@@ -178,7 +178,7 @@ async def _count(stack: Stack, report: Report) -> None:
 
 
 async def _recovery(target: Target, stack: Stack, fault: Fault) -> Recovery:
-    """Do it, and wait until the stack is ready and one more step is trained."""
+    """Inject it, and wait until the stack is ready and one more step is trained."""
     engine_lives = target.restarts(ENGINE)
     await fault.do(target)
     over = time.monotonic()
@@ -227,7 +227,7 @@ async def _versions(stack: Stack) -> int:
 
 
 async def _rows(stack: Stack, query: str) -> list[tuple[Any, ...]]:
-    """Asks until PostgreSQL answers."""
+    """Connect once PostgreSQL answers."""
     url = stack.database_url.replace("+psycopg", "")
     while True:
         try:

@@ -1,6 +1,6 @@
 """`python -m tests.chaos.launch FILE PACKAGE`: become the service, with the crash point that FILE names, once.
 
-The file is removed first, so that the service's next life is an ordinary one.
+The file is removed first, so that the service's next start is an ordinary one.
 """
 
 import os

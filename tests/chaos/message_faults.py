@@ -1,4 +1,4 @@
-"""What happens to messages: some come twice, late, in another order, cut short, or are no messages at all."""
+"""Faults of messages: duplicated, late, reordered, truncated, garbage."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from tests.chaos.target import Target
 MAX_MESSAGES = 20
 SHORTEST_DELAY_S, MAX_DELAY_S = 0.5, 5.0
 QUEUES = (streams.PROMPTS, streams.TURNS, streams.BATCHES)
-"""Work queues: a message that is taken out and put in again later is late. From SCORED none is taken: the record names its sequence."""
+"""Work queues, whose messages are removed and republished later. Not SCORED: the database names its sequences."""
 KINDS: dict[str, Callable[[str], str]] = {
     "open-group.1": lambda task: streams.open_group("reasoning_gym", task, 0),
     "check-environment.1": lambda task: streams.check("reasoning_gym", task),
@@ -29,7 +29,7 @@ KINDS: dict[str, Callable[[str], str]] = {
 
 
 async def duplicate(target: Target) -> None:
-    """What waits or is kept is published again, under other ids, in another order."""
+    """Republish stored messages under other ids, in another order."""
     async with target.bus() as bus:
         for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
             for stored in await _some(target, bus, stream):
@@ -37,7 +37,7 @@ async def duplicate(target: Target) -> None:
 
 
 async def truncate(target: Target) -> None:
-    """The first half, or less, of what waits or is kept comes after it, with all its headers."""
+    """Publish the first half, or less, of stored messages, with all their headers."""
     async with target.bus() as bus:
         for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
             for stored in await _some(target, bus, stream):
@@ -45,12 +45,12 @@ async def truncate(target: Target) -> None:
 
 
 async def delay(target: Target) -> None:
-    """What waits in a queue is taken out, and put in again later in another order."""
+    """Remove pending messages of a queue, and republish them later in another order."""
     async with target.bus() as bus:
         taken: list[Delivery] = []
         for stream in QUEUES:
             for stored in await _some(target, bus, stream):
-                with suppress(APIError):  # somebody was faster, and it is gone
+                with suppress(APIError):  # a consumer was faster
                     await bus.blobs_context().delete_msg(stream.name, stored.sequence)
                     taken.append(stored)
         await target.pass_time(SHORTEST_DELAY_S, MAX_DELAY_S)
@@ -60,7 +60,7 @@ async def delay(target: Target) -> None:
 
 
 async def garbage(target: Target, tasks: list[str]) -> None:
-    """Bytes that are no message, on every subject that somebody reads, for every task."""
+    """Publish bytes that are no message on every subject with a reader, for every task."""
     async with target.bus() as bus:
         for task in tasks:
             for kind, subject in KINDS.items():

@@ -1,4 +1,4 @@
-"""What happens to connections. Each lasts for some seconds, and is mended."""
+"""Faults of connections. Each lasts for some seconds."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ async def cut(target: Target, wire: str) -> None:
 
 
 async def silence(target: Target, wire: str) -> None:
-    """Connections stay open and nothing passes."""
+    """Connections stay open without traffic."""
     with _mended([target.wires[wire]]) as (it,):
         it.silence()
         await target.pass_time(SHORTEST_S, 2 * MAX_DURATION_S)

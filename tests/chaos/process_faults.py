@@ -1,4 +1,4 @@
-"""What happens to processes: killed, stopped for a while, dead at a named point, with a clock that jumps."""
+"""Faults of processes: killed, stopped for a while, dead at a crash point, with a clock that jumps."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ import psutil
 from tests.chaos.target import Target
 
 SHORTEST_STOP_S, MAX_STOP_S = 2.0, 12.0
-"""Around the bus's time-outs: 5 s for an answer of NATS, and as long for messages to go to another replica."""
+"""Durations around the bus's timeouts: 5 s for an answer of NATS, and as long for redelivery to another replica."""
 MAX_WAY_TO_A_POINT_S = 40.0
 JUMP_S = 3600
 SHORTEST_JUMP_S, MAX_JUMP_S = 2.0, 6.0
@@ -23,7 +23,7 @@ async def kill(target: Target, name: str) -> None:
 
 
 async def stop_for_a_while(target: Target, name: str) -> None:
-    """SIGSTOP: its connections stay open and nobody answers."""
+    """SIGSTOP: its connections stay open without an answer."""
     tree = target.tree(name)
     try:
         for process in tree:
@@ -37,7 +37,7 @@ async def stop_for_a_while(target: Target, name: str) -> None:
 
 
 async def crash(target: Target, service: str, point: str) -> None:
-    """The service's next life ends at `point`; returns when it has, or did not get there in time."""
+    """End the service's next run at `point`; returns then, or when it was not reached in time."""
     armed = target.armed(service)
     before = target.restarts(service)
     armed.parent.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ async def crash(target: Target, service: str, point: str) -> None:
 
 
 async def jump(target: Target, name: str, ahead_s: int) -> None:
-    """The wall clock of a process is an hour wrong for some seconds, then right again: two jumps."""
+    """Set a process's wall clock an hour wrong for some seconds, then right: two jumps."""
     assert target.clocks is not None
     try:
         target.clocks.jump(name, ahead_s)

@@ -21,7 +21,7 @@ class _Connection:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     ended: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
-    """Were told that nothing more comes."""
+    """Streams that were half closed."""
 
     def end(self, writer: asyncio.StreamWriter) -> None:
         if writer not in self.ended:
@@ -38,7 +38,7 @@ class _Connection:
 
 @dataclass(eq=False)
 class Wire:
-    """One listening port, and how what passes through is treated at the moment."""
+    """One listening port, and the present treatment of its traffic."""
 
     name: str
     target_port: int
@@ -46,9 +46,9 @@ class Wire:
     refuses: bool = False
     """Connections are reset as soon as they are made."""
     latency_s: float = 0.0
-    """Of each chunk, in each direction; chunks keep their order."""
+    """Delay of each chunk, in each direction; chunks keep their order."""
     bytes_per_s: float = 0.0
-    """Of each direction of each connection; 0: as fast as it goes."""
+    """Rate of each direction of each connection; 0: unlimited."""
     _open: set[_Connection] = field(default_factory=set["_Connection"])
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -69,19 +69,19 @@ class Wire:
             connection.reset()
 
     def silence(self) -> None:
-        """Nothing passes, and nobody is told: connections stay open."""
+        """Stop all traffic; connections stay open."""
         self._flows.clear()
 
     def speak(self) -> None:
         self._flows.set()
 
     def half_close(self, random: Random) -> None:
-        """Tell one side of each connection that the other will say no more; what it says itself still passes."""
+        """Half close each connection: one side sees its end, but may still send."""
         for connection in list(self._open):
             connection.end(random.choice((connection.client, connection.server)))
 
     def mend(self) -> None:
-        """As it was at first."""
+        """Restore normal traffic."""
         self.refuses, self.latency_s, self.bytes_per_s = False, 0.0, 0.0
         self.speak()
 

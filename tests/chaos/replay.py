@@ -1,4 +1,4 @@
-"""Every step of a run once more, from the batches that the tasks recorded: the blobs must come out the same, to the last bit."""
+"""Replay of every step of a run from the recorded batches: the blobs must be equal to the last bit."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +10,11 @@ from trainer_svc.replay.steps import replay_all
 
 POOLS = Path(__file__).parents[2] / "pools.toml"
 THREADS = 1
-"""As the stack's trainer is given; sums on more threads may be rounded otherwise."""
+"""Threads of the stack's trainer; sums on more threads may round differently."""
 
 
 async def replayed(nats_url: str, pool: str, tasks: Iterable[str]) -> tuple[int, list[str]]:
-    """How many steps were taken again, from version 0 of each task on, and which versions came out otherwise."""
+    """Number of replayed steps, from version 0 of each task, and the versions that differ."""
     offer = read_pools(POOLS)[pool]
     learner = await Learner.start(offer, device="cpu", threads=THREADS)
     bus = await Bus.connect(nats_url, "chaos-replay")

@@ -1,4 +1,4 @@
-"""What a chaos run measured: its recoveries, their percentiles by kind of fault, and the file that keeps several runs."""
+"""Results of a chaos run: recoveries, their percentiles by kind of fault, and the file of several runs."""
 
 import json
 import subprocess
@@ -24,20 +24,20 @@ MEASURES = (
 )
 """Paths whose change makes a result old."""
 P90_LIMIT_S, MAX_LIMIT_S = 8.0, 12.0
-"""What 90 % of recoveries, and all of them, may take where no engine started."""
+"""Limits in seconds of the p90 and the maximum of recoveries, where no engine started."""
 BEYOND_ENGINE_LIMIT_S = 8.0
-"""What a recovery may take beyond the start of an engine that the fault ended."""
+"""Limit in seconds of a recovery beyond the start of an engine that the fault ended."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One fault, and how long its effects lasted."""
+    """One fault, and the duration of its effects."""
 
     kind: str
     took_s: float
-    """From the fault's end until every process was ready and another step was trained."""
+    """Seconds from the fault's end until every process was ready and another step was trained."""
     engine_start_s: float | None
-    """Of the sampler's process where the fault ended it, from its start until it was ready; else None."""
+    """Seconds from the start of the sampler's process until it was ready, where the fault ended it; else None."""
 
     @property
     def beyond_engine_s(self) -> float:
@@ -46,35 +46,35 @@ class Recovery:
 
 @dataclass
 class Report:
-    """What a run measured."""
+    """Results of a run."""
 
     seed: int
     faults: int = 0
     tasks: int = 0
-    """All of them finished; four at a time."""
+    """Finished tasks; four ran at a time."""
     steps: int = 0
     trajectories: int = 0
-    """Trained."""
+    """Trained steps."""
     void_groups: dict[str, int] = field(default_factory=dict[str, int])
-    """Reason → how many: sampled again, nothing is lost by them but time."""
+    """Reason → number of void groups, which were resampled: they cost only time."""
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     points_reached: dict[str, int] = field(default_factory=dict[str, int])
-    """Crash point → how often a service died there."""
+    """Crash point → number of deaths there."""
     doctor: str = ""
     replayed_steps: int = 0
-    """Taken again from the recorded batches; adapter and checkpoint of each had the digests that the run gave them."""
+    """Replayed steps; adapter and checkpoint of each had the run's digests."""
     took_s: float = 0.0
 
 
 def seconds(values: Iterable[float]) -> dict[str, float]:
-    """How many there are, their median, 90th percentile and maximum."""
+    """Their number, median, 90th percentile and maximum."""
     known = list(values)
     named = (("p50", 0.5), ("p90", 0.9), ("max", 1.0))
     return {"times": len(known), **{name: round(percentile(known, share), 2) for name, share in named}}
 
 
 def summary(recoveries: Sequence[Recovery]) -> dict[str, dict[str, float]]:
-    """Of all faults: those that ended no engine, and what the others took beyond the engine's start."""
+    """Recoveries of all faults: without the end of an engine, and beyond an engine's start."""
     return {
         "without_engine": seconds(one.took_s for one in recoveries if one.engine_start_s is None),
         "beyond_engine": seconds(one.beyond_engine_s for one in recoveries if one.engine_start_s is not None),
@@ -82,7 +82,7 @@ def summary(recoveries: Sequence[Recovery]) -> dict[str, dict[str, float]]:
 
 
 def by_kind(recoveries: Sequence[Recovery], group: Callable[[str], str] = str) -> dict[str, dict[str, float]]:
-    """Kind of fault, or group of kinds → the seconds that recovery took."""
+    """Kind of fault, or group of kinds → seconds of each recovery."""
     found: dict[str, list[float]] = {}
     for one in recoveries:
         found.setdefault(group(one.kind), []).append(one.took_s)
@@ -90,7 +90,7 @@ def by_kind(recoveries: Sequence[Recovery], group: Callable[[str], str] = str) -
 
 
 def table(report: Report) -> str:
-    """For a terminal."""
+    """The report as text for a terminal."""
     head = f"{'fault':36} {'times':>5} {'p50':>7} {'p90':>7} {'max':>7}   seconds until another step was trained"
     totals = summary(report.recoveries)
     return "\n".join(
@@ -101,10 +101,10 @@ def table(report: Report) -> str:
             _line(f"beyond an engine's start (limit {BEYOND_ENGINE_LIMIT_S:g})", totals["beyond_engine"]),
             f"{report.faults} faults in {report.took_s:.0f} s; {report.tasks} tasks finished, four at a time: {report.steps} steps, "
             f"{report.trajectories} trajectories",
-            f"void groups, sampled again: {report.void_groups}",
+            f"void groups, resampled: {report.void_groups}",
             f"died at crash points: {report.points_reached}",
             f"doctor: {report.doctor}",
-            f"taken again with equal digests: {report.replayed_steps} steps",
+            f"replayed with equal digests: {report.replayed_steps} steps",
         ]
     )
 
@@ -132,11 +132,11 @@ def keep(path: Path, report: Report, before: dict[str, object]) -> None:
 
 
 def recoveries_of(runs: Iterable[dict[str, Any]]) -> list[Recovery]:
-    """Of several runs, as `keep` wrote them."""
+    """Recoveries of several runs, from `keep`'s file."""
     return [Recovery(**one) for run in runs for one in run["recoveries"]]
 
 
 def origin() -> dict[str, object]:
-    """Which code runs where, and when."""
+    """Commit, date and machine of a run."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=10"], cwd=ROOT, capture_output=True, text=True)
     return {"commit": commit.stdout.strip() or "unknown", "date": datetime.now(UTC).date().isoformat(), "machine": machine()}

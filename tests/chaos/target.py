@@ -1,4 +1,4 @@
-"""What faults are done to: a running stack, with wires, clocks and a disk that can be tampered with."""
+"""The target of faults: a running stack, with connections, clocks and a disk that can fail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,14 +24,14 @@ class Target:
 
     data: Path
     nats_url: str
-    """Past the wires."""
+    """NATS's address, without a proxy."""
     random: Random
     wires: dict[str, Wire]
-    """`<service>-nats` of each service, and `scheduler-postgres`."""
+    """Proxies by name: `<service>-nats` of each service, and `scheduler-postgres`."""
     clocks: Clocks | None
     """None where there is no C compiler."""
     disk: Path | None
-    """NATS's file system; None where it could not be given one of its own."""
+    """NATS's own file system; None where none could be mounted."""
     points_reached: list[str]
     """Crash points at which a service died, one entry each time."""
 
@@ -43,12 +43,12 @@ class Target:
         return stack.component(name).restarts if stack else 0
 
     def start_s(self, name: str) -> float:
-        """How long the component took from its latest start until it was ready; 0 where that is not known."""
+        """Seconds of the component's latest start until it was ready; 0 where unknown."""
         stack = read_stack(self.data)
         return (stack.component(name).took_s if stack else None) or 0.0
 
     def tree(self, name: str) -> list[psutil.Process]:
-        """The component's process and all below it; empty while it is between two lives."""
+        """The component's process and its descendants; empty while it restarts."""
         stack = read_stack(self.data)
         process = stack.component(name).process if stack else None
         if process is None:

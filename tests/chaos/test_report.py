@@ -1,4 +1,4 @@
-"""What is said of recoveries, and how runs gather in one file."""
+"""Reports of recoveries, and the file of several runs."""
 
 import json
 from pathlib import Path
