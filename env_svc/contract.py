@@ -153,10 +153,7 @@ class Environment(ABC, Generic[S]):
         """The turn that follows from the policy's reply."""
 
     async def gold(self, state: S) -> str | None:
-        """A reply that earns the full reward from `state` on, turn by turn; None where none is known.
-
-        Only `marlaas envs check` calls it, never a policy's episode.
-        """
+        """For `marlaas envs check` alone: a reply that, turn by turn, earns the full reward from `state` on; None where none is known."""
         del state
         return None
 

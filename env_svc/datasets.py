@@ -25,10 +25,7 @@ Row = dict[str, Any]
 
 @lru_cache(maxsize=8)
 def rows_of_file(name: str) -> list[Row]:
-    """The objects of a JSONL file, one a line; empty lines do not count.
-
-    Raises: WrongOptions, naming the line that is no object.
-    """
+    """The objects of a JSONL file, one a line; empty lines do not count. Raises: WrongOptions, naming the line that is no object."""
     path = _path(name)
     rows: list[Row] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

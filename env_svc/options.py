@@ -35,10 +35,7 @@ def options_of(constructor: Callable[..., object]) -> list[Option] | None:
 
 
 def validated_options(where: str, known: Sequence[Option], given: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """`given`, converted to the declared types. `Any` because only the environment knows them.
-
-    Raises: WrongOptions, naming `where`, the option and what was expected.
-    """
+    """`given`, converted to the declared types. Raises: WrongOptions, naming `where`, the option and what was expected."""
     by_name = {option.name: option for option in known}
     for name in given:
         if name not in by_name:

@@ -46,10 +46,7 @@ def families() -> list[str]:
 
 
 def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
-    """The families that a replica serves: `names` of its settings, or all known ones, hosted included, when it names none.
-
-    Raises: Fatal when one is not installed.
-    """
+    """The families that a replica serves: `names` of its settings, or else all. Raises: Fatal when one is not installed."""
     known = [*hosted, *families()]
     for name in names:
         if name not in known:

@@ -45,8 +45,9 @@ class EnvService:
         """Task → timeouts around its calls in flight, whose expiry ends them."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """CheckEnvironment → EnvironmentChecked: whether the environment, and the evaluation's where it differs, can be built and
-        opens its first prompt. Raises: Retry when something that the environment needs is unavailable.
+        """CheckEnvironment → EnvironmentChecked: whether the environment, and the evaluation's if it differs, opens its first prompt.
+
+        Raises: Retry when something that the environment needs is unavailable.
         """
         message = delivery.read(CheckEnvironment)
         objection = None
@@ -82,10 +83,7 @@ class EnvService:
                 yield out
 
     async def turn(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """TurnsSampled → SampleTurns for members that continue, TrajectoriesScored for those that end.
-
-        Members that are ready at the same moment share a message; none waits for another.
-        """
+        """TurnsSampled → SampleTurns for members that continue, TrajectoriesScored for others. No member waits for another."""
         message = delivery.read(TurnsSampled)
         group = message.group
         if self._is_expired(group) or self._tasks.has_ended(group.task):

@@ -83,8 +83,7 @@ class Taskset(Environment[VerifiersState]):
         instruction: str = "",
         reasoning: bool = False,
     ) -> None:
-        """`config`: configuration of the taskset. `environment`: that of its `Env`. `settings`: fields of `config` that the task sets,
-        of those in `adjustable`."""
+        """`config`: the taskset's configuration. `environment`: its `Env`'s. `settings`: the task's `adjustable` fields of `config`."""
         for name in settings or {}:
             if name not in (adjustable or []):
                 raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{suggestion(name, adjustable or [])}")

@@ -124,10 +124,7 @@ class ReasoningGym(Environment[ReasoningGymState]):
 
 
 def answer_in(text: str) -> str:
-    """The text of a reply's last `<answer>…</answer>`, or all of it.
-
-    As reasoning-gym's `extract_answer`, whose pattern however scans the rest of the text for each tag that is not closed.
-    """
+    """The text of a reply's last `<answer>…</answer>`, or all of it, in linear time, which reasoning-gym's `extract_answer` is not."""
     answer, position = text, 0
     while (begins := text.find("<answer>", position)) >= 0 and (ends := text.find("</answer>", begins)) >= 0:
         answer, position = text[begins + len("<answer>") : ends], ends

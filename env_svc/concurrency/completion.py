@@ -8,10 +8,7 @@ T = TypeVar("T")
 
 
 async def as_completed_batches(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[list[T], None]:
-    """Runs all of `work` concurrently and yields lists of results as they become ready, each in the order of `work`.
-
-    Closing the generator cancels unfinished work: use `aclosing`.
-    """
+    """Lists of results of `work` as they become ready, each in the order of `work`. Closing it cancels the rest: use `aclosing`."""
     runners = [asyncio.ensure_future(one) for one in work]
     pending = set(runners)
     try:

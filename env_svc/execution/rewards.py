@@ -19,10 +19,7 @@ EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seco
 
 
 def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
-    """`outcome` with the task's weighted reward, and the environment's own among its components.
-
-    Unchanged without weights or without a score. A failure, which names the environment, when the sum or a term is too large.
-    """
+    """`outcome` with the task's weighted reward, and the environment's own among its components; a failure when a value is too large."""
     if not weights or not isinstance(outcome, Scored):
         return outcome
     parts = {BASE_REWARD: outcome.reward} | outcome.components
@@ -37,8 +34,7 @@ def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> 
 def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
     """Raises: WrongOptions when the environment `name` declares its components and a weight names none of them."""
     names = [*known, *EPISODE_COMPONENTS]
-    wrong = [weight for weight in weights if known and weight not in names]
-    if wrong:
+    if wrong := [weight for weight in weights if known and weight not in names]:
         raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{suggestion(wrong[0], names)}")
 
 

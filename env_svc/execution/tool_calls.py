@@ -112,10 +112,8 @@ class ToolCallExecutor:
     async def _forward(
         self, context: _CallContext, calls: Mapping[int, tuple[Call, ToolState | None]]
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        positions = list(calls)
-        batches = self._executor.run(
-            context.task, context.environment, [call for call, _ in calls.values()], context.remaining_s, context.limits
-        )
+        positions, plain = list(calls), [call for call, _ in calls.values()]
+        batches = self._executor.run(context.task, context.environment, plain, context.remaining_s, context.limits)
         async with aclosing(batches):
             async for batch in batches:
                 done = [(positions[place], outcome) for place, outcome in batch]
@@ -155,8 +153,7 @@ class ToolCallExecutor:
 
     async def _answer(self, context: _CallContext, turn: _ToolTurn) -> tuple[int, Outcome]:
         """`tool` messages for one reply's calls, which run concurrently."""
-        limits = context.limits
-        timeout_s = min(limits.tool_timeout_s, context.remaining_s)
+        limits, timeout_s = context.limits, min(context.limits.tool_timeout_s, context.remaining_s)
         made = [_call(turn.tool_set, call, timeout_s) for call in turn.calls[: limits.max_calls]]
         try:
             async with asyncio.timeout(limits.max_turn_s):
@@ -169,8 +166,8 @@ class ToolCallExecutor:
         beyond = [_ToolAnswer(f"not called: at most {limits.max_calls} calls are made for one reply", is_error=True)]
         given = [*(one for one in answers if isinstance(one, _ToolAnswer)), *beyond * (len(turn.calls) - len(made))]
         messages = [ChatMessage(role="tool", content=_cut(one.text, limits.max_answer_chars)) for one in given]
-        tool_state = turn.tool_state.counting(sum(not one.is_error for one in given), sum(one.is_error for one in given))
-        return turn.position, Continued(messages, tool_state.wrap(turn.step.state))
+        errors = sum(one.is_error for one in given)
+        return turn.position, Continued(messages, turn.tool_state.counting(len(given) - errors, errors).wrap(turn.step.state))
 
     async def _out_of_time(self, context: _CallContext, step: StepCall, late: Failed) -> Outcome:
         """The end of an episode whose turn took longer than its task allows; `late` where only the deployment does not."""

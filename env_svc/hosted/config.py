@@ -30,10 +30,7 @@ class HostedConfig(BaseModel):
 
 
 def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConfig]:
-    """The environments in `file` by name; none without a file.
-
-    Raises: Fatal, naming what is wrong.
-    """
+    """The environments in `file` by name; none without a file. Raises: Fatal, naming what is wrong."""
     if file is None:
         return {}
     try:

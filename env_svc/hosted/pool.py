@@ -78,11 +78,9 @@ class HostedEnvironment:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
         except HostUnavailable as error:
-            return position, failed(
-                f"environment '{job.name}' is unavailable (row {job.calls[position].row}): {error}", is_infrastructure=True
-            )
+            reason = f"environment '{job.name}' is unavailable (row {job.calls[position].row}): {error}"
+            return position, failed(reason, is_infrastructure=True)
         try:
-            # A ready process comes before one that must be started first.
             process = min(self._processes, key=lambda one: (one.busy >= turns.max_concurrent, not one.is_ready, one.busy))
             return position, await process.ask(job, position)
         finally:

@@ -84,9 +84,7 @@ class HostProcess:
             raise HostUnavailable("the service ends")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start())
-            self._starting.add_done_callback(
-                lambda starting: starting.cancelled() or starting.exception()
-            )  # retrieved without a caller too
+            self._starting.add_done_callback(lambda starting: starting.cancelled() or starting.exception())  # for asyncio's log
         return self._starting
 
     async def stop(self) -> None:
@@ -154,10 +152,7 @@ class HostProcess:
                 os.killpg(process.pid, signal.SIGKILL)
 
     async def _end_with(self, process: Process) -> None:
-        """End the children of `process`, and the reading of its output, once it has exited.
-
-        Children hold its pipes open, so that `wait` and `_read` would not return.
-        """
+        """End the children of `process` once it has exited: they hold its pipes open, so that `wait` and `_read` would not return."""
         while process.returncode is None:  # noqa: ASYNC110  asyncio offers no event for it
             await asyncio.sleep(self._timings.poll_interval_s)
         self._kill(process)
@@ -195,9 +190,7 @@ class HostProcess:
             async with asyncio.timeout(self._timings.start_timeout_s):
                 hello = await wire.receive_frame(process.stdout)
             if hello.get("ready") != wire.PROTOCOL:
-                raise HostUnavailable(
-                    f"its host speaks protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ"
-                )
+                raise HostUnavailable(f"its host has protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
             self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
             self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
         except EOFError:

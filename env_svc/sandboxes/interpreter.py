@@ -19,6 +19,7 @@ FIRST_USER = 2_000_000
 SCRATCH_BYTES = 16 * MIB
 START_TIMEOUT_S = 20.0
 CHUNK_BYTES = 64 * 1024
+Limit = Callable[[], Coroutine[Any, Any, None]]
 
 
 def python() -> Path:
@@ -34,12 +35,9 @@ def cpu_limit_s(bounds: Bounds) -> int:
     return math.ceil(bounds.time_s) + 1
 
 
-async def run_to_end(
-    process: Process, given: bytes, bounds: Bounds, limit: Callable[[], Coroutine[Any, Any, None]] | None = None
-) -> RunResult:
-    """Send the process its code and read its output, until it ends or exceeds a limit.
+async def run_to_end(process: Process, given: bytes, bounds: Bounds, limit: Limit | None = None) -> RunResult:
+    """Run code to its end or to a limit. `limit` returns when one outside `bounds` is exceeded, which counts as memory.
 
-    `limit` returns when a limit outside `bounds` is exceeded, which counts as memory.
     Raises: SandboxUnavailable when the interpreter does not start.
     """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None

@@ -56,12 +56,10 @@ class MontySandbox(Sandbox):
         try:
             pool = await self._start_pool()
             async with pool.checkout(limits=_limits(bounds), os_policy={"sleep_system_max": math.inf}) as session:
-                # None at the end: a value, of any size, would have to be converted.
+                # None at the end: any other value, however large, would have to be converted.
                 await _cancel_when(flooded, session.feed_run(f"{source}\nNone", print_callback=add))
         except monty.MontyCrashedError as error:
-            if error.timed_out:
-                return RunResult(printed.output, "it took too long", "time")
-            return RunResult(printed.output, "it crashed", "memory")
+            return RunResult(printed.output, *(("it took too long", "time") if error.timed_out else ("it crashed", "memory")))
         except monty.MontySyntaxError as error:
             return RunResult("", error.display("type-msg")[:MAX_ERROR_CHARS])
         except monty.MontyRuntimeError as error:

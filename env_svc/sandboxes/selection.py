@@ -14,10 +14,7 @@ log = structlog.get_logger()
 
 
 async def start_sandbox(settings: EnvSettings) -> Sandbox | None:
-    """The sandbox that `settings` name, started; None when code that a policy wrote is refused.
-
-    Raises: Fatal when the named one does not work, or none does.
-    """
+    """The sandbox that `settings` name, started; None for `none`. Raises: Fatal when the named one does not work, or none does."""
     if settings.sandbox == "none":
         return None
     kinds = AUTO if settings.sandbox == "auto" else (settings.sandbox,)

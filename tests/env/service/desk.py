@@ -11,6 +11,7 @@ from bench.harness.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import (
+    CheckEnvironment,
     EnvironmentChecked,
     GroupContext,
     OpenGroup,
@@ -108,6 +109,15 @@ class Desk:
             if sum(len(one.members) for one, _ in found) >= count:
                 break
         return found
+
+    async def objection(self, environment: EnvironmentSection, evaluation: EnvironmentSection | None = None) -> str | None:
+        """The objection of a check, None where there is none."""
+        check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1, evaluation=evaluation)
+        await self.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
+        await eventually(lambda: self.checks)
+        (answer,) = self.checks
+        assert (answer.tenant, answer.task) == ("acme", "task-a")
+        return answer.objection
 
     async def take_sample(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         self.samples.append(delivery.read(SampleTurns))

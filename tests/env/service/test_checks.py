@@ -2,23 +2,14 @@
 
 import pytest
 
-from common import streams
-from common.bus import Outgoing
-from common.messages import (
-    CheckEnvironment,
-)
 from common.spec import EnvironmentSection
-from tests.conftest import eventually
 from tests.env.service.desk import Desk
 
 
 @pytest.mark.parametrize("section", ["weights", "rank_weights"])
 async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None:
     environment = EnvironmentSection.model_validate({"name": "reasoning_gym:gcd", section: {"scoer": 1.0}})
-    check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
-    await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
-    await eventually(lambda: desk.checks)
-    assert "no reward component 'scoer'; did you mean 'score'" in (desk.checks[0].objection or "")
+    assert "no reward component 'scoer'; did you mean 'score'" in (await desk.objection(environment) or "")
 
 
 @pytest.mark.parametrize(
@@ -34,13 +25,8 @@ async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None
     ],
 )
 async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, options: dict[str, object], objection: str | None) -> None:
-    environment = EnvironmentSection(name=name, options=options)  # pyright: ignore
-    check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1)
-    await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
-    await eventually(lambda: desk.checks)
-    (answer,) = desk.checks
-    assert (answer.tenant, answer.task) == ("acme", "task-a")
-    assert answer.objection is None if objection is None else objection in (answer.objection or "")
+    found = await desk.objection(EnvironmentSection(name=name, options=options))  # pyright: ignore
+    assert found is None if objection is None else objection in (found or "")
 
 
 @pytest.mark.parametrize(
@@ -51,15 +37,6 @@ async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, o
     ],
 )
 async def test_check_looks_at_the_evaluations_options_too(desk: Desk, options: dict[str, int], objection: str | None) -> None:
-    check = CheckEnvironment(
-        tenant="acme",
-        task="task-a",
-        family="module",
-        environment=EnvironmentSection(name="reasoning_gym:gcd"),
-        seed=1,
-        evaluation=EnvironmentSection(name="reasoning_gym:gcd", options=options),  # pyright: ignore
-    )
-    await desk.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
-    await eventually(lambda: desk.checks)
-    (answer,) = desk.checks
-    assert answer.objection is None if objection is None else (answer.objection or "").startswith(objection)
+    evaluation = EnvironmentSection(name="reasoning_gym:gcd", options=options)  # pyright: ignore
+    found = await desk.objection(EnvironmentSection(name="reasoning_gym:gcd"), evaluation)
+    assert found is None if objection is None else (found or "").startswith(objection)
