@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, spaced
+from common.bus import Bus, batch_interval_s
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.periodic import run_periodically
@@ -116,7 +116,7 @@ class Scheduler:
                         messages, wants_more = await admission.admit(tx, capacities, self._policy, self._bus.clock.now_s())
                     if messages:
                         self._relay.wake()
-                not_before = began + spaced(SPACING_S, time.monotonic() - began)
+                not_before = began + batch_interval_s(SPACING_S, time.monotonic() - began)
             except Exception as error:
                 postponed("admission_postponed", error)
                 await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -154,6 +155,17 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.close()
+
+
+@asynccontextmanager
+async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """`work` as a task of its own, cancelled at the end of the block."""
+    runner = asyncio.create_task(work)
+    try:
+        yield runner
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
 
 
 async def eventually(condition: object, timeout_s: float = 240.0) -> None:

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
 from common.bus.address import objection_to_address
-from common.bus.bus import Bus, spaced
+from common.bus.bus import Bus, batch_interval_s
 from common.bus.connection import unavailable_as
 from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
 from common.bus.key_value import Revised

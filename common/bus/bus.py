@@ -153,7 +153,7 @@ class Bus:
                         messages += pull.take()
                     began = time.monotonic()
                     done = await self._handle_batch(pull, messages, handler)
-                    not_before = began + (spaced(spacing_s, time.monotonic() - began) if done else spacing_s)
+                    not_before = began + (batch_interval_s(spacing_s, time.monotonic() - began) if done else spacing_s)
                     if not done:
                         for message in messages:
                             await self._handling.handle(pull, message, one_by_one(handler), None)
@@ -201,6 +201,6 @@ class Bus:
             pull.reset()
 
 
-def spaced(spacing_s: float, took_s: float) -> float:
+def batch_interval_s(spacing_s: float, took_s: float) -> float:
     """Seconds from the start of a batch that took `took_s` to the start of the next."""
     return max(spacing_s, min(IDLE_RATIO * took_s, took_s + MAX_IDLE_S)) if spacing_s else 0.0

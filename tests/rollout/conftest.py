@@ -3,7 +3,6 @@
 The engine belongs to an event loop, so these tests share one.
 """
 
-import asyncio
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Generator, Sequence
@@ -25,6 +24,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine_config import EngineSettings
+from tests.conftest import at_work
 
 if TYPE_CHECKING:
     from tests.rollout.stage import Stage
@@ -152,14 +152,10 @@ async def blobs(bus: Bus) -> Blobs:
 async def adapters(engine: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterator[Adapters]:
     """Keeps two versions behind the newest; leaves the engine as it found it."""
     adapters = Adapters(engine, blobs, tmp_path / "adapters", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
-    runner = asyncio.create_task(adapters.run())
-    try:
+    async with at_work(adapters.run()):
         yield adapters
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
-        for name in await engine.loaded():
-            await engine.unload(name)
+    for name in await engine.loaded():
+        await engine.unload(name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -15,7 +15,7 @@ from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, Tolerance
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL
 
 CANARY = np.arange(8, dtype="<i4")
@@ -60,12 +60,8 @@ async def book() -> Book:
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
     adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    runner = asyncio.create_task(adapters.run())
-    try:
+    async with at_work(adapters.run()):
         yield adapters
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
 
 
 def version(number: int, task: str = "task") -> AdapterRef:
@@ -98,9 +94,8 @@ async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, 
 async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp_path: Path) -> None:
     """Six versions with the newest, of which two may be forgotten at once; a seventh and an eighth fill the engine."""
     adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=60, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    runner = asyncio.create_task(adapters.run())
     loaded: list[int] = []
-    try:
+    async with at_work(adapters.run()):
         for number in (1, 2, 3, 4, 5, 6, 1, 2):
             async with adapters.using(version(number)):
                 loaded.append(number)
@@ -115,9 +110,6 @@ async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp
         async with adapters.using(version(8)):
             pass
         await eventually(lambda: book.held == {version(number).engine_name for number in (6, 7, 8)})
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

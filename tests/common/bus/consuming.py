@@ -2,16 +2,15 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import SubmitTask
 from common.streams import Consumer
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 
 JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=60.0, max_attempts=3)
 
@@ -32,16 +31,6 @@ def as_handler(work: Work) -> Handler:
         yield
 
     return work if inspect.isasyncgenfunction(work) else silent
-
-
-@asynccontextmanager
-async def at_work(consumer: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
-    runner = asyncio.create_task(consumer)
-    try:
-        yield runner
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
 
 
 def consuming(bus: Bus, work: Work, slots: int = 4, consumer: Consumer = JOBS) -> AbstractAsyncContextManager[asyncio.Task[None]]:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing, spaced
+from common.bus import Bus, Delivery, Outgoing, batch_interval_s
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
-from tests.common.bus.consuming import JOBS, at_work, consuming, drained, job
-from tests.conftest import eventually
+from tests.common.bus.consuming import JOBS, consuming, drained, job
+from tests.conftest import at_work, eventually
 
 
 async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus) -> None:
@@ -161,8 +161,8 @@ async def test_plain_json_job_is_understood(bus: Bus) -> None:
 
 
 def test_pause_of_a_handler_grows_with_its_work_and_not_with_an_outage_under_it() -> None:
-    assert (spaced(0.0, 5.0), spaced(0.03, 0.001), spaced(0.03, 0.1)) == (0.0, 0.03, 0.4)
-    assert spaced(0.03, 7.0) == 7.5
+    assert (batch_interval_s(0.0, 5.0), batch_interval_s(0.03, 0.001), batch_interval_s(0.03, 0.1)) == (0.0, 0.03, 0.4)
+    assert batch_interval_s(0.03, 7.0) == 7.5
 
 
 async def test_lists_that_follow_one_another_are_spaced_and_the_first_does_not_wait(bus: Bus) -> None:
