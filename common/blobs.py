@@ -63,7 +63,7 @@ class StoredBlob:
 
 @dataclass(frozen=True)
 class StoreUsage:
-    """How full the blob store is."""
+    """Fill level of the blob store."""
 
     used_bytes: int
     limit_bytes: int | None

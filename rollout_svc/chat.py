@@ -61,7 +61,7 @@ class Chat:
 
     @classmethod
     def load(cls, model: str) -> "Chat":
-        """Of a model folder or Hugging Face name. Raises: Fatal when the model has no chat template or no end of turn."""
+        """The chat of a model folder or Hugging Face name. Raises: Fatal when the model has no chat template or no end of turn."""
         from transformers import AutoTokenizer, GenerationConfig
 
         try:
@@ -132,7 +132,7 @@ class Chat:
         return _appended(transcript, encode(tuple(messages), max_tokens), max_tokens)
 
     def _encode_after_reply(self, messages: tuple[ChatMessage, ...], max_tokens: int) -> tuple[int, ...]:
-        """What the template writes after a reply, the end of the reply's turn first, which is not counted."""
+        """Tokens that the template writes after a reply; the first, the end of the reply's turn, is not counted."""
         dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
         rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
         after = rendered.partition(DUMMY_REPLY)[2]

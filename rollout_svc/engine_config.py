@@ -1,4 +1,4 @@
-"""What the engine is given: its settings, vLLM's arguments, and how exact its arithmetic is."""
+"""Settings of the engine, vLLM's arguments made of them, and the tolerance of its arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With `--dist loadgroup`: groups by name, as pytest-xdist 3.8 finds no mark in the ids of pytest 9.2."""
+    """Groups by name, with `--dist loadgroup`, as pytest-xdist 3.8 finds no mark in the ids of pytest 9.2."""
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
@@ -144,7 +144,7 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
 
 
 HASTY = Timings(backoff=Backoff(first_s=0.02, max_s=0.64))
-"""What the tests' own connections wait."""
+"""Timings of the tests' own connections."""
 
 
 @pytest.fixture

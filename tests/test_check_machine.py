@@ -1,4 +1,4 @@
-"""What `make install` says about a machine that lacks something."""
+"""Report of `make install` about a machine that lacks something."""
 
 import subprocess
 import sys

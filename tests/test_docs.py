@@ -34,7 +34,7 @@ def example_specs() -> list[dict[str, object]]:
 
 
 def written_in_code(pattern: str) -> set[str]:
-    """What `pattern` captures anywhere in the services' code."""
+    """Captures of `pattern` in the services' code."""
     files = [path for package in CODE for path in (REPOSITORY / package).rglob("*.py")]
     return {found for path in files for found in re.findall(pattern, path.read_text())}
 

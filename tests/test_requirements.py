@@ -1,4 +1,4 @@
-"""What is installed is pinned and hashed, and is what was written by hand: `make requirements` was run after the last change."""
+"""Installed packages are pinned and hashed, and match the handwritten requirements: `make requirements` was run after the last change."""
 
 import re
 import tomllib

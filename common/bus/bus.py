@@ -73,7 +73,7 @@ class Bus:
         return await self._connection.retry_until_ready(action)
 
     def blobs_context(self) -> JetStreamContext:
-        """For `common.blobs`, the other half of this door."""
+        """JetStream's context, for `common.blobs` only."""
         return self._connection.js
 
     async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0) -> None:

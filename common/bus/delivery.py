@@ -1,4 +1,4 @@
-"""What a handler receives and returns."""
+"""Input and output of handlers: deliveries, messages to publish, slots."""
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ BatchHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 
 class Slots:
-    """How much work a replica takes at once. The bus takes one unit a message; a handler may take and release more."""
+    """Concurrency limit of a replica. The bus takes one unit a message; a handler may take and release more."""
 
     def __init__(self, total: int) -> None:
         self._free = total

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Running(Generic[S]):
-    """What a service is given: its settings, a connected bus with everything declared, and its health."""
+    """Input of a service: its settings, a connected bus with all streams declared, and its health."""
 
     settings: S
     bus: Bus

@@ -15,7 +15,7 @@ _vllms = utils.dispatch_cpu_unquantized_gemm
 
 
 def install() -> None:
-    """From now on, models that vLLM loads in this process multiply so."""
+    """Replace the products of models that vLLM loads in this process from now on."""
     utils.dispatch_cpu_unquantized_gemm = prepare
 
 

@@ -46,7 +46,7 @@ class GroupedLora(PunicaWrapperCPU):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._layers: dict[int, Weights] = {}
-        """By the `id` of a layer's slices."""
+        """Adapters by the `id` of a layer's slices."""
 
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], max_loras: int, vocab_size: int, **_: Any) -> None:
         self._update_base_metadata(mapping, lora_index_to_id, max_loras, vocab_size)  # the rest serves the methods that are replaced

@@ -18,12 +18,12 @@ from tests.conftest import eventually
 CONFIG = Path(__file__).parents[2] / "deploy" / "nats-cluster.conf"
 NODES = 3
 CAUGHT_UP_S = 120.0
-"""A bound for a node that comes back to have everything; it takes seconds."""
+"""Maximum time until a restarted node has all data; it takes seconds."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Of one node."""
+    """Ports of one node."""
 
     clients: int
     monitor: int
@@ -31,7 +31,7 @@ class Ports:
 
 
 def _free_ports() -> list[Ports]:
-    """No two the same: all are held until each is known."""
+    """Distinct ports: all are held until each is known."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.create_server((servers.HOST, 0))) for _ in range(3 * NODES)]
         numbers = iter([int(probe.getsockname()[1]) for probe in probes])

@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, Delivery, Outgoing, Slots
+from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, HistoryMark, SubmitTask
 from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, STREAMS
+from tests.common.bus.consuming import consuming, drained, job
 from tests.common.cluster import NODES, Cluster, running_cluster
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 
 T = TypeVar("T")
 JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=5.0)
@@ -33,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def whole(cluster: Cluster) -> Cluster:
-    """With all of its nodes."""
+    """The cluster with all of its nodes."""
     for node in range(NODES):
         cluster.start(node)
     return cluster
@@ -47,10 +48,6 @@ async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.close()
-
-
-def job(number: int) -> Outgoing:
-    return Outgoing(streams.submit("acme"), SubmitTask(task=f"t{number}", tenant="acme", spec={}), f"submit:t{number}")
 
 
 async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(cluster: Cluster) -> None:
@@ -89,16 +86,15 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
     async def publish(bus: Bus) -> None:
         nonlocal published
         while not enough.is_set():
-            await bus.publish(job(published))
+            await bus.publish(job(f"t{published}"))
             published += 1
 
     async def more_come_through() -> None:
-        """Of those that are published from now on."""
+        """Wait for messages that are published from now on."""
         first = published
         await eventually(lambda: published > first + MORE and f"t{first + MORE}" in handled)
 
-    async with connected(whole, "sender") as sender, connected(whole, "worker") as worker:
-        consuming = asyncio.create_task(worker.consume(JOBS, handler, Slots(8)))
+    async with connected(whole, "sender") as sender, connected(whole, "worker") as worker, consuming(worker, handler, 8, JOBS):
         publishing = asyncio.create_task(publish(sender))
         await more_come_through()
         for node in range(NODES):
@@ -108,15 +104,9 @@ async def test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_o
             whole.start(node)
         enough.set()
         await publishing
-
-        async def all_done() -> bool:
-            return await worker.streams.backlog(streams.JOBS) == 0
-
         await whole.caught_up()
-        await eventually(all_done)
+        await drained(worker)
         effects = await worker.retry_until_ready(lambda: worker.streams.subjects(streams.TURNS))
-        consuming.cancel()
-        await asyncio.gather(consuming, return_exceptions=True)
     assert effects == {streams.checked(f"t{number}"): 1 for number in range(published)}
 
 
@@ -130,8 +120,7 @@ async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_
         async for delivery in bus.streams.follow(streams.EVENTS, "events.>"):
             followed.append(delivery.read(ControlTask).task)
 
-    async with connected(whole, "test") as bus:
-        following = asyncio.create_task(follow(bus))
+    async with connected(whole, "test") as bus, at_work(follow(bus)):
         blob = await Blobs(bus).put_folder("adapter", tmp_path / "adapter")
         for node in range(NODES):
             await whole.caught_up()
@@ -145,6 +134,4 @@ async def test_followers_values_and_blobs_outlive_each_node(whole: Cluster, tmp_
             fetched = await bus.retry_until_ready(lambda node=node: Blobs(bus).fetch_folder(blob, tmp_path / f"fetched-{node}"))
             assert filecmp.cmp(fetched / "weights", tmp_path / "adapter" / "weights", shallow=False)
             whole.start(node)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
     assert followed == [f"t{node}" for node in range(NODES)]
