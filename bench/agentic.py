@@ -15,21 +15,17 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from bench.charts.policy_tables import POLICIES
 from bench.harness import cores, report, stages, timeline
-from bench.harness.report import ROOT
-from bench.harness.services import BenchError
+from bench.harness.services import BenchError, local_stack
 from bench.harness.standins import SampledSpan, Trace
 from bench.harness.tap import overheard, sampled_spans
 from bench.scaling import DRAWN_TASKS
@@ -37,8 +33,7 @@ from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError
 from marlaas.reporting.progress import TrainedStep, step_of
-from marlaas.stack import control as stacks
-from marlaas.stack.state_files import Stack, StackError
+from marlaas.stack.state_files import Stack
 
 WORKLOAD = "tools"
 PATIENCE_S, STEP_PATIENCE_S = 120.0, 20.0
@@ -53,7 +48,7 @@ def main() -> None:
     result |= {"runs": runs, "failed": failed}
     for policy in options.policies:
         try:
-            with running(policy) as stack:
+            with local_stack(settings={"MARLAAS_SCHEDULER_POLICY": policy}) as stack:
                 result["cores"] = cores.pinned(stack)
                 for found in runs_on(stack, policy, options):
                     runs.append(found)
@@ -88,23 +83,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-# -------------------------------------------------------------------------------------------------------------- stack
-
-
-@contextmanager
-def running(policy: str) -> Generator[Stack]:
-    """A stack of its own under `policy`. Raises: BenchError when it does not start."""
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        data = Path(folder)
-        plan = stacks.make_plan(data, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": policy})
-        try:
-            yield stacks.wait_until_ready(stacks.start(plan, end_with_parent=True), lambda _: None)
-        except StackError as error:
-            raise BenchError(str(error)) from None
-        finally:
-            stacks.stop(data)
-
-
 def engine_alone(adapters: int, tokens_per_turn: float) -> dict[str, float]:
     """Throughput of the bare engine on one core, with turns about as long as the tasks'.
 
@@ -121,9 +99,6 @@ def _engine_tokens_per_s(given: list[str], case: str) -> int:
     from bench import engine
 
     return asyncio.run(engine.measure(engine.arguments(given)))[case]["tokens_per_s"]
-
-
-# ---------------------------------------------------------------------------------------------------------------- run
 
 
 def runs_on(stack: Stack, policy: str, options: argparse.Namespace) -> Generator[dict[str, Any]]:
@@ -187,9 +162,6 @@ async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Name
         )
     sampled = [replace(span, task=names[span.task]) for span in spans]
     return PolicyRun(policy, tasks, submitted_s, ended, steps, sampled, options.groups, cpu, machine_cpu_s)
-
-
-# -------------------------------------------------------------------------------------------------------------- result
 
 
 def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:

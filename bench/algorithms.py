@@ -16,7 +16,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench.harness import report
+from bench.harness.report import ROOT
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import LORA_TARGETS, TaskSpec, parse_spec
 from env_svc.contract import Finish, Reply
@@ -38,7 +38,6 @@ from trainer_svc.model.packing import Row, Sample, collate
 from trainer_svc.model.policy import Adapted, Policy, prepare_torch
 from trainer_svc.state.resident import Resident
 
-ROOT = Path(__file__).parents[1]
 MODEL = str(ROOT / "models/tiny")
 NAME = "algorithms"
 LOSSES: dict[str, dict[str, Any]] = {

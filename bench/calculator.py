@@ -6,19 +6,17 @@ python -m bench.calculator [--seeds 0 1 2] [--steps N] [--plot FILE.png]     pri
 import argparse
 import asyncio
 import json
-import tempfile
 from pathlib import Path
 from statistics import fmean
 
-from bench.stack import machine
+from bench.harness.report import ROOT, machine
+from bench.harness.services import local_stack
 from common.spec import TaskSpec
 from marlaas.client import Client
 from marlaas.reporting import plots
 from marlaas.reporting.progress import EDGE_STEPS, Progress
-from marlaas.stack import control as stacks
 from marlaas.task_file import read_task
 
-ROOT = Path(__file__).parents[1]
 TASK = ROOT / "examples" / "environments" / "calculator.toml"
 CURVES = {"reward.tool_calls": "calls answered, per episode", "reward.well_formed": "share of calls well formed"}
 
@@ -32,13 +30,8 @@ def main() -> None:
     changes = {} if options.steps is None else {"steps": options.steps}
     task = read_task(TASK)
     specs = [task.model_copy(update=changes | {"seed": seed, "name": f"{task.name}-{seed}"}) for seed in options.seeds]
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        data = Path(folder)
-        try:
-            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True), lambda _: None)
-            tasks = asyncio.run(trained(stack.nats_url, specs))
-        finally:
-            stacks.stop(data)
+    with local_stack() as stack:
+        tasks = asyncio.run(trained(stack.nats_url, specs))
     if options.plot is not None:
         plots.draw_metrics(tasks, CURVES, options.plot)
     print(json.dumps({"machine": machine(), "tasks": {one.spec.name: summary(one) for one in tasks}}, indent=2))

@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from bench.harness.groups import group_context
-from bench.stack import machine
+from bench.harness.report import machine
+from bench.harness.services import nats
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import GroupContext, OpenGroup, ReplicaReport, SampledTurn, SampleTurns, TrajectoriesScored, TurnRequest, TurnsSampled
@@ -33,7 +34,6 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
-from marlaas.stack import servers
 
 GROUP = 8
 WARM_UP_TURNS = 100
@@ -186,24 +186,18 @@ def main() -> None:
     options = parser.parse_args()
     if options.episodes * options.turns <= 2 * WARM_UP_TURNS:
         parser.error(f"--episodes times --turns must be above {2 * WARM_UP_TURNS}: the first {WARM_UP_TURNS} turns are not counted")
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        port = servers.free_port()
-        command = servers.nats_command(Path(folder) / "nats", port)
-        log = (Path(folder) / "log").open("ab")
-        nats = subprocess.Popen(command.argv, stdout=log, stderr=log)
+    with (
+        tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder,
+        nats(Path(folder)) as url,
+        (Path(folder) / "log").open("ab") as log,
+    ):
+        settings = {"MARLAAS_NATS_URL": url, "MARLAAS_ENV_FAMILIES": "synthetic", "MARLAAS_ENV_WORKERS": "2"}
+        replica = subprocess.Popen([sys.executable, "-m", "env_svc"], env=os.environ | settings, stdout=log, stderr=log)
         try:
-            servers.wait_until_listening(port, nats, command.name)
-            url = servers.nats_url(port)
-            settings = {"MARLAAS_NATS_URL": url, "MARLAAS_ENV_FAMILIES": "synthetic", "MARLAAS_ENV_WORKERS": "2"}
-            replica = subprocess.Popen([sys.executable, "-m", "env_svc"], env=os.environ | settings, stdout=log, stderr=log)
-            try:
-                result = asyncio.run(measured(url, psutil.Process(replica.pid), options.episodes, options.turns))
-            finally:
-                replica.terminate()
-                replica.wait()
+            result = asyncio.run(measured(url, psutil.Process(replica.pid), options.episodes, options.turns))
         finally:
-            nats.terminate()
-            nats.wait()
+            replica.terminate()
+            replica.wait()
     print(json.dumps({"machine": machine()} | result, indent=2))
 
 

@@ -13,18 +13,15 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from bench.harness import report
+from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
 from marlaas.reporting.progress import step_of
-from marlaas.stack import control as stacks
 
-ROOT = Path(__file__).parents[1]
 NAME = "isolation"
 GYM: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reasoning_gym:products", {"min_digits": 1, "max_digits": 1}),
@@ -61,13 +58,8 @@ def main() -> None:
 
 
 def run(seeds: list[int], steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        data = Path(folder)
-        try:
-            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True), lambda _: None)
-            return {"steps": steps, "runs": asyncio.run(all_runs(stack.nats_url, seeds, steps))}
-        finally:
-            stacks.stop(data)
+    with local_stack() as stack:
+        return {"steps": steps, "runs": asyncio.run(all_runs(stack.nats_url, seeds, steps))}
 
 
 async def all_runs(url: str, seeds: list[int], steps: int) -> list[dict[str, Any]]:

@@ -70,9 +70,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# ---------------------------------------------------------------------------------------------------------- throughput
-
-
 def throughput(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Maximum rate, and the latency added to a turn at half that rate; with the members of a group together, and apart.
 
@@ -167,9 +164,6 @@ def _table_bytes(running: Services) -> int:
         return int(connection.execute(sizes).fetchone()[0])  # pyright: ignore
 
 
-# ---------------------------------------------------------------------------------------------------------- statements
-
-
 def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """SQL statements per trajectory and per step, counted in the server's log, and the most frequent ones."""
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
@@ -192,9 +186,6 @@ def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[s
 
 def _shape(statement: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\$\d+(, \$\d+)*", "…", statement))[:110]
-
-
-# -------------------------------------------------------------------------------------------------------------- memory
 
 
 def memory(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.charts import policy_tables, tables
+from bench.charts.recovery_table import chaos
 from bench.charts.tables import Result
-from bench.harness.recovery import chaos
 from bench.harness.report import RESULTS, ROOT
 
 PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "durability.md", ROOT / "docs" / "learning.md")

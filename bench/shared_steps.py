@@ -16,11 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.models import QWEN3_0_6B, random_model
-from bench.harness.report import RESULTS, load_now, machine, write
+from bench.harness.report import RESULTS, ROOT, load_now, machine, write
 from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from trainer_svc.batch import Group
     from trainer_svc.model.policy import Policy
 
-ROOT = Path(__file__).parents[1]
 WAYS = ("alone", "loop", "grouped_mm")
 """One after another; together, by a loop over the adapters in each layer; together, by one grouped product."""
 SETTINGS = ("device", "threads", "groups", "size", "prompt", "new", "budget", "repeats")

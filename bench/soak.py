@@ -9,20 +9,18 @@ seen grows, and any state kept per task would show. The first third is warm-up: 
 import argparse
 import asyncio
 import json
-import tempfile
 import time
 import tomllib
-from pathlib import Path
 
 import numpy as np
 from pydantic import JsonValue
 
-from bench.stack import machine, memory_mib
+from bench.harness.report import ROOT, machine
+from bench.harness.services import local_stack
+from bench.stack import memory_mib
 from marlaas.client import Client
-from marlaas.stack import control as stacks
 from marlaas.stack.state_files import Stack
 
-ROOT = Path(__file__).parents[1]
 SAMPLE_S = 5.0
 TASKS = 4
 STEPS = 20
@@ -34,13 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     minutes = parser.parse_args().minutes
-    with tempfile.TemporaryDirectory(prefix="marlaas-soak-") as folder:
-        data = Path(folder)
-        try:
-            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True), lambda _: None)
-            result = asyncio.run(soaked(stack, minutes * 60))
-        finally:
-            stacks.stop(data)
+    with local_stack() as stack:
+        result = asyncio.run(soaked(stack, minutes * 60))
     print(json.dumps({"machine": machine(), "minutes": minutes} | result, indent=2))
 
 

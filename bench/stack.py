@@ -8,7 +8,6 @@ python -m bench.stack [--steps N]     prints JSON
 import argparse
 import asyncio
 import json
-import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ import psutil
 
 from bench.harness import usage
 from bench.harness.report import ROOT, machine
+from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
-from marlaas.stack import control as stacks
 from marlaas.stack.state_files import Stack
 
 SAMPLE_S = 2.0
@@ -33,15 +32,10 @@ def main() -> None:
     parser.add_argument("--spec", type=json.loads, help="fields that differ from a plain task's")
     parser.add_argument("--tasks", type=int, default=4, help="with --spec")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        data = Path(folder)
-        started = time.monotonic()
-        try:
-            stack = stacks.wait_until_ready(stacks.start(stacks.make_plan(data, options.pools), end_with_parent=True), lambda _: None)
-            ready_s = time.monotonic() - started
-            result = {"ready_s": round(ready_s, 1), "idle_mib": memory_mib(stack)} | asyncio.run(trained(stack, specs_of(options)))
-        finally:
-            stacks.stop(data)
+    started = time.monotonic()
+    with local_stack(options.pools) as stack:
+        ready_s = time.monotonic() - started
+        result = {"ready_s": round(ready_s, 1), "idle_mib": memory_mib(stack)} | asyncio.run(trained(stack, specs_of(options)))
     print(json.dumps({"machine": machine()} | result, indent=2))
 
 

@@ -29,10 +29,10 @@ from typing import Any
 
 from bench.harness import cores, report
 from bench.harness.report import ROOT
+from bench.harness.services import local_stack
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
-from marlaas.stack import control as stacks
 from marlaas.stack.state_files import Stack
 
 HOME = ROOT / ".marlaas" / "bench-trl"
@@ -104,9 +104,6 @@ def installed() -> Path:
             subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *what], check=True)
         stamp.write_text(REQUIREMENTS.read_text())
     return python
-
-
-# ---------------------------------------------------------------------------------------------------------------- TRL
 
 
 def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel: bool) -> dict[str, Any]:
@@ -188,23 +185,15 @@ def _ended(process: "subprocess.Popen[str]") -> Any:
     return json.loads(lines[-1].removeprefix("RESULT "))
 
 
-# --------------------------------------------------------------------------------------------------------------- ours
-
-
 def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, Any]:
     """All tasks at once on the one-machine stack, each of its own tenant."""
     options = argparse.Namespace(**vars(options) | {"steps": options.our_steps or options.steps})
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        data = Path(folder)
         began = time.monotonic()
-        try:
-            starting = stacks.start(stacks.make_plan(data, ROOT / "pools.toml"), end_with_parent=True)
-            stack = stacks.wait_until_ready(starting, lambda _: None)
+        with local_stack() as stack:
             ready_s = time.monotonic() - began
-            adapters = [data / f"adapter-{number}" for number in range(options.tasks)]
+            adapters = [Path(folder) / f"adapter-{number}" for number in range(options.tasks)]
             found = asyncio.run(_trained(stack, [spec(workload, options, number) for number in range(options.tasks)], adapters))
-        finally:
-            stacks.stop(data)
         with_starts_s = time.monotonic() - began
         found["reached"] = _reached(workload, options, python, [str(adapter) for adapter in adapters])
     return found | {"start_s": round(ready_s, 2), "with_starts_s": round(with_starts_s, 2)}

@@ -1,9 +1,9 @@
 """Tables of the scheduling policies: `bench.scaling` and `bench.agentic`."""
 
 from collections.abc import Callable
+from statistics import median
 
 from bench.charts.tables import Result, machine_line, with_spread
-from bench.harness.report import median
 
 POLICIES = ("asynchronous", "synchronous", "sequential")
 

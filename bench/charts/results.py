@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import matplotlib
@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.harness.report import IMAGES, median
+from bench.harness.report import IMAGES
 from bench.harness.timeline import PLACES
 
 DOTS_PER_INCH = 120

@@ -1,8 +1,7 @@
 """Tables of the pages: a result's JSON to Markdown, one function a benchmark."""
 
+from statistics import median
 from typing import Any
-
-from bench.harness.report import median
 
 Result = dict[str, Any]
 

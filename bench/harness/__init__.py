@@ -1,7 +1,7 @@
 """Shared parts of benchmarks: reports, servers as child processes, stand-ins, and stage times of a stack.
 
 report.py    header and location of every result
-services.py  NATS, PostgreSQL, scheduler and environments as child processes
+services.py  stacks as child processes, whole or without sampler and trainer
 tasks.py     tasks of the injected kind: submitted, and awaited
 standins.py  a sampler and a trainer that take injected times
 injected.py  those times, and lower bounds from them
@@ -14,5 +14,4 @@ cores.py     shares of the processor's cores
 usage.py     processor time and memory of processes
 models.py    base models with random weights
 scheduler_costs.py  one admission and one noted step, rolled back
-recovery.py  the table of recoveries
 """

@@ -28,8 +28,6 @@ while time.perf_counter() < ended:
     took.append(time.perf_counter() - began)
 print(sorted(took)[len(took) // 2])
 """
-
-
 CODE = ("common", "env_svc", "marlaas", "migrations", "models/tiny", "pools.toml", "rollout_svc", "scheduler_svc", "trainer_svc")
 """Paths that a benchmark measures unless it names others."""
 
@@ -99,10 +97,6 @@ def read(name: str) -> dict[str, Any]:
     """An earlier run's result; empty when there was none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -1,9 +1,10 @@
-"""NATS, PostgreSQL, scheduler and environment service as child processes, for benchmarks with a stand-in sampler and trainer."""
+"""Stacks as child processes: whole ones, or all services but sampler and trainer, for benchmarks with stand-ins for these."""
 
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Generator, Mapping
@@ -18,8 +19,9 @@ import psutil
 from bench.harness import usage
 from bench.harness.report import ROOT
 from bench.harness.standins import CONTEXT_TOKENS, POOL
-from marlaas.stack import servers
+from marlaas.stack import control, servers
 from marlaas.stack.servers import Command
+from marlaas.stack.state_files import Stack, StackError
 
 READY_S = 120.0
 STOP_S = 30.0
@@ -70,6 +72,20 @@ def nats(folder: Path) -> Generator[str]:
     with _running(servers.nats_command(folder / "nats", port), folder) as process:
         servers.wait_until_listening(port, process, "nats")
         yield servers.nats_url(port)
+
+
+@contextmanager
+def local_stack(pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None) -> Generator[Stack]:
+    """The running stack, until the block ends. Raises: BenchError when it does not start."""
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        data = Path(folder)
+        try:
+            plan = control.make_plan(data, pools, settings=settings)
+            yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
+        except StackError as error:
+            raise BenchError(str(error)) from None
+        finally:
+            control.stop(data)
 
 
 @contextmanager

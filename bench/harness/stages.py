@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-from bench.harness.report import median
 from bench.harness.services import BenchError
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 from marlaas.reporting.progress import TrainedStep

@@ -75,15 +75,11 @@ def submit(
 
 
 def watch(
-    tasks: Annotated[
-        list[str] | None, typer.Argument(help="Ids; default: every task that has not ended, future events only.", callback=valid_ids)
-    ] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids; default: unended tasks, from now on.", callback=valid_ids)] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks submitted later, without end.")] = False,
-    log_to: Annotated[
-        list[str] | None, typer.Option("--log-to", help="Tracker: tensorboard:<folder>, wandb:<project> or trackio:<project>.")
-    ] = None,
+    log_to: Annotated[list[str] | None, typer.Option(help="tensorboard:<folder>, wandb:<project> or trackio:<project>.")] = None,
 ) -> None:
     """Print the events of tasks, one a line, until they have ended."""
     from common.task_states import ENDED
@@ -141,9 +137,7 @@ def prune(
     data: Data = DEFAULT_DATA,
     url: Url = "",
     tenant: Annotated[str | None, typer.Option(help="Tenant; default: all.")] = None,
-    older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0.001, help="Delete also tasks that ended more than so many days ago.")
-    ] = None,
+    older_than: Annotated[float | None, typer.Option(min=0.001, help="Delete also tasks that ended more days ago.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be deleted, and delete nothing.")] = False,
 ) -> None:
     """Delete what no task's section `keep` retains, and tasks that ended long ago."""
@@ -157,9 +151,7 @@ def prune(
 
 
 def failures(
-    task: Annotated[
-        str | None, typer.Argument(help="Id of a task; default: all tasks, and jobs that could not be taken.", callback=valid_ids)
-    ] = None,
+    task: Annotated[str | None, typer.Argument(help="Id; default: all tasks, and refused jobs.", callback=valid_ids)] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     wide: Wide = False,

@@ -39,9 +39,6 @@ LEFTOVERS_GRACE_S = 15.0
 LOG_LINES = 15
 
 
-# ---------------------------------------------------------------------------------------------------------------- plan
-
-
 def make_plan(
     data: Path,
     pools_file: Path,
@@ -107,9 +104,6 @@ def _device_env(gpu: str) -> dict[str, str]:
 
 def _core_list(cores: tuple[int, ...]) -> str:
     return ",".join(map(str, cores))
-
-
-# --------------------------------------------------------------------------------------------------------------- start
 
 
 @dataclass(frozen=True)
@@ -193,9 +187,6 @@ def failure(data: Path, component: Component) -> str:
     path = log_path(data, component.name)
     lines = "\n".join(f"  {line[:400]}" for line in tail(path, LOG_LINES))
     return f"{component.name} does not run: {component.detail}\n{lines}\nthe whole log: {path}"
-
-
-# ---------------------------------------------------------------------------------------------------------------- stop
 
 
 def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:

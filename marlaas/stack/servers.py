@@ -83,9 +83,6 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
     raise ServerError(f"{name} does not listen on port {port} after {timeout_s:.0f} s; see its log")
 
 
-# ---------------------------------------------------------------------------------------------------------------- NATS
-
-
 def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
     """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk."""
     binary = _beside_python("nats-server")
@@ -137,9 +134,6 @@ async def has_jetstream(port: int) -> bool | None:
 
 def nats_url(port: int) -> str:
     return f"nats://{HOST}:{port}"
-
-
-# ---------------------------------------------------------------------------------------------------------- PostgreSQL
 
 
 def postgres_command(folder: Path, port: int) -> Command:

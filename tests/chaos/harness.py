@@ -92,9 +92,6 @@ async def run(
     return report
 
 
-# --------------------------------------------------------------------------------------------------------------- stack
-
-
 @asynccontextmanager
 async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Stack, Target]]:
     """The stack with every service behind wires, clocks and crash points, until the block ends."""
@@ -127,9 +124,6 @@ def _breakable(service: Service, target: Target) -> Service:
         env |= target.clocks.environment(service.name)
     argv = [sys.executable, "-m", "tests.chaos.launch", str(target.armed(service.name)), service.argv[-1]]
     return service.model_copy(update={"argv": argv, "env": env})
-
-
-# --------------------------------------------------------------------------------------------------------------- tasks
 
 
 class _Submissions:
@@ -172,9 +166,6 @@ async def _count(stack: Stack, report: Report) -> None:
     report.tasks, report.steps = (await _rows(stack, "SELECT count(*), sum(version)::int FROM tasks WHERE state = 'finished'"))[0]
     report.trajectories = (await _rows(stack, "SELECT count(*) FROM trajectories WHERE state = 'trained'"))[0][0]
     report.void_groups = dict(await _rows(stack, "SELECT void_reason, count(*) FROM groups WHERE state = 'void' GROUP BY 1 ORDER BY 1"))
-
-
-# ------------------------------------------------------------------------------------------------------------ recovery
 
 
 async def _recovery(target: Target, stack: Stack, fault: Fault) -> Recovery:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from bench.harness.recovery import chaos, fault
+from bench.charts.recovery_table import chaos, fault
 from tests.chaos.clock import Clocks
 from tests.chaos.faults import kinds_for
 from tests.chaos.proxy import Wire
