@@ -6,7 +6,7 @@ from scheduler_svc.settings import SchedulerSettings
 
 async def main(running: Running[SchedulerSettings]) -> None:
     from common.pools import read_pools
-    from scheduler_svc.maintenance.store_consistency import wait_until_one
+    from scheduler_svc.maintenance.store_consistency import wait_for_one_history
     from scheduler_svc.service import Scheduler
     from scheduler_svc.store.database import Database
 
@@ -14,7 +14,7 @@ async def main(running: Running[SchedulerSettings]) -> None:
     database = await Database.connect(running.settings.database_url)
     try:
         running.health.detail = "PostgreSQL and NATS disagree, or do not answer; see the log"
-        await wait_until_one(database, running.bus)
+        await wait_for_one_history(database, running.bus)
         running.health.set_ready(f"pools: {', '.join(sorted(pools))}")
         await Scheduler(running.settings, running.bus, database, pools).run()
     finally:

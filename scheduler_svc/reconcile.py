@@ -65,8 +65,8 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         known = await tasks.lock_tasks(tx.connection, await tasks.all_tasks(tx.connection))
         for task in known:
             if task.is_live:
-                await _go_on(tx, task, stored, done)
-        await _agree_on_letters(tx.connection, bus)
+                await _prepare_live_task(tx, task, stored, done)
+        await _reconcile_dead_letters(tx.connection, bus)
         relayed = await outbox.relayed(tx.connection)
         position = 1 + max(mark.position if mark else 0, relayed.position, await outbox.last_given(tx.connection))
         await outbox.set_relayed(tx.connection, position)
@@ -75,15 +75,15 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
             if (told := await steps.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
-    done.unknown = await _forget_states(bus, {task.id: task.is_live for task in known})
+    done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
 
-async def _go_on(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
+async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
     """Prepare a live task (locked) for being sampled from its version again."""
     done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL)
-    await steps.take_back_steps(tx.connection, task.id)
+    await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
         await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked again
     elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
@@ -95,7 +95,7 @@ async def _go_on(tx: Transaction, task: Task, stored: set[str], done: Reconcilia
             tx.emit_event(task.tenant, task.id, "paused", {"reason": why})
 
 
-async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
+async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None:
     """Put the dead letters that NATS has on record, and no others."""
     last = 0
     async for letter in bus.streams.stored(streams.FAILED, "failed.>"):
@@ -108,7 +108,7 @@ async def _agree_on_letters(connection: AsyncConnection, bus: Bus) -> None:
     await dead_letters.forget_dead_letters(connection, after=last)
 
 
-async def _forget_states(bus: Bus, known: dict[str, bool]) -> list[str]:
+async def _delete_stale_statuses(bus: Bus, known: dict[str, bool]) -> list[str]:
     """Delete the status of tasks that are not `known` (task → whether it is live); returns these.
 
     And of live ones that NATS has as ended: services would drop their work until the relay has published what they are now.

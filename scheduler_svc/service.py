@@ -27,12 +27,12 @@ from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.maintenance import store_alarm
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, postponed
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
-from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
+from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, groups, replicas, tasks
@@ -89,7 +89,7 @@ class Scheduler:
             runners.create_task(self._relay.run())
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._collector.run())
-            postpone = partial(postponed, "tick_postponed")
+            postpone = partial(log_postponed, "tick_postponed")
             runners.create_task(run_periodically(self.tick, self._settings.tick_s, self._tick_failed))
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
@@ -118,20 +118,20 @@ class Scheduler:
                         self._relay.wake()
                 not_before = began + batch_interval_s(SPACING_S, time.monotonic() - began)
             except Exception as error:
-                postponed("admission_postponed", error)
+                log_postponed("admission_postponed", error)
                 await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)
                 self._admission_wanted.set()
 
     def _tick_failed(self, error: Exception) -> None:
-        postponed("tick_postponed", error)
+        log_postponed("tick_postponed", error)
         self._stability.reset()
 
     async def _rescue_steps(self) -> None:
-        if await send_lost_steps_again(self._database, self._bus):
+        if await resend_lost_steps(self._database, self._bus):
             self._relay.wake()
 
     async def _watch_store(self) -> None:
-        if await store_alarm.look(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
+        if await store_alarm.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
             self._relay.wake()
 
     async def _find_stalls(self) -> None:

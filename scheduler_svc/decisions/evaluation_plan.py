@@ -13,7 +13,7 @@ from statistics import fmean
 from common.spec import MAX_GROUPS, Evaluation, TaskSpec
 
 FIRST_GROUP = 1_000_000_000
-AGAIN = MAX_GROUPS
+RETRY_INCREMENT = MAX_GROUPS
 """Added to a group's number each time that it is planned again: messages about it under its old number are of no use any more."""
 MAX_RETRIES = 3
 FIRST_ROW = 2**31
@@ -51,8 +51,8 @@ def is_group(number: int) -> bool:
     return number >= FIRST_GROUP
 
 
-def may_be_planned_again(number: int) -> bool:
-    return (number - FIRST_GROUP) // AGAIN < MAX_RETRIES
+def may_be_retried(number: int) -> bool:
+    return (number - FIRST_GROUP) // RETRY_INCREMENT < MAX_RETRIES
 
 
 def is_due(spec: TaskSpec, version: int) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from common.spec import TaskSpec
 
-OLD_ANNOUNCEMENTS = 2
+REEXAMINED_VERSIONS = 2
 """A step that is recomputed, or settled late, makes a version old that was passed by before."""
 
 
@@ -39,9 +39,9 @@ class RetentionWindow:
     def superseded_blobs(self) -> Iterator[int]:
         """Versions that the latest step may have put out of reach, some of them twice."""
         for reach in (self.spec.keep.checkpoints, self.spec.keep.batches, self._sampled_versions):
-            yield from range(max(1, self.at - reach - OLD_ANNOUNCEMENTS), self.at - reach + 1)
+            yield from range(max(1, self.at - reach - REEXAMINED_VERSIONS), self.at - reach + 1)
 
-    def grown_old_with(self, passed: set[int], since: Mapping[int, int]) -> set[int]:
+    def with_recomputed(self, passed: set[int], since: Mapping[int, int]) -> set[int]:
         """`passed`, and what their checkpoints without a state were recomputed from."""
         return passed.union(*(range(max(1, since[version]), version) for version in passed & since.keys()))
 

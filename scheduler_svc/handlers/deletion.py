@@ -33,7 +33,7 @@ async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
     check_tenant(streams.token(delivery.subject, 2) or "", job.tenant)
     async with context.database.transaction(patience_s=PATIENCE_S) as tx:
         await delete(tx, job, by=delivery.sequence)
-    context.collector.note_deletion()
+    context.collector.enqueue_deletion()
     context.wake_relay()
 
 

@@ -30,7 +30,7 @@ async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[De
         ordered = sorted(deliveries, key=lambda delivery: delivery.subject)  # tasks are locked in one order
         updated = [await weight_updated(tx, delivery.read(WeightUpdated), context.policy) for delivery in ordered]
     if advanced := [task for task in updated if task is not None]:
-        context.collector.note(advanced)
+        context.collector.enqueue(advanced)
 
 
 async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: SchedulingPolicy) -> Task | None:

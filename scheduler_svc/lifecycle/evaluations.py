@@ -9,11 +9,11 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.evaluation_plan import (
-    AGAIN,
+    RETRY_INCREMENT,
     Result,
     first_group,
     is_due,
-    may_be_planned_again,
+    may_be_retried,
     result_of,
 )
 from scheduler_svc.decisions.task_end import Evaluated, reason_to_finish
@@ -68,8 +68,8 @@ async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collecti
     """Abandon open groups past their deadlines; plan them again, up to a limit, where their time began before the last disturbance,
     `stable_for_s` ago (`maintenance/stability.py`)."""
     disturbed = {task.id for task in by_id.values() if stable_for_s < task.spec.limits.episode_timeout_s}
-    again = {(task, number) for task, number in overdue if task in disturbed and may_be_planned_again(number)}
-    charged = await evaluations.plan_again(tx.connection, again, add=AGAIN)
+    again = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
+    charged = await evaluations.retry_groups(tx.connection, again, add=RETRY_INCREMENT)
     await shares.charge(tx.connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])
     await abandon(tx, by_id, set(overdue) - again, "was not finished before limits.episode_timeout_s")
 

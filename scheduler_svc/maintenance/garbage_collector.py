@@ -79,14 +79,14 @@ class GarbageCollector:
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._follow_steps())
             runners.create_task(self._follow_deletions())
-            runners.create_task(run_periodically(self.sweep, self._sweep_s, partial(postponed, "cleaning_postponed")))
+            runners.create_task(run_periodically(self.sweep, self._sweep_s, partial(log_postponed, "cleaning_postponed")))
 
-    def note(self, advanced: Sequence[Task]) -> None:
+    def enqueue(self, advanced: Sequence[Task]) -> None:
         """Steps have left these tasks as they are here."""
         self._advanced.extend(advanced)
         self._woken.set()
 
-    def note_deletion(self) -> None:
+    def enqueue_deletion(self) -> None:
         """A task was deleted, and NATS still holds its messages and blobs."""
         self._deleted.set()
 
@@ -98,7 +98,7 @@ class GarbageCollector:
             try:
                 await self.erase_deleted()
             except Exception as error:
-                postponed("cleaning_postponed", error)
+                log_postponed("cleaning_postponed", error)
                 self._deleted.set()
                 await asyncio.sleep(POSTPONED_S)
 
@@ -112,7 +112,7 @@ class GarbageCollector:
             try:
                 await self.after_steps(advanced)
             except Exception as error:  # the task's next step or the sweep finds it
-                postponed("cleaning_postponed", error)
+                log_postponed("cleaning_postponed", error)
             await asyncio.sleep(SPACING_S)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
@@ -231,7 +231,7 @@ class GarbageCollector:
         announced = await self._bus.streams.subjects(streams.WEIGHTS)
         async with self._database.transaction() as tx:
             known = {name: streams.token(name, 2) or "" for name in announced}
-            gone = await deleted.those_of(tx.connection, set(known.values()))
+            gone = await deleted.deleted_among(tx.connection, set(known.values()))
         await self._purge_subjects(streams.WEIGHTS, {name: count for name, count in announced.items() if known[name] in gone})
 
     async def _purge_subjects(self, stream: streams.Stream, subjects: Mapping[str, int]) -> None:
@@ -262,7 +262,7 @@ async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]
     wanted = {(task, version) for task, kept, passed in looks for version in passed | kept.deciding}
     blobs = await steps.blobs_of_versions(connection, wanted)
     since = {task: _since(found) for task, found in blobs.items()}
-    looks = [(task, kept.with_lineages(since[task]), kept.grown_old_with(passed, since[task])) for task, kept, passed in looks]
+    looks = [(task, kept.with_lineages(since[task]), kept.with_recomputed(passed, since[task])) for task, kept, passed in looks]
     if earlier := {(task, version) for task, _, passed in looks for version in passed} - wanted:
         for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
             blobs[task] += found
@@ -303,7 +303,7 @@ def _version_of(name: str) -> int:
     return int(found["version"])
 
 
-def postponed(event: str, error: Exception) -> None:
+def log_postponed(event: str, error: Exception) -> None:
     """Say that a round of work that comes again was not done: of one task's rows that are not as they should be the others know nothing.
 
     With a traceback where it is nothing that was expected.

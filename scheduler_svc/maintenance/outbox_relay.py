@@ -23,14 +23,14 @@ IDLE_S = 1.0
 log = structlog.get_logger()
 
 
-def overtaken(parcels: Sequence[OutboxRow], places: Sequence[int]) -> list[OutboxRow]:
+def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list[OutboxRow]:
     """The newest values of keys of which an older value was stored later, and so is what readers see."""
     newest: dict[str, tuple[OutboxRow, int, int]] = {}
-    for parcel, place in zip(parcels, places, strict=True):
-        if parcel.subject.startswith(streams.VALUES):
-            latest = max(place, newest[parcel.subject][2] if parcel.subject in newest else 0)
-            newest[parcel.subject] = parcel, place, latest
-    return [parcel for parcel, place, latest in newest.values() if 0 < place < latest]
+    for row, sequence in zip(rows, sequences, strict=True):
+        if row.subject.startswith(streams.VALUES):
+            latest = max(sequence, newest[row.subject][2] if row.subject in newest else 0)
+            newest[row.subject] = row, sequence, latest
+    return [row for row, sequence, latest in newest.values() if 0 < sequence < latest]
 
 
 class OutboxRelay:
@@ -70,26 +70,26 @@ class OutboxRelay:
     async def _relay_some(self, connection: AsyncConnection, marker: HighWaterMark) -> int:
         """The oldest rows, RELAY_BATCH_SIZE at most; returns how many."""
         async with self._database.patience(), connection.begin():
-            parcels = await outbox.oldest_parcels(connection, RELAY_BATCH_SIZE)
-        if not parcels:
+            rows = await outbox.oldest_rows(connection, RELAY_BATCH_SIZE)
+        if not rows:
             return 0
         # Publishing keeps the order of these calls: they go down one connection. Only one that is tried again falls behind.
-        places = await asyncio.gather(*(self._publish(parcel) for parcel in parcels))
-        for parcel in overtaken(parcels, places):
-            await self._publish(replace(parcel, message_id=f"outbox:{parcel.id}:again"))
-        await marker.write(max(parcel.id for parcel in parcels))
+        sequences = await asyncio.gather(*(self._publish(row) for row in rows))
+        for row in superseded_rows(rows, sequences):
+            await self._publish(replace(row, message_id=f"outbox:{row.id}:again"))
+        await marker.write(max(row.id for row in rows))
         crashpoints.reached("before_forget")
         async with self._database.patience(), connection.begin():
-            await outbox.delivered(connection, [parcel.id for parcel in parcels])
-        return len(parcels)
+            await outbox.delivered(connection, [row.id for row in rows])
+        return len(rows)
 
-    async def _publish(self, parcel: OutboxRow) -> int:
-        """Its place in its stream; 0 when it can have none."""
-        message_id = parcel.message_id or f"outbox:{parcel.id}"
+    async def _publish(self, row: OutboxRow) -> int:
+        """Its sequence in its stream; 0 when it can have none."""
+        message_id = row.message_id or f"outbox:{row.id}"
         try:
-            return await self._bus.publish_raw(parcel.subject, parcel.body, message_id, parcel.headers)
+            return await self._bus.publish_raw(row.subject, row.body, message_id, row.headers)
         except Reject as error:  # what no retry would change stops nothing behind it
-            log.error("letter_refused", subject=parcel.subject, message=message_id, reason=str(error))
+            log.error("letter_refused", subject=row.subject, message=message_id, reason=str(error))
             return 0
 
     async def _wait(self) -> None:

@@ -22,7 +22,7 @@ AGE_S = 150.0
 log = structlog.get_logger()
 
 
-async def send_lost_steps_again(database: Database, bus: Bus, *, age_s: float = AGE_S) -> bool:
+async def resend_lost_steps(database: Database, bus: Bus, *, age_s: float = AGE_S) -> bool:
     """Whether there were any, sent longer than `age_s` ago. Raises: Retry when NATS or PostgreSQL is away."""
     async with database.transaction() as tx:
         sent = await steps.sent_before(tx.connection, age_s)

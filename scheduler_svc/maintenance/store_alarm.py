@@ -26,7 +26,7 @@ def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised:
     return usage.share >= threshold or usage.limit_bytes - usage.used_bytes < next_bytes
 
 
-async def look(database: Database, usage: StoreUsage, threshold: float) -> bool:
+async def update_alarm(database: Database, usage: StoreUsage, threshold: float) -> bool:
     """Raise or clear the alarm; True when that was announced. Raises: Retry when PostgreSQL is away."""
     async with database.transaction() as tx:
         raised = await storage.alarm(tx.connection)

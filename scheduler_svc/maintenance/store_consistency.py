@@ -25,7 +25,7 @@ from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.outbox import Relayed
 
 KEY = "outbox"
-SECOND_LOOK_S = 1.0
+RECHECK_S = 1.0
 COMPARISON = Backoff(first_s=1.0, max_s=30.0)
 CORRECT = "restore both from backups of one moment, or go on with what is there: python -m scheduler_svc.accept"
 
@@ -58,20 +58,20 @@ async def compare(database: Database, bus: Bus) -> str | None:
     return disagreement(relayed, mark, last_given)
 
 
-async def difference(database: Database, bus: Bus, second_look_s: float = SECOND_LOOK_S) -> str | None:
+async def difference(database: Database, bus: Bus, recheck_s: float = RECHECK_S) -> str | None:
     """As `compare`, believed only when it is found twice: a replica of a cluster may answer with what was a moment ago."""
     if await compare(database, bus) is None:
         return None
-    await asyncio.sleep(second_look_s)
+    await asyncio.sleep(recheck_s)
     return await compare(database, bus)
 
 
-async def wait_until_one(database: Database, bus: Bus, *, second_look_s: float = SECOND_LOOK_S) -> None:
+async def wait_for_one_history(database: Database, bus: Bus, *, recheck_s: float = RECHECK_S) -> None:
     """Returns once both stores are of one past; says what is wrong until then."""
     attempt = 0
     while True:
         try:
-            found = await difference(database, bus, second_look_s)
+            found = await difference(database, bus, recheck_s)
         except MarlaasError as error:
             found = None
             log.warning("history_unknown", attempt=attempt + 1, error=str(error))

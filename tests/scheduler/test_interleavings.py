@@ -129,7 +129,7 @@ class Interleavings(RuleBasedStateMachine):
         """Publish some; after a crash they are still there, and published again."""
 
         async def publish(tx: Transaction) -> None:
-            parcels = await outbox.oldest_parcels(tx.connection, most)
+            parcels = await outbox.oldest_rows(tx.connection, most)
             for parcel in parcels:
                 if parcel.subject.startswith("prompts.open."):
                     self.streams.opens.append(OpenGroup.decode(parcel.body).group)

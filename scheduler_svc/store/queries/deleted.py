@@ -77,7 +77,7 @@ async def erased(connection: AsyncConnection, task: str, freed_bytes: int) -> bo
     return (await connection.execute(statement)).first() is not None
 
 
-async def those_of(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
+async def deleted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
     """Which of these tasks are deleted."""
     return set((await connection.execute(select(deleted_tasks.c.id).where(deleted_tasks.c.id.in_(ids)))).scalars())
 

@@ -148,7 +148,7 @@ async def end_complete_groups(connection: AsyncConnection, found: Collection[Gro
     return await _end(connection, found, arrived >= evaluation_groups.c.size, "")
 
 
-async def plan_again(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
+async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
     """Open groups among `found` are planned once more, as groups with `add` added to their numbers, which keep what has arrived.
 
     Returns, by task, what they had been charged.

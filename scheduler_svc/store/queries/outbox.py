@@ -35,7 +35,7 @@ _OLDEST = Statement(
 )
 
 
-async def oldest_parcels(connection: AsyncConnection, most: int) -> list[OutboxRow]:
+async def oldest_rows(connection: AsyncConnection, most: int) -> list[OutboxRow]:
     rows = await _OLDEST.run(connection, {"most": most})
     return [OutboxRow(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
 

@@ -223,7 +223,7 @@ async def void_steps(connection: AsyncConnection, task: str) -> None:
     )
 
 
-async def take_back_steps(connection: AsyncConnection, task: str) -> None:
+async def withdraw_steps(connection: AsyncConnection, task: str) -> None:
     """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then, and no step's."""
     taken_back = (
         delete(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).returning(steps.c.version).cte("taken_back")

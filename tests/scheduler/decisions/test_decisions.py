@@ -319,7 +319,7 @@ def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
         kept = RetentionWindow(spec, at)
         passed = set(kept.superseded_blobs())
         known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # all that is looked up
-        kept, passed = kept.with_lineages(known), kept.grown_old_with(passed, known)
+        kept, passed = kept.with_lineages(known), kept.with_recomputed(passed, known)
         wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}
         stored -= {(kind, version) for version in passed for kind in kinds if not wanted[kind](version)}
         kept = kept.with_lineages(since)

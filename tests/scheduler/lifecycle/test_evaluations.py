@@ -11,10 +11,10 @@ from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Evaluation, parse_spec
 from scheduler_svc.decisions.evaluation_plan import (
-    AGAIN,
     FIRST_GROUP,
     FIRST_ROW,
     MAX_RETRIES,
+    RETRY_INCREMENT,
     Attempt,
     first_group,
     is_due,
@@ -198,7 +198,7 @@ async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_
     """An outage may take longer than a group has."""
 
     def lost(group: GroupContext, member: int) -> bool:
-        return evaluates(group) and group.row == FIRST_ROW and member > 0 and group.group < FIRST_GROUP + AGAIN
+        return evaluates(group) and group.row == FIRST_ROW and member > 0 and group.group < FIRST_GROUP + RETRY_INCREMENT
 
     stages = Stages(withheld=lost, reward=lambda group, member: 1.0)
     async with running_world(bus, database_url, stages) as world:
@@ -209,7 +209,7 @@ async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_
         results = await told(world, "a")
         assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
         asked = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
-        assert {FIRST_GROUP, FIRST_GROUP + AGAIN} <= set(asked)
+        assert {FIRST_GROUP, FIRST_GROUP + RETRY_INCREMENT} <= set(asked)
         assert await world.rows("SELECT count(*) FROM evaluation_groups WHERE state <> 'ended'") == [(0,)]
         [(charged, booked)] = await world.rows(
             "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
@@ -234,7 +234,7 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
             await evaluations.end_overdue(tx, by_id, late, stable_for_s=0.0)
         assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
             (FIRST_GROUP,),
-            (FIRST_GROUP + 1 + AGAIN,),
+            (FIRST_GROUP + 1 + RETRY_INCREMENT,),
         ]
         await world.bus.publish(control("cancel", "a"))
         await world.event("a", "cancelled")
@@ -249,7 +249,7 @@ async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_u
         await world.event("a", "finished")
         assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
         asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
-        assert asked == [FIRST_GROUP + times * AGAIN for times in range(MAX_RETRIES + 1)]
+        assert asked == [FIRST_GROUP + times * RETRY_INCREMENT for times in range(MAX_RETRIES + 1)]
         await clean(world)
 
 

@@ -8,7 +8,7 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.messages import TaskStatus
-from scheduler_svc.maintenance.outbox_relay import OutboxRelay, overtaken
+from scheduler_svc.maintenance.outbox_relay import OutboxRelay, superseded_rows
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.outbox import OutboxRow
@@ -20,12 +20,12 @@ def parcel(number: int, subject: str) -> OutboxRow:
     return OutboxRow(number, subject, "", {}, b"")
 
 
-def test_values_that_an_older_one_has_overtaken_are_found() -> None:
+def test_values_that_an_older_one_has_superseded_rows_are_found() -> None:
     a, b, events = streams.value_subject("tasks", "a"), streams.value_subject("tasks", "b"), "events.acme.a"
     parcels = [parcel(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
-    assert overtaken(parcels, [1, 9, 2, 3, 8, 4, 5]) == []
-    assert overtaken(parcels, [1, 8, 6, 7, 9, 4, 5]) == [parcels[6], parcels[5]]
-    assert overtaken(parcels, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
+    assert superseded_rows(parcels, [1, 9, 2, 3, 8, 4, 5]) == []
+    assert superseded_rows(parcels, [1, 8, 6, 7, 9, 4, 5]) == [parcels[6], parcels[5]]
+    assert superseded_rows(parcels, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
 
 
 async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_stored_late(
@@ -58,7 +58,7 @@ async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_store
 
         async def all_out() -> bool:
             async with database.transaction() as tx:
-                return not await outbox.oldest_parcels(tx.connection, 1)
+                return not await outbox.oldest_rows(tx.connection, 1)
 
         await eventually(all_out)
         told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
-from scheduler_svc.maintenance.step_rescuer import send_lost_steps_again
+from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec, updated
@@ -30,18 +30,18 @@ async def test_step_whose_message_is_gone_is_sent_again_and_counts_once(bus: Bus
             return await bus.streams.backlog(streams.BATCHES) == 0
 
         await eventually(gone)
-        assert not await send_lost_steps_again(world.database, bus)  # it is too new for that
+        assert not await resend_lost_steps(world.database, bus)  # it is too new for that
         stages.trains = True
 
         async def sent_again() -> bool:
-            await send_lost_steps_again(world.database, bus, age_s=0)
+            await resend_lost_steps(world.database, bus, age_s=0)
             return len(stages.batches) > 1
 
         await eventually(sent_again)
         assert stages.batches[1] == stages.batches[0]
         await world.event("a", "finished")
         assert await world.rows("SELECT version, state FROM steps ORDER BY version") == [(0, "trained"), (1, "trained")]
-        assert not await send_lost_steps_again(world.database, bus, age_s=0)
+        assert not await resend_lost_steps(world.database, bus, age_s=0)
 
 
 class Slow(Stages):
@@ -66,7 +66,7 @@ async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, datab
             return await bus.streams.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
 
         await eventually(is_taken)
-        assert not await send_lost_steps_again(world.database, bus, age_s=0)
+        assert not await resend_lost_steps(world.database, bus, age_s=0)
         stages.told.set()
         await world.event("a", "finished")
         assert len(stages.batches) == 1
@@ -89,7 +89,7 @@ async def test_step_that_was_announced_and_is_not_settled_yet_is_not_sent_again(
     database = await Database.connect(database_url)  # and no scheduler that settles
     done = updated(stages.batches[0])
     await bus.publish(done)
-    assert not await send_lost_steps_again(database, bus, age_s=0)
+    assert not await resend_lost_steps(database, bus, age_s=0)
     await bus.streams.purge(streams.WEIGHTS, done.subject)
-    assert await send_lost_steps_again(database, bus, age_s=0)
+    assert await resend_lost_steps(database, bus, age_s=0)
     await database.close()

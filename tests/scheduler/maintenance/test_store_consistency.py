@@ -78,7 +78,7 @@ async def refuses_to_start(database_url: str, bus: Bus) -> str:
     database = await Database.connect(database_url)
     try:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(store_consistency.wait_until_one(database, bus, second_look_s=0.1), 1.0)
+            await asyncio.wait_for(store_consistency.wait_for_one_history(database, bus, recheck_s=0.1), 1.0)
         found = await store_consistency.compare(database, bus)
         assert found is not None
         return found
@@ -187,7 +187,7 @@ async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus
         async with world.database.transaction() as tx:
             [task] = await task_queries.lock_tasks(tx.connection, ["a"])
             await void_live_groups(tx.connection, task, "restored")
-            await steps.take_back_steps(tx.connection, "a")
+            await steps.withdraw_steps(tx.connection, "a")
 
         async def batched_again() -> bool:
             return await world.rows("SELECT state FROM steps") == [("batched",)]

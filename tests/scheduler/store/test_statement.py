@@ -98,9 +98,9 @@ async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(data
             tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
             tx.emit_event("acme", "a", "paused", {"reason": "why"})
             tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
-            assert await outbox.oldest_parcels(tx.connection, 10) == []  # written at its end
+            assert await outbox.oldest_rows(tx.connection, 10) == []  # written at its end
         async with database.transaction() as tx:
-            parcels = await outbox.oldest_parcels(tx.connection, 10)
+            parcels = await outbox.oldest_rows(tx.connection, 10)
             kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
     finally:
         await database.close()
