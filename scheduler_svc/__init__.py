@@ -4,7 +4,7 @@ Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored
 Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
 Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks.
 
-    service.py    consumers, the outbox relay and the tick, wired together
+    service.py    consumers, periodic work and the tick
     handlers/     one message each: jobs, deletions, environment checks, scores, weight updates, dead letters
     dispatch/     admission of groups, and batches
     lifecycle/    how tasks, groups and evaluations begin and end
@@ -12,6 +12,6 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     maintenance/  the outbox relay, garbage collection, lost steps, replicas
     store/        the schema, the database, and every SQL statement
     doctor/       rules that must always hold, and a program that checks them
-    reconcile.py  makes one history of two stores that were restored from different backups
+    reconcile.py  one history from two stores that were restored from different backups
     migrate.py    brings the schema to this version
 """

@@ -3,4 +3,6 @@
 from prometheus_client import Counter, Gauge
 
 VOID_GROUPS = Counter("marlaas_scheduler_void_groups_total", "Groups that ended void, by reason", ["reason"])
-OVERSUBSCRIPTION = Gauge("marlaas_scheduler_oversubscription", "What may be in flight, in what the samplers decode at once", ["pool"])
+OVERSUBSCRIPTION = Gauge(
+    "marlaas_scheduler_oversubscription", "Work that may be in flight, as a multiple of what the samplers decode concurrently", ["pool"]
+)

@@ -1,4 +1,4 @@
-"""Bring the database's schema to this version: `python -m scheduler_svc.migrate`. Safe to run again, and by several."""
+"""Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently."""
 
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ def expected_revision() -> str:
 
 
 def migrate(url: str) -> None:
-    """Apply what is missing. Raises: SystemExit, with a line, when the database does not answer or is a newer version's."""
+    """Apply missing migrations. Raises: SystemExit, with one line, when the database does not answer or is of a newer version."""
     try:
         command.upgrade(alembic_config(url), "head")
     except CommandError as error:

@@ -1,8 +1,8 @@
-"""Go on with stores of different pasts, with what both still have: `python -m scheduler_svc.accept`, all services stopped.
+"""Reconcile two stores with diverged histories: `python -m scheduler_svc.accept`, with all services stopped.
 
-PostgreSQL decides what was trained. What is under way is void and sampled again, since its messages may be gone or be
-another past's; versions that PostgreSQL does not know are forgotten, and the task goes on from the one it knows. A task
-whose checkpoint NATS no longer has is paused, with the reason. Safe to run again.
+PostgreSQL decides what was trained. Groups in flight become void and are refilled, since their messages may be lost or
+belong to the other history. Versions unknown to PostgreSQL are dropped, and the task resumes from the version that it has.
+A task whose checkpoint NATS no longer has is paused, with the reason. Idempotent.
 """
 
 import asyncio
@@ -30,24 +30,24 @@ from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
-DETAIL = "the stores were of different pasts"
+DETAIL = "the stores had different histories"
 
 
 @dataclass
 class Reconciliation:
-    """What was done."""
+    """Result of a reconciliation."""
 
     reason: str
     voided: dict[str, int] = field(default_factory=dict[str, int])
-    """Task → groups under way, which are sampled again."""
+    """Task → groups in flight that became void, and are refilled."""
     paused: dict[str, str] = field(default_factory=dict[str, str])
-    """Task → why it cannot go on."""
+    """Task → why it cannot resume."""
     unknown: list[str] = field(default_factory=list[str])
-    """Tasks of which only NATS knows; their owners must submit them again."""
+    """Tasks that only NATS has; their owners must resubmit them."""
 
 
 async def accept(database: Database, bus: Bus) -> Reconciliation | None:
-    """Make one past of both; None when they are of one. Raises: Retry when a store is away."""
+    """Make one history of both; None when they have one. Raises: Retry when a store is unavailable."""
     reason = await store_consistency.difference(database, bus)
     if reason is None:
         return None
@@ -55,8 +55,8 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     mark = await bus.kv.get(HISTORY_BUCKET, store_consistency.KEY, HistoryMark)
     async with database.transaction() as tx:
         last_sequence = await groups.last_sequence(tx.connection)
-    # Anew, not purged: they remember the ids of messages, and would take those of the new past for repetitions of the old.
-    # What PostgreSQL knows by a sequence keeps it for itself.
+    # Recreated, not purged: a stream remembers message ids, and would drop new messages as duplicates of old ones.
+    # Sequences that PostgreSQL refers to are not reused.
     for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
         await bus.declarations.recreate(stream, first_sequence=last_sequence + 1)
     stored = {blob.name for blob in await Blobs(bus).listed() if blob.is_whole}
@@ -72,20 +72,20 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         await outbox.set_relayed(tx.connection, position)
         for task in known:
             await publish_status(tx, task.id)
-            if (told := await steps.announcement(tx.connection, task)) is not None:
+            if (announced := await steps.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
-                tx.post([OutboxMessage(subject, told, f"{task.id}:v{task.version}:weights")])
+                tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
 
 async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
-    """Prepare a live task (locked) for being sampled from its version again."""
+    """Void the work in flight of a live, locked task, so that it resumes from its version; pause it where that is not stored."""
     done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL)
     await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
-        await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked again
+        await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked for the new history
     elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
         why = (
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"
@@ -96,7 +96,7 @@ async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done
 
 
 async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None:
-    """Put the dead letters that NATS has on record, and no others."""
+    """Record exactly the dead letters that NATS has."""
     last = 0
     async for letter in bus.streams.stored(streams.FAILED, "failed.>"):
         last = letter.sequence
@@ -111,11 +111,11 @@ async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None
 async def _delete_stale_statuses(bus: Bus, known: dict[str, bool]) -> list[str]:
     """Delete the status of tasks that are not `known` (task → whether it is live); returns these.
 
-    And of live ones that NATS has as ended: services would drop their work until the relay has published what they are now.
+    The status of live tasks that NATS has as ended goes too: services would drop their work until the relay publishes the new one.
     """
-    told = await bus.kv.values(TASKS_BUCKET, TaskStatus)
-    unknown = sorted(status.task for status in told if status.task not in known)
-    for task in [*unknown, *(status.task for status in told if known.get(status.task) and status.state in ENDED)]:
+    statuses = await bus.kv.values(TASKS_BUCKET, TaskStatus)
+    unknown = sorted(status.task for status in statuses if status.task not in known)
+    for task in [*unknown, *(status.task for status in statuses if known.get(status.task) and status.state in ENDED)]:
         await bus.kv.delete(TASKS_BUCKET, task)
     return unknown
 
@@ -148,12 +148,12 @@ async def _run(settings: SchedulerSettings) -> int:
 
 def _as_text(done: Reconciliation | None) -> str:
     if done is None:
-        return "PostgreSQL and NATS are of one past; nothing to do\n"
+        return "PostgreSQL and NATS have one history; nothing to do\n"
     lines = [f"found: {done.reason}"]
-    lines += [f"task {task}: {count} groups under way are sampled again" for task, count in sorted(done.voided.items())]
+    lines += [f"task {task}: {count} groups in flight are void and refilled" for task, count in sorted(done.voided.items())]
     lines += [f"task {task}: paused: {why}" for task, why in sorted(done.paused.items())]
-    lines += [f"task {task}: not in PostgreSQL; its owner must submit it again" for task in done.unknown]
-    return "\n".join([*lines, "one past again; start the services", ""])
+    lines += [f"task {task}: not in PostgreSQL; its owner must resubmit it" for task in done.unknown]
+    return "\n".join([*lines, "one history; start the services", ""])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The scheduler's runners: consumers, admission after every change, the outbox relay, and periodic work."""
+"""The scheduler's runners: consumers, admission after each change, the outbox relay, and periodic work."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ log = structlog.get_logger()
 
 
 class Scheduler:
-    """One replica. All durable state is in PostgreSQL; this object only remembers which replicas are alive."""
+    """One scheduler replica. Durable state is in PostgreSQL; only live replicas and load are kept in memory."""
 
     def __init__(self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools) -> None:
         self._settings = settings

@@ -15,12 +15,12 @@ class SchedulerSettings(Settings):
     policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
     """`sequential` (one task at a time) and `synchronous` (all tasks in lockstep) are baselines for measurements."""
     tick_s: float = Field(default=1.0, gt=0)
-    """How often deadlines are looked at; everything else is driven by events."""
+    """Seconds between checks of deadlines; all else is driven by events."""
     oversubscription: float = Field(default=1.5, ge=1)
-    """In-flight work as a multiple of what the rollout replicas decode at once: the rest is being graded or waits."""
+    """Work in flight as a multiple of what the rollout replicas decode concurrently; the rest is queued or being graded."""
     most_oversubscription: float = Field(default=8.0, ge=1)
-    """How far that grows by itself while slow environments leave the rollout replicas idle; 1: not at all."""
+    """Maximum to which that multiple grows while slow environments leave the rollout replicas idle; 1 disables growth."""
     sweep_s: float = Field(default=300.0, gt=0)
-    """How often messages and blobs that nothing needs any more are looked for."""
+    """Seconds between full sweeps for superseded messages and blobs."""
     store_alarm: float = Field(default=0.8, gt=0, le=1)
     """Share of MARLAAS_NATS_BLOBS_BYTES at which live tasks get an event `storage`, before no step can be stored any more."""

@@ -2,11 +2,12 @@
 
 scheduling_policy.py  which running tasks may open groups, and whose steps leave for the trainer
 admission.py          how many groups of which task to release now
-fair_share.py         who goes next: weighted fair share over tenants, then over their tasks
-min_share.py          the share of a pool that nobody may take from a tenant
-oversubscription.py   how much more than its samplers decode at once a pool may have in flight
+fair_share.py         which task goes next: weighted fair share over tenants, then over their tasks
+min_share.py          guaranteed share of a pool by tenant and task
+oversubscription.py   work in flight as a multiple of what the samplers decode concurrently
 batching.py           which groups make the next optimizer step
-evaluation_plan.py    which versions are evaluated, and on what
+evaluation_plan.py    which versions are evaluated, on which prompts, and their results
 retention.py          which blobs of past versions are kept
+task_end.py           why a task ends before its last step
 task_warnings.py      signs that a task runs and learns nothing
 """

@@ -1,4 +1,4 @@
-"""Which groups make the next optimizer step. Pure.
+"""Batching: which groups make the next optimizer step. Pure.
 
 A step takes the oldest ready groups. A group sampled by version a may be trained from versions a … a + max_staleness,
 so it has a deadline, counted in steps. The step waits for older groups whenever leaving them behind would put more of
@@ -36,5 +36,5 @@ def groups_for_step(groups: Sequence[LiveGroup], *, version: int, max_staleness:
 
 
 def stale_groups(groups: Sequence[LiveGroup], *, version: int, max_staleness: int) -> list[int]:
-    """Numbers of the groups that no step may train any more: the safety net, empty by construction."""
+    """Numbers of the groups that no step may train any more; a safety check, empty by construction."""
     return [group.number for group in groups if group.version < version - max_staleness]

@@ -1,7 +1,7 @@
-"""Evaluations: a trained version answers held-out prompts, which are never trained on. What is due, and what came out. Pure.
+"""Evaluation plan and results: a trained version answers held-out prompts, which are never trained on. Pure.
 
-The prompts are the same at every version: rows from FIRST_ROW on, with seeds of their own. Groups are numbered from
-FIRST_GROUP on, so that no message about one can be taken for one about training.
+The prompts are the same at every version: rows from FIRST_ROW, with seeds of their own. Group numbers start at
+FIRST_GROUP, so that messages about evaluation and training groups cannot be confused.
 """
 
 import hashlib
@@ -14,40 +14,40 @@ from common.spec import MAX_GROUPS, Evaluation, TaskSpec
 
 FIRST_GROUP = 1_000_000_000
 RETRY_INCREMENT = MAX_GROUPS
-"""Added to a group's number each time that it is planned again: messages about it under its old number are of no use any more."""
+"""Increment of a group's number at each retry: messages that carry the old number are ignored."""
 MAX_RETRIES = 3
 FIRST_ROW = 2**31
-"""Training counts rows from 0 and does not come this far."""
+"""First row of held-out prompts; training counts rows from 0 and stays below."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One member's outcome."""
+    """Outcome of one member."""
 
     reward: float | None
-    """None when it failed: that says nothing of the policy."""
+    """None when the attempt failed, which says nothing about the policy."""
     sampled_tokens: int
     truncated: bool
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of one version. None where every attempt failed."""
+    """Result of one version's evaluation."""
 
     reward: float | None
-    """Mean over the attempts that were scored."""
+    """Mean over the scored attempts; None when every attempt failed."""
     pass_at: dict[int, float]
     """k → probability that at least one of k attempts at a prompt succeeds, for k = 1, 2, 4, … and all attempts."""
     prompts: int
-    """With at least one scored attempt."""
+    """Prompts with at least one scored attempt."""
     failed_share: float
-    """Of the attempts."""
+    """Share of the attempts that failed."""
     response_length: float | None
     truncated_share: float | None
 
 
 def is_group(number: int) -> bool:
-    """Whether a group of that number is an evaluation's."""
+    """Whether the group with this number belongs to an evaluation."""
     return number >= FIRST_GROUP
 
 
@@ -65,13 +65,13 @@ def first_group(spec: TaskSpec, evaluations_before: int) -> int:
 
 
 def prompt_seed(spec: TaskSpec, prompt: int) -> int:
-    """56 bits, as those of training, from another name."""
+    """Seed of 56 bits, as in training, derived from another name."""
     digest = hashlib.sha256(f"evaluation:{spec.evaluation.seed}:{prompt}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
 
 def result_of(attempts_by_prompt: Sequence[Sequence[Attempt]], evaluation: Evaluation) -> Result:
-    """`attempts_by_prompt`: those that came to an end; missing ones count as failed."""
+    """Result of an evaluation. `attempts_by_prompt`: attempts that ended; missing ones count as failed."""
     scored = [[one for one in attempts if one.reward is not None] for attempts in attempts_by_prompt]
     every = [one for attempts in scored for one in attempts]
     rewards = [one.reward for one in every if one.reward is not None]

@@ -1,4 +1,4 @@
-"""Which blobs of a task's past versions are kept: its spec's section `keep`, and what is needed whatever that says. Pure."""
+"""Retention of a task's adapters, checkpoints and batches: its spec's section `keep`, and what recovery always needs. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,22 +6,22 @@ from dataclasses import dataclass, replace
 from common.spec import TaskSpec
 
 REEXAMINED_VERSIONS = 2
-"""A step that is recomputed, or settled late, makes a version old that was passed by before."""
+"""Extra versions examined after each step, for steps that were recomputed or settled late."""
 
 
 @dataclass(frozen=True)
 class RetentionWindow:
-    """Of one task at version `at`."""
+    """Versions that one task keeps while it is at version `at`."""
 
     spec: TaskSpec
     at: int
     held: frozenset[int] = frozenset()
-    """Versions under evaluation, and the best ones."""
+    """Versions under evaluation, and the best ones evaluated."""
     lineages: tuple[tuple[int, int], ...] = ()
-    """(since, version) of kept checkpoints without a state: those from `since` on are needed, and the batches in between."""
+    """(since, version) of kept checkpoints without a state; recomputing one needs the checkpoint of `since` and the batches after it."""
 
     def with_lineages(self, since: Mapping[int, int]) -> "RetentionWindow":
-        """`since`: from which version each checkpoint without a state is recomputed."""
+        """This window with the versions from which kept checkpoints are recomputed (`since`: by version)."""
         return replace(self, lineages=tuple((first, version) for version, first in since.items() if self._is_chosen(version)))
 
     def has_checkpoint(self, version: int) -> bool:
@@ -33,21 +33,21 @@ class RetentionWindow:
         return is_chosen or self._is_chosen(version) or version > self.at - self._sampled_versions
 
     def has_batch(self, version: int) -> bool:
-        """Of the step that made `version`."""
+        """Whether the batch of the step that made `version` is kept."""
         return version > self.at - self.spec.keep.batches or any(since < version <= last for since, last in self.lineages)
 
     def superseded_blobs(self) -> Iterator[int]:
-        """Versions that the latest step may have put out of reach, some of them twice."""
+        """Versions that the latest step may have superseded; some are repeated."""
         for reach in (self.spec.keep.checkpoints, self.spec.keep.batches, self._sampled_versions):
             yield from range(max(1, self.at - reach - REEXAMINED_VERSIONS), self.at - reach + 1)
 
     def with_recomputed(self, passed: set[int], since: Mapping[int, int]) -> set[int]:
-        """`passed`, and what their checkpoints without a state were recomputed from."""
+        """`passed`, and the versions from which their checkpoints without a state are recomputed."""
         return passed.union(*(range(max(1, since[version]), version) for version in passed & since.keys()))
 
     @property
     def deciding(self) -> frozenset[int]:
-        """Versions whose lineages decide about those that have grown old: of the latest ones, the first reaches back furthest."""
+        """Versions whose lineages decide about superseded ones; of the latest versions, the first reaches back furthest."""
         return self.held | {self.at - self.spec.keep.checkpoints + 1}
 
     def _is_chosen(self, version: int) -> bool:
@@ -57,5 +57,5 @@ class RetentionWindow:
 
     @property
     def _sampled_versions(self) -> int:
-        """Groups on their way were pinned to one of so many last versions."""
+        """Number of latest versions that groups in flight may be pinned to."""
         return self.spec.algorithm.max_staleness + 2

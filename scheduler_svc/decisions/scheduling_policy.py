@@ -1,10 +1,10 @@
 """The scheduling policy: which running tasks may open groups, how many, and whose steps leave for the trainer. Pure.
 
-    asynchronous   every task at its own pace (`admission.py`); nobody waits for another task
+    asynchronous   each task at its own pace (`admission.py`), without waiting for others
     sequential     one task at a time, in the order in which they were accepted
     synchronous    all tasks in lockstep: each samples one step, then all are trained, then the next round
 
-The last two exist to measure the first against (the baselines of arXiv 2605.08527); everything else is the same under each.
+The last two are baselines for measurements (arXiv 2605.08527); all else is the same under each.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ class SchedulingPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """Where a running task is."""
+    """State of a running task that policies look at."""
 
     task: str
     accepted_at: datetime
     allowance: int
-    """Groups that its own pace allows beyond those admitted."""
+    """Groups that the task's pace allows beyond those admitted."""
     lockstep_allowance: int
-    """The same with no step begun before the one in hand is trained."""
+    """The same, where no step begins before the current one is trained."""
     has_step_ready: bool
-    """A whole step is sampled and scored."""
+    """Whether all groups of the next step are scored."""
     is_training: bool
-    """A step of it is with the trainer."""
+    """Whether one of its steps is with the trainer."""
 
 
 def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:
-    """Groups that each task may open now, as far as the policy goes; absent tasks none."""
+    """Groups that the policy allows each task to open now; absent tasks none."""
     if policy is SchedulingPolicy.SEQUENTIAL:
         first = min(tasks, key=lambda task: (task.accepted_at, task.task), default=None)
         return {first.task: first.allowance} if first else {}
@@ -47,7 +47,7 @@ def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[
 
 
 def steps_to_send_together(tasks: Sequence[TaskSnapshot]) -> list[str]:
-    """In lockstep: every task, once each has its step sampled and none is still being trained; until then none."""
+    """Tasks whose steps leave in lockstep: all, once each has its step ready and none is in training; until then none."""
     if all(task.has_step_ready and not task.is_training for task in tasks):
         return [task.task for task in tasks]
     return []

@@ -1,4 +1,4 @@
-"""Which warnings a task has: signs that it runs and learns nothing, or does not run. Pure.
+"""Task warnings: signs that a task runs and learns nothing, or makes no progress. Pure.
 
 Each threshold is far outside what tasks that learn show, because a warning that is mostly wrong is read by no user. A warning
 changes nothing about its task.
@@ -33,7 +33,7 @@ class TaskWarning(StrEnum):
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What a trained step tells of its health; None where the trainer did not measure it."""
+    """Metrics of a trained step that warnings look at; None where the trainer did not measure one."""
 
     truncated_share: float | None = None
     zero_variance_share: float | None = None
@@ -43,11 +43,11 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Stall:
-    """A task that has made no progress for `seconds`, and what is there for the next one."""
+    """A task without progress for `seconds`, and what its next progress depends on."""
 
     seconds: float
     is_accepted: bool
-    """Its environment has been checked."""
+    """Whether its environment has been checked."""
     pool: str
     environment: str
     family: str | None
@@ -89,7 +89,7 @@ def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one is missing: a mean of the others would compare different things."""
+    """Mean; None where a value is missing, since a mean of the others would compare different things."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

@@ -22,12 +22,12 @@ from scheduler_svc.store.transaction import Transaction
 
 
 class Admitted(NamedTuple):
-    """What one transaction admitted."""
+    """Result of one admission."""
 
     messages: int
     """Messages to publish."""
     wants_more: bool
-    """Whether to admit again, in a transaction of its own: each takes its locks in one order, once."""
+    """Whether more groups may be admitted, in another transaction: each takes its locks once, in one order."""
 
 
 async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, now_s: float) -> Admitted:
@@ -38,7 +38,7 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
         return nothing
     if policy is SchedulingPolicy.SYNCHRONOUS and (sent := await send_steps_together(tx)):
         return Admitted(sent, wants_more=False)
-    if not any(work) and policy is not SchedulingPolicy.SYNCHRONOUS:  # under which stale groups may have made room just now
+    if not any(work) and policy is not SchedulingPolicy.SYNCHRONOUS:  # where stale groups may have just made room
         return nothing
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)

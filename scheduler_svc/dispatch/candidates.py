@@ -1,4 +1,4 @@
-"""Candidates: the tasks that admission chooses from, loaded in a number that does not depend on how many wait."""
+"""Candidates: the tasks that admission chooses from; their number does not depend on how many wait."""
 
 from collections import Counter
 from collections.abc import Mapping, Set

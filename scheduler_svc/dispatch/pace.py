@@ -9,7 +9,7 @@ from scheduler_svc.store.queries.tasks import Task
 
 
 async def task_snapshots(connection: AsyncConnection) -> list[TaskSnapshot]:
-    """Of every running task, for the policies that look at all of them."""
+    """Snapshots of all running tasks, for policies that compare them."""
     ready, training = await groups.ready_groups(connection), await steps.tasks_in_training(connection)
     return [
         TaskSnapshot(

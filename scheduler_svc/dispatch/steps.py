@@ -15,16 +15,16 @@ from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
 async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: SchedulingPolicy) -> None:
-    """Send the next steps of these tasks to the trainer where their groups are there; the tasks are locked.
+    """Send the next steps of these locked tasks to the trainer where their groups are ready.
 
-    In lockstep steps leave all together, when `admit` sees that all are there.
+    In lockstep all steps leave together, once `admit` finds all ready.
     """
     if policy is not SchedulingPolicy.SYNCHRONOUS:
         await _send_steps(tx, found)
 
 
 async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
-    """Returns how many there were to send."""
+    """Returns the number of steps sent."""
     going_on = [task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps]
     live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on}) if going_on else {}
     return sum([await _send_step(tx, task, live[task.id]) for task in going_on])
@@ -45,7 +45,7 @@ async def _send_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> 
 
 
 def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
-    """Post the step that is taken from the task's version."""
+    """Post the step that trains from the task's version."""
     message = TrainBatch(
         tenant=task.tenant,
         task=task.id,

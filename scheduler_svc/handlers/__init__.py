@@ -1,7 +1,10 @@
-"""One message each, in one transaction: what users ask for, what came back, and what could not be handled.
+"""Message handlers; each runs in one transaction.
 
-jobs.py          submit, cancel, pause, resume
-deletion.py      delete, prune
-settlement.py    environments checked, trajectories scored, weights updated
-dead_letters.py  messages that were given up: settled, and sent again on request
+context.py             HandlerContext: what every handler is given
+jobs.py                submit, cancel, pause, resume
+deletion.py            delete, prune
+environment_checks.py  environments checked
+scores.py              trajectories scored, and groups past their deadlines
+weight_updates.py      steps trained
+dead_letters.py        dead letters: settled, and resent on request
 """

@@ -1,4 +1,4 @@
-"""What handlers work with. Each is `async def handle_…(context: HandlerContext, deliveries: Sequence[Delivery]) -> None`."""
+"""Context of the handlers. Each is `async def handle_…(context: HandlerContext, deliveries: Sequence[Delivery]) -> None`."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,7 @@
 """Handles dead letters: records each one, settles its task or group, and resends its message on request.
 
 Resending is safe, because every handler is idempotent. It is refused where it has no use: a task that has ended is not resumed,
-and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not take, results that it could not
+and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not handle, results that it could not
 settle, and messages that only a newer version understands.
 """
 

@@ -26,7 +26,7 @@ from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
 OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks}
-"""Verb → handler of one job that reads from NATS, or takes long: it runs after the others, in a transaction of its own."""
+"""Verb → handler of a job that reads from NATS, or takes long: it runs after the others, in its own transaction."""
 
 log = structlog.get_logger()
 

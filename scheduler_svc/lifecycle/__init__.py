@@ -1,7 +1,11 @@
-"""How tasks, groups and evaluations begin and end, whichever handler decides it.
+"""Beginning and end of tasks, groups and evaluations, shared by all handlers.
 
-warm_start.py   where a task's version 0 comes from
-evaluations.py  evaluations, from plan to result
-endings.py      how tasks and groups end, and what is refunded
-task_events.py  events and the status that users read
+environment_resolution.py  the queue of a task's environment, and the check of its options
+warm_start.py              adapter of version 0, from another task
+fair_queue.py              virtual times of a task that starts to run
+group_messages.py          messages that open groups
+evaluations.py             evaluations, from plan to result
+termination.py             ending a task; voiding and refunding groups
+accounting.py              ledger rows and corrected charges
+task_events.py             events and the published status
 """

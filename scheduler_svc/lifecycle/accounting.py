@@ -12,14 +12,14 @@ from scheduler_svc.store.queries.tasks import Task
 
 
 async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup]) -> None:
-    """The same for groups of evaluations."""
+    """Ledger rows for what evaluation groups consumed, and the difference to their charge."""
     entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
     await ledger.record_usage(connection, entries)
     await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
 async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
-    """Ledger rows for what groups consumed, and the difference to what their admission was charged."""
+    """Ledger rows for what training groups consumed, and the difference to their charge."""
     entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
     entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
     await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])

@@ -9,14 +9,14 @@ from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
 async def resolve_environment(tx: Transaction, task_id: str, families: set[str]) -> None:
-    """Send a waiting task's environment to be checked, now that env replicas say what they serve."""
+    """Request the check of a waiting task's environment, once an env replica serves it."""
     for task in await tasks.lock_tasks(tx.connection, [task_id]):
         if task.state == TaskState.SUBMITTED and task.family is None:
             await check_environment(tx, task.id, task.tenant, task.spec.environment.name, families)
 
 
 async def check_environment(tx: Transaction, task: str, tenant: str, name: str, families: set[str]) -> None:
-    """Ask the environment's family whether it takes the task's options; the task waits when none serves it yet."""
+    """Request a check of the task's options from the environment's family; the task waits while no replica serves it."""
     family = family_of(name, families)
     if family is None:
         await tasks.set_reason(tx.connection, task, f"waiting for an environment replica that serves '{name}'")
@@ -32,7 +32,7 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
 
 
 def family_of(name: str, families: set[str]) -> str | None:
-    """Which queue an environment's turns go through: its entry point's name, or `module` for `module:attribute`."""
+    """Queue of an environment's turns: its entry point's name, or `module` for `module:attribute`."""
     head = name.split(":")[0]
     if head in families:
         return head

@@ -60,18 +60,18 @@ async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[Mem
 
 
 async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[GroupKey], detail: str) -> None:
-    """End groups that will not be finished: their missing attempts count as failed, and nothing is refilled."""
+    """End unfinished groups: missing attempts count as failed, and no group is refilled."""
     await _ended(tx, by_id, await evaluations.abandon_groups(tx.connection, keys, detail))
 
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: float) -> None:
-    """Abandon open groups past their deadlines; plan them again, up to a limit, where their time began before the last disturbance,
+    """Abandon open groups past their deadlines; retry them, up to a limit, where they were opened before the last disturbance,
     `stable_for_s` ago (`maintenance/stability.py`)."""
     disturbed = {task.id for task in by_id.values() if stable_for_s < task.spec.limits.episode_timeout_s}
-    again = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
-    charged = await evaluations.retry_groups(tx.connection, again, add=RETRY_INCREMENT)
+    retried = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
+    charged = await evaluations.retry_groups(tx.connection, retried, add=RETRY_INCREMENT)
     await shares.charge(tx.connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])
-    await abandon(tx, by_id, set(overdue) - again, "was not finished before limits.episode_timeout_s")
+    await abandon(tx, by_id, set(overdue) - retried, "was not finished before limits.episode_timeout_s")
 
 
 async def finish_if_done(tx: Transaction, task: Task) -> bool:

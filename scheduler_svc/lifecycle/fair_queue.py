@@ -8,7 +8,7 @@ from scheduler_svc.store.queries.tasks import Task
 
 
 async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:
-    """Raise the virtual times of a task that comes to run, and of its tenant where that was idle, to those of who runs."""
+    """Raise the virtual times of a task that starts to run, and of its tenant where that was idle, to those of active ones."""
     others, siblings = await shares.virtual_times(connection, task.id, task.tenant)
     await shares.start_shares(
         connection,

@@ -14,7 +14,7 @@ from scheduler_svc.store.transaction import OutboxMessage
 
 
 def new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> NewGroup:
-    """The row of the task's group `number`, to be sampled by the task's version. `now_s`: NATS's clock."""
+    """Row of the task's group `number`, sampled by the task's version. `now_s`: NATS's clock."""
     digest = hashlib.sha256(f"{task.spec.seed}:{number}".encode()).digest()
     return NewGroup(
         task=task.id,

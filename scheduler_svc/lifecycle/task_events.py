@@ -1,4 +1,4 @@
-"""What the outside is told when a task changes: an event, and the task's current status."""
+"""Events of a task, and its published status."""
 
 import time
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
 async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarning, str]) -> Task:
-    """The locked task with the warnings that stand from now on: those that began or are over since are events, and kept with the task.
+    """Store the locked task's `standing` warnings, with an event for each raised or cleared one; returns the task with them.
 
-    A sentence stays as it was when its warning began. The caller publishes the status.
+    A warning keeps the sentence that it was raised with. The caller publishes the status.
     """
     kept = {warning.value: task.warnings.get(warning, sentence) for warning, sentence in standing.items()}
     if kept == task.warnings:
@@ -31,7 +31,7 @@ async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarni
 
 
 async def publish_status(tx: Transaction, task: str | Task, progress: TaskProgress | None = None) -> None:
-    """Publish the task's status as the transaction leaves it; an id and missing progress are looked up."""
+    """Publish the task's status as the transaction leaves it; looks up a task given by id, and missing progress."""
     found = await find_task(tx.connection, task) if isinstance(task, str) else task
     assert found is not None
     status = _status(found, progress or await progress_of(tx.connection, found.id))

@@ -33,7 +33,7 @@ async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = 
 
 
 async def void_live_groups(connection: AsyncConnection, task: Task, detail: str) -> int:
-    """Void whatever the task has under way, for a reason that is not its own; returns how many groups that were."""
+    """Void the task's live groups, without counting failures; returns their number."""
     live = await groups.live_group_keys(connection, task.id)
     if live:
         ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
@@ -51,9 +51,9 @@ async def void_and_refund(
     excused: Collection[str] = (),
     not_in_a_row: Collection[str] = (),
 ) -> None:
-    """Void the groups `keys` (locked) of the tasks `by_id` (locked); fail a task that fails again and again.
+    """Void and refund the groups `keys` of the tasks `by_id`, all locked; fail a task that has reached a failure limit.
 
-    `excused`: tasks that this is not the fault of. `not_in_a_row`: tasks of which other groups succeeded at the same time.
+    `excused`: tasks whose failures do not count. `not_in_a_row`: tasks with other groups that succeeded at the same time.
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):

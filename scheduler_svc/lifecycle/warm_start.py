@@ -1,4 +1,4 @@
-"""Where a task's version 0 comes from, when not from its seed: a version of another task of the same tenant."""
+"""Warm start: version 0 of a task is the adapter of another task of the same tenant."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,10 +11,10 @@ from scheduler_svc.store.queries.tasks import Task
 
 
 async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpec) -> AdapterRef | None:
-    """The adapter of version 0 as the new `task` calls it; None for a task that starts afresh.
+    """Adapter of version 0 under the new `task`'s name; None for a task that starts from its seed.
 
-    The other task is locked, so that what is promised here is not deleted by its next step.
-    Raises: Reject, saying which field names what cannot be started from.
+    The source is locked, so that its next step does not delete the adapter.
+    Raises: Reject, with the field and why the task cannot start from it.
     """
     if spec.start.task is None:
         return None

@@ -1,11 +1,11 @@
-"""What runs beside the handlers, again and again.
+"""Periodic work beside the handlers.
 
-outbox_relay.py       rows of the outbox become messages
-garbage_collector.py  deletes from NATS what no step needs any more
-step_rescuer.py       sends lost steps again
-replica_registry.py   what the replicas say they are and can take
-stability.py          how long the scheduler has watched without a disturbance
-stalls.py             warnings about tasks that make no progress
-store_alarm.py        the alarm before the blob store is full
-store_consistency.py  whether PostgreSQL and NATS tell of the same past
+outbox_relay.py       publishes the rows of the outbox
+garbage_collector.py  deletes superseded messages and blobs from NATS
+step_rescuer.py       resends lost steps
+replica_registry.py   live replicas and their capacity
+stability.py          time since the last infrastructure disturbance
+stalls.py             warnings about tasks without progress
+store_alarm.py        alarm before the blob store is full
+store_consistency.py  whether PostgreSQL and NATS have the same history
 """

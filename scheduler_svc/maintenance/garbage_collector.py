@@ -1,15 +1,15 @@
-"""Deletes from NATS what no step needs any more: soon after each step what is known to be old, and now and then all of it.
+"""Garbage collection in NATS: superseded data after each step, plus a periodic full sweep.
 
-The sweep is for what the first cannot see: messages that arrived after their task had ended, blobs of steps that were
-computed twice, and whatever a stop or a crash kept from being cleaned. PostgreSQL says what is needed; nothing else is asked.
+The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
+twice, and deletions lost in a crash. PostgreSQL alone decides what is needed.
 
 A blob of version v of a task is needed when
 - a trained step names it and the task keeps it (`decisions/retention.py`);
-- it is an adapter that another task started from, for as long as that is known, also when the task itself was deleted;
-- the task is live and v is the version it is about to reach: the step's announcement may be on its way.
+- it is an adapter that another existing task started from, also when the task itself was deleted;
+- the task is live and v is its next version: the step's announcement may be in flight.
 
-Nothing becomes needed again after that was read: a task can only start from what its source, which it locks, keeps; and a task that
-is deleted locks its source too (`handlers/deletion.py`), so that another one cannot rely on it at that moment.
+A blob that was found superseded stays so: a new task can only start from what its source keeps, and locks the source. A task that
+is deleted locks its source too (`handlers/deletion.py`), so that no other task can start from it at that moment.
 """
 
 import asyncio
@@ -36,34 +36,34 @@ from scheduler_svc.store.queries.steps import StepBlob
 from scheduler_svc.store.queries.tasks import Task
 
 SPACING_S = 0.5
-"""Between looks at what steps have made old: one look serves all that were taken meanwhile, and no step waits for it."""
+"""Seconds between collections after steps: one serves all steps since the last, and no step waits for it."""
 POSTPONED_S = 2.0
-"""After an error, until what deleted tasks left in NATS is looked at again."""
+"""Pause after an error before the data of deleted tasks is erased."""
 MAX_PENDING_STEPS = 1000
-"""Steps that may wait for such a look while NATS is slow to delete; what older ones left is the sweep's."""
+"""Maximum steps queued for collection while NATS deletes slowly; the sweep covers older ones."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class NeededBlobs:
-    """Of one task."""
+    """Blobs of one task that must be kept."""
 
     tenant: str
     live: bool
     version: int
     kept: Mapping[str, BlobRef]
-    """By name."""
+    """Kept blobs by name."""
 
     def include(self, name: str, version: int) -> bool:
         return name in self.kept or (self.live and version > self.version)
 
 
 class GarbageCollector:
-    """Idempotent, so that every replica may sweep."""
+    """Collects after steps and deletions, and sweeps. Idempotent, so that every replica may run one."""
 
     def __init__(self, database: Database, bus: Bus, sweep_s: float, erased: Callable[[], None] = lambda: None) -> None:
-        """`erased` is called when the end of deleted tasks is to be published."""
+        """`erased` is called when events of erased tasks are ready to be published."""
         self._erased = erased
         self._database = database
         self._bus = bus
@@ -75,19 +75,19 @@ class GarbageCollector:
         self._deleted.set()
 
     async def run(self) -> None:
-        """Clean after steps, and sweep periodically, until cancelled."""
+        """Collect after steps and deletions, and sweep periodically, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._follow_steps())
             runners.create_task(self._follow_deletions())
             runners.create_task(run_periodically(self.sweep, self._sweep_s, partial(log_postponed, "cleaning_postponed")))
 
     def enqueue(self, advanced: Sequence[Task]) -> None:
-        """Steps have left these tasks as they are here."""
+        """Queue tasks that a step has advanced, as the step left them."""
         self._advanced.extend(advanced)
         self._woken.set()
 
     def enqueue_deletion(self) -> None:
-        """A task was deleted, and NATS still holds its messages and blobs."""
+        """Request that the messages and blobs of deleted tasks be erased."""
         self._deleted.set()
 
     async def _follow_deletions(self) -> None:
@@ -116,11 +116,11 @@ class GarbageCollector:
             await asyncio.sleep(SPACING_S)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
-        """Delete the scored messages and the blobs that steps have made old; a task is there once for each step.
+        """Delete scored messages and blobs that steps have superseded; `advanced` has one entry for each step.
 
-        Raises: Retry when PostgreSQL is away.
+        Raises: Retry when PostgreSQL is unavailable.
         """
-        # Before PostgreSQL is asked: what was settled after that could be needed, and older than what it knew to be.
+        # Read before PostgreSQL: a message settled in between could be needed, and older than the oldest one that PostgreSQL names.
         settled = await self._settled()
         async with self._database.transaction() as tx:
             old = await superseded_blobs(tx.connection, advanced)
@@ -135,15 +135,15 @@ class GarbageCollector:
             await _quietly(self.delete_blob(name))
 
     async def delete_blob(self, name: str) -> None:
-        """Raises: Retry when NATS or PostgreSQL is away."""
+        """Raises: Retry when NATS or PostgreSQL is unavailable."""
         await self._blobs.delete(name)
         async with self._database.transaction() as tx:
             await stored_blobs.forget_blobs(tx.connection, [name])
 
     async def _settled(self) -> int:
-        """The sequence up to which every scored message was settled; 0 where that is not known.
+        """Sequence up to which every scored message is settled; 0 where that is unknown.
 
-        Not all below one that was: another replica may have an older one in hand, or have died or stopped with it.
+        An older message than a settled one may be unsettled: another replica may hold it, or have died or stopped with it.
         """
         try:
             return await self._bus.streams.acknowledged(streams.SCHEDULER_SCORED)
@@ -157,7 +157,7 @@ class GarbageCollector:
             await _quietly(self._bus.streams.purge(stream, subject))
 
     async def erase_deleted(self) -> None:
-        """Delete from NATS what deleted tasks left there, and announce each. Raises: Retry when NATS or PostgreSQL is away."""
+        """Erase the data of deleted tasks from NATS, with an event for each. Raises: Retry when NATS or PostgreSQL is unavailable."""
         async with self._database.transaction() as tx:
             pending = await deleted.pending(tx.connection)
         if not pending:
@@ -171,7 +171,7 @@ class GarbageCollector:
         self._erased()
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
-        """All that NATS has of a deleted task but what others started from; returns the bytes of its blobs."""
+        """Erase a deleted task's messages and blobs, except adapters that others started from; returns the bytes freed."""
         for stream, subject in (*streams.in_flight(task), *streams.told(task)):
             await self._bus.streams.purge(stream, subject)
         async with self._database.transaction() as tx:
@@ -182,7 +182,7 @@ class GarbageCollector:
         return sum(blob.size_bytes for blob in surplus)
 
     async def sweep(self) -> None:
-        """Raises: Retry when NATS or PostgreSQL is away."""
+        """Raises: Retry when NATS or PostgreSQL is unavailable."""
         await self._sweep_messages()
         for blob in await self.surplus():
             log.info("blob_swept", blob=blob.name)
@@ -192,13 +192,13 @@ class GarbageCollector:
         self._deleted.set()
 
     async def surplus(self, tenant: str | None = None) -> list[StoredBlob]:
-        """Blobs that nothing needs any more, of all tasks or of a tenant's. Raises: Retry when NATS or PostgreSQL is away."""
-        stored = await self._blobs_by_task()  # listed first: a step that names one by then is found below
+        """Superseded blobs of all tasks or of one tenant's. Raises: Retry when NATS or PostgreSQL is unavailable."""
+        stored = await self._blobs_by_task()  # listed first: a step that names one meanwhile is found below
         found: list[StoredBlob] = []
         for task, blobs in stored.items():
             async with self._database.transaction() as tx:
                 needed = await needed_blobs(tx.connection, task)
-            if needed is None or tenant not in (None, needed.tenant):  # unknown: perhaps another database's, a person must look
+            if needed is None or tenant not in (None, needed.tenant):  # unknown task: perhaps of another database; an operator must look
                 continue
             found += [blob for blob in blobs if not needed.include(blob.name, _version_of(blob.name))]
         return found
@@ -211,7 +211,7 @@ class GarbageCollector:
         return by_task
 
     async def _recount(self) -> None:
-        """What PostgreSQL counts as stored and no task needs was deleted; a crash may have kept that from being noted."""
+        """Remove superseded blobs from the storage accounts: a crash may have come between a deletion and its record."""
         async with self._database.transaction() as tx:
             counted = await stored_blobs.tasks_with_blobs(tx.connection)
         for task in counted:
@@ -221,8 +221,8 @@ class GarbageCollector:
                 await stored_blobs.forget_others(tx.connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
-        """Messages of tasks that have ended, or that never were, as a task is written before its first message; and what was announced
-        of deleted ones, which a trainer may still have had under way."""
+        """Purge messages of tasks that have ended or are unknown (a task is written before its first message), and announcements of
+        deleted tasks, which a trainer may have published late."""
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:
@@ -241,7 +241,7 @@ class GarbageCollector:
 
 
 async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:
-    """What must be kept of a task's blobs; None for a task that there never was."""
+    """Blobs of a task that must be kept; None for an unknown task."""
     found = await tasks.find_task(connection, task)
     if found is None:
         gone = await deleted.find(connection, task)
@@ -249,12 +249,12 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     blobs = await steps.blobs_of_steps(connection, task)
     kept = (await _kept(connection, found)).with_lineages(_since(blobs))
     needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)}
-    # Last: a task that started from this one before this one was deleted is found here, where the steps above are gone already.
+    # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
     return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
 
 
 async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
-    """Blobs that the newest steps of these tasks have made unneeded, each once; a task is there once for each step."""
+    """Names of the blobs that the newest steps of these tasks have superseded; `advanced` has one entry for each step."""
     looks: list[tuple[str, RetentionWindow, set[int]]] = []
     for task in advanced:
         kept = await _kept(connection, task)
@@ -283,7 +283,7 @@ async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
 
 
 def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
-    """From which version each checkpoint without a state is recomputed."""
+    """Version from which each checkpoint without a state is recomputed, by version."""
     return {blob.version: blob.since for blob in blobs if blob.since is not None}
 
 
@@ -304,10 +304,7 @@ def _version_of(name: str) -> int:
 
 
 def log_postponed(event: str, error: Exception) -> None:
-    """Say that a round of work that comes again was not done: of one task's rows that are not as they should be the others know nothing.
-
-    With a traceback where it is nothing that was expected.
-    """
+    """Log that a round of periodic work failed, with a traceback for an unexpected error: one task's bad rows must not stop the rounds."""
     if isinstance(error, MarlaasError):
         log.warning(event, error=str(error))
     else:

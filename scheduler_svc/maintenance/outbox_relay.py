@@ -1,4 +1,4 @@
-"""The outbox's way out: rows become messages, in order, once each in effect (their ids are derived)."""
+"""Outbox relay: publishes rows of the outbox in order, exactly once in effect, because message ids are derived."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list[OutboxRow]:
-    """The newest values of keys of which an older value was stored later, and so is what readers see."""
+    """Newest rows of keys whose older value was stored later, so that readers see the old one; `sequences`: 0 for refused rows."""
     newest: dict[str, tuple[OutboxRow, int, int]] = {}
     for row, sequence in zip(rows, sequences, strict=True):
         if row.subject.startswith(streams.VALUES):
@@ -34,7 +34,7 @@ def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list
 
 
 class OutboxRelay:
-    """Publishes what transactions wrote. Only one replica's relay works at a time, so that order is kept."""
+    """Publishes the outbox; one replica's relay at a time, so that order is kept."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
         self._database = database
@@ -42,11 +42,11 @@ class OutboxRelay:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There may be something new. Rows written by other replicas are found within IDLE_S."""
+        """Relay new rows now. Rows written by other replicas are found within IDLE_S."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Relay until cancelled; when PostgreSQL goes away, start again with the lock."""
+        """Relay until cancelled; when PostgreSQL is unavailable, wait for the lock as at start."""
         while True:
             notice_cancellation()
             try:
@@ -68,12 +68,12 @@ class OutboxRelay:
             return (await outbox.relayed(connection)).deployment
 
     async def _relay_some(self, connection: AsyncConnection, marker: HighWaterMark) -> int:
-        """The oldest rows, RELAY_BATCH_SIZE at most; returns how many."""
+        """Publish up to RELAY_BATCH_SIZE of the oldest rows; returns how many."""
         async with self._database.patience(), connection.begin():
             rows = await outbox.oldest_rows(connection, RELAY_BATCH_SIZE)
         if not rows:
             return 0
-        # Publishing keeps the order of these calls: they go down one connection. Only one that is tried again falls behind.
+        # One connection keeps the order of these calls; only a retried one may be stored late.
         sequences = await asyncio.gather(*(self._publish(row) for row in rows))
         for row in superseded_rows(rows, sequences):
             await self._publish(replace(row, message_id=f"outbox:{row.id}:again"))
@@ -84,11 +84,11 @@ class OutboxRelay:
         return len(rows)
 
     async def _publish(self, row: OutboxRow) -> int:
-        """Its sequence in its stream; 0 when it can have none."""
+        """Publish one row; returns its sequence in its stream, 0 when NATS refused it for good."""
         message_id = row.message_id or f"outbox:{row.id}"
         try:
             return await self._bus.publish_raw(row.subject, row.body, message_id, row.headers)
-        except Reject as error:  # what no retry would change stops nothing behind it
+        except Reject as error:  # a permanent refusal must not block the rows behind it
             log.error("letter_refused", subject=row.subject, message=message_id, reason=str(error))
             return 0
 

@@ -27,7 +27,7 @@ class Samplers:
         return Samplers(self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.sampled + other.sampled)
 
     def times(self, factor: float) -> Capacity:
-        """Capacity for work in flight: a multiple of what they decode concurrently."""
+        """Capacity for work in flight: a multiple of what these samplers decode concurrently."""
         return Capacity(self.sequences * factor, self.kv_tokens * factor)
 
 

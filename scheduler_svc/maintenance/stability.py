@@ -28,7 +28,7 @@ class StabilityMonitor:
         self._since = time.monotonic()
 
     def stable_for_s(self) -> float:
-        """Look for a disturbance; returns the seconds since the last one."""
+        """Check for a disturbance; returns the seconds since the last one."""
         alive, ahead_s = self._replicas(), self._bus.clock.now_s() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > JUMP_S:
             log.warning("clock_jumped", by_s=round(ahead_s - self._ahead_s, 1))

@@ -1,4 +1,4 @@
-"""Warns about tasks that make no progress, with what each waits for, and ends the warning once there is some."""
+"""Stall warnings: names what a task without progress waits for, and clears the warning once there is progress."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from scheduler_svc.store.queries.stalls import stalled_tasks
 async def warn_about_stalls(
     database: Database, reports: Sequence[ReplicaReport], *, running_s: float, limit_s: float = NO_PROGRESS_S
 ) -> bool:
-    """Whether there was a warning to begin or to end. `running_s`: how long this scheduler has been running.
+    """Raise and clear stall warnings; True if there were any. `running_s`: uptime of this scheduler.
 
-    Before it has run for `limit_s` no warning begins: the whole stack may have been stopped.
-    Raises: Retry when PostgreSQL is away.
+    No warning is raised before an uptime of `limit_s`: the whole stack may have been stopped.
+    Raises: Retry when PostgreSQL is unavailable.
     """
     async with database.transaction() as tx:
         seen = await stalled_tasks(tx.connection, limit_s)
@@ -25,7 +25,7 @@ async def warn_about_stalls(
     for task_id in sorted(seen):
         async with database.transaction() as tx:
             for task in await tasks.lock_tasks(tx.connection, [task_id]):
-                stall = (await stalled_tasks(tx.connection, limit_s, [task_id])).get(task_id)  # as it is now that it is locked
+                stall = (await stalled_tasks(tx.connection, limit_s, [task_id])).get(task_id)  # its state under the lock
                 if stall is not None and running_s < limit_s:
                     continue
                 standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}

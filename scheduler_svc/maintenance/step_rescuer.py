@@ -1,8 +1,8 @@
-"""Steps whose message to the trainer is gone, or the trainer's answer: sent again, so that their task does not wait for ever.
+"""Step rescuer: resends steps whose message to the trainer, or the trainer's announcement, was lost.
 
-A `trajectories.batch` stays in its stream until the step was announced. So a step that PostgreSQL has with the trainer, whose
-message is not there and which nobody announced, is lost: somebody deleted a message, or a store lost what it had acknowledged.
-The trainer takes such a step as it takes any; when another was taken meanwhile, the versions decide which one counts.
+A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has with the trainer, without a
+message in the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its
+acknowledgement. The trainer handles a resent step as any other; should both be trained, versions decide which one counts.
 """
 
 import structlog
@@ -17,13 +17,13 @@ from scheduler_svc.store.queries import steps, tasks
 from scheduler_svc.store.queries.steps import SentStep
 
 AGE_S = 150.0
-"""Longer than NATS remembers message ids, or what is sent again would be taken for a repetition."""
+"""Minimum age of a lost step: above NATS's window of message ids, which would drop the resent message as a duplicate."""
 
 log = structlog.get_logger()
 
 
 async def resend_lost_steps(database: Database, bus: Bus, *, age_s: float = AGE_S) -> bool:
-    """Whether there were any, sent longer than `age_s` ago. Raises: Retry when NATS or PostgreSQL is away."""
+    """Resend steps lost for longer than `age_s`; True if there were any. Raises: Retry when NATS or PostgreSQL is unavailable."""
     async with database.transaction() as tx:
         sent = await steps.sent_before(tx.connection, age_s)
     lost = [step for step in sent if await _is_lost(bus, step)]
@@ -37,11 +37,11 @@ async def resend_lost_steps(database: Database, bus: Bus, *, age_s: float = AGE_
 
 
 async def _is_lost(bus: Bus, step: SentStep) -> bool:
-    # In this order: a step's message is removed after it was announced.
+    # In this order: a step's message is removed after the announcement.
     if await bus.streams.last(streams.BATCHES, streams.batch(step.pool, step.task)) is not None:
         return False
     announced = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
     try:
         return announced is None or announced.read(WeightUpdated).version <= step.version
-    except Reject:  # nobody's whom the scheduler heeds
+    except Reject:  # not an announcement that the scheduler reads
         return True

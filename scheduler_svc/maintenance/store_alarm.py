@@ -1,7 +1,7 @@
-"""An alarm before the blob store is full: an event to every live task, raised once, and once more when there is room again.
+"""Store alarm: an event to every live task before the blob store is full, and another when there is room.
 
-A full store refuses adapters and checkpoints, and only them (`MARLAAS_NATS_BLOBS_BYTES`): trainers wait with their steps, and go on
-by themselves. Messages still pass, so `marlaas prune` and `marlaas delete` work.
+A full store refuses only adapters and checkpoints (`MARLAAS_NATS_BLOBS_BYTES`): trainers hold their steps, and resume by
+themselves. Messages still pass, so `marlaas prune` and `marlaas delete` work.
 """
 
 from pydantic import JsonValue
@@ -11,13 +11,13 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import storage, tasks
 
 CLEARED_BELOW = 0.9
-"""Times the threshold: an alarm that is raised and cleared with each step would say nothing."""
+"""Multiple of the threshold below which the alarm is cleared: a single threshold would raise and clear it with each step."""
 
 
 def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised: bool) -> bool:
-    """Whether the alarm is to be raised, or to stay so: by the share, or where the largest version would find no room.
+    """Whether the alarm is raised: by the share in use, or where the largest version would not fit.
 
-    `next_bytes`: of the largest version that some live task has made.
+    `next_bytes`: size of the largest version of any live task.
     """
     if usage.limit_bytes is None:
         return False
@@ -27,7 +27,7 @@ def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised:
 
 
 async def update_alarm(database: Database, usage: StoreUsage, threshold: float) -> bool:
-    """Raise or clear the alarm; True when that was announced. Raises: Retry when PostgreSQL is away."""
+    """Raise or clear the alarm; True when its state changed. Raises: Retry when PostgreSQL is unavailable."""
     async with database.transaction() as tx:
         raised = await storage.alarm(tx.connection)
         next_bytes = await storage.largest_version(tx.connection)
@@ -52,8 +52,8 @@ async def update_alarm(database: Database, usage: StoreUsage, threshold: float) 
 
 
 def sentence(usage: StoreUsage, threshold: float, *, raised: bool) -> str:
-    """What users read of the alarm."""
+    """The alarm's text in events."""
     full = f"the blob store has {usage.used_bytes} of {usage.limit_bytes} bytes, {usage.share:.0%}"
     if not raised:
-        return f"{full}: there is room again"
+        return f"{full}: there is room"
     return f"{full} (the alarm is at {threshold:.0%}); once it is full no step can be stored: {ROOM}"

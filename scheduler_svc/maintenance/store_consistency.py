@@ -1,14 +1,14 @@
-"""Whether PostgreSQL and NATS tell of the same past. Either may be restored to an older backup, or lost.
+"""Store consistency: detects diverged histories of PostgreSQL and NATS, after either was lost or restored from a backup.
 
-Each keeps a mark of how far the other came, in rows of the outbox, whose numbers only grow: NATS the last row that was
-published (key-value bucket `history`), PostgreSQL the last one that it knows to be published. So
+Each store keeps a high-water mark of the other, in row numbers of the outbox, which only grow: NATS the last published row
+(key-value bucket `history`), PostgreSQL the last row that it knows to be published. Therefore
 
-    mark in NATS  >  last number that PostgreSQL ever gave       PostgreSQL is older than NATS
-    mark in NATS  <  last number that PostgreSQL saw published   NATS is older than PostgreSQL, or was emptied
+    mark in NATS  >  last row number of PostgreSQL               PostgreSQL is older than NATS
+    mark in NATS  <  last row that PostgreSQL saw published      NATS is older than PostgreSQL, or was emptied
     another deployment's mark                                    one of them belongs elsewhere
 
-Going on would mix two pasts: sequences that name other messages, versions trained twice under one name. So a scheduler
-that finds this waits and says so, until the other backup is there too or `scheduler_svc.accept` makes one past of both.
+Running on would mix two histories: sequences that name other messages, versions trained twice under one name. A scheduler
+that finds this waits and logs it, until the matching backup is restored or `scheduler_svc.accept` reconciles both.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from scheduler_svc.store.queries.outbox import Relayed
 KEY = "outbox"
 RECHECK_S = 1.0
 COMPARISON = Backoff(first_s=1.0, max_s=30.0)
-CORRECT = "restore both from backups of one moment, or go on with what is there: python -m scheduler_svc.accept"
+CORRECT = "restore both from backups of one moment, or reconcile what is there: python -m scheduler_svc.accept"
 
 log = structlog.get_logger()
 
 
 def disagreement(relayed: Relayed, mark: HistoryMark | None, last_given: int) -> str | None:
-    """Why both cannot be of one past; None when they may be. `last_given`: the last number that PostgreSQL gave to a row."""
+    """Why the two histories diverge; None when they may be one. `last_given`: last row number of PostgreSQL's outbox."""
     if mark is None:
         if relayed.position == 0:
             return None
@@ -48,8 +48,8 @@ def disagreement(relayed: Relayed, mark: HistoryMark | None, last_given: int) ->
 
 
 async def compare(database: Database, bus: Bus) -> str | None:
-    """As `disagreement`, of the stores as they are. Raises: Retry when one of them is away."""
-    # In this order, a scheduler that publishes meanwhile looks like none of it.
+    """`disagreement` of the stores as they are. Raises: Retry when a store is unavailable."""
+    # In this order, a scheduler that publishes meanwhile shows no divergence.
     async with database.transaction() as tx:
         relayed = await outbox.relayed(tx.connection)
     mark = await bus.kv.get(HISTORY_BUCKET, KEY, HistoryMark)
@@ -59,7 +59,7 @@ async def compare(database: Database, bus: Bus) -> str | None:
 
 
 async def difference(database: Database, bus: Bus, recheck_s: float = RECHECK_S) -> str | None:
-    """As `compare`, believed only when it is found twice: a replica of a cluster may answer with what was a moment ago."""
+    """`compare`, confirmed by a second read: a replica of a NATS cluster may answer with a stale mark."""
     if await compare(database, bus) is None:
         return None
     await asyncio.sleep(recheck_s)
@@ -67,7 +67,7 @@ async def difference(database: Database, bus: Bus, recheck_s: float = RECHECK_S)
 
 
 async def wait_for_one_history(database: Database, bus: Bus, *, recheck_s: float = RECHECK_S) -> None:
-    """Returns once both stores are of one past; says what is wrong until then."""
+    """Return once both stores have one history; log the divergence until then."""
     attempt = 0
     while True:
         try:
@@ -84,10 +84,10 @@ async def wait_for_one_history(database: Database, bus: Bus, *, recheck_s: float
 
 
 class HighWaterMark:
-    """Tells NATS how far it came; before PostgreSQL forgets the rows.
+    """Mark in NATS of the last published row; written before PostgreSQL deletes the rows.
 
-    The mark is set only as long as nobody else set it, and never to less: what a relay that has lost its lock without knowing
-    still writes would look like a NATS that is older than PostgreSQL.
+    Written by compare-and-set, and never decreased: a relay that lost its lock unnoticed could otherwise make NATS look older
+    than PostgreSQL.
     """
 
     def __init__(self, bus: Bus, deployment: str, position: int, revision: int) -> None:
@@ -98,12 +98,12 @@ class HighWaterMark:
 
     @classmethod
     async def read(cls, bus: Bus, deployment: str) -> "HighWaterMark":
-        """Raises: Retry when NATS is away."""
+        """Raises: Retry when NATS is unavailable."""
         found = await bus.kv.find(HISTORY_BUCKET, KEY, HistoryMark)
         return cls(bus, deployment, found.value.position, found.revision) if found else cls(bus, deployment, 0, 0)
 
     async def write(self, position: int) -> None:
-        """Raises: Retry when NATS is away, or another relay has set the mark."""
+        """Raises: Retry when NATS is unavailable, or another relay has written the mark."""
         self._position = max(position, self._position)
         mark = HistoryMark(deployment=self._deployment, position=self._position)
         self._revision = await self._bus.kv.replace(HISTORY_BUCKET, KEY, mark, revision=self._revision)

@@ -1,8 +1,9 @@
-"""PostgreSQL: the schema, the door to it, and every statement.
+"""PostgreSQL: schema, connections, and every statement.
 
-database.py  connections, transactions, and the lock that one replica holds
-tables.py    the schema
-views.py     its public face
-states.py    states of tasks, groups, trajectories and steps
-queries/     a function per sentence of the domain
+database.py     connections, transactions, and advisory locks
+transaction.py  a transaction with its outbox
+tables.py       the schema
+views.py        its public views
+states.py       states of tasks, groups, trajectories and steps
+queries/        every SQL statement
 """

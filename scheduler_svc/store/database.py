@@ -1,4 +1,4 @@
-"""The door to PostgreSQL: connect with patience, run transactions, hold a lock that only one replica has."""
+"""Connections to PostgreSQL: connect with retries, run transactions, hold advisory locks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -19,22 +19,22 @@ from scheduler_svc.store.transaction import Transaction
 RELAY_LOCK = 7_301
 """Advisory lock of the replica that relays the outbox, so that its order is kept."""
 ADMISSION_LOCK = 7_302
-"""Advisory lock of the transaction that admits, so that capacity is counted once."""
+"""Advisory lock of admission, so that capacity is counted once."""
 
 CONNECT = Backoff(first_s=0.4, max_s=30.0)
 PATIENCE_S = 20.0
-"""For a transaction: they take milliseconds, and a connection on which nothing comes back says nothing about it."""
+"""Time limit of a transaction: they take milliseconds, and a dead connection gives no error."""
 CANCEL_S = 3.0
-"""For what psycopg does when it is interrupted: it asks the server to cancel, and waits for its answer."""
+"""Time limit of an interruption: psycopg asks the server to cancel, and waits for the answer."""
 UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
-"""As SQLAlchemy tells it, and as psycopg does where a statement goes to it directly (`queries/sql/statement.py`)."""
+"""Errors of SQLAlchemy, and of psycopg where a statement goes to it directly (`queries/sql/statement.py`)."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
 
 
 class Database:
-    """A pool of connections. Lost connections are replaced; a statement that met one raises Unavailable."""
+    """Connection pool. Lost connections are replaced; a statement on one raises Unavailable."""
 
     def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
         self._engine = engine
@@ -43,7 +43,7 @@ class Database:
 
     @classmethod
     async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
-        """Waits until PostgreSQL answers with this version's schema, and says what is missing: each may be corrected outside."""
+        """Wait until PostgreSQL answers with this version's schema; log what is missing, so that operators can correct it."""
         engine = create_async_engine(url, pool_size=8, max_overflow=8)
         shown = make_url(url).render_as_string(hide_password=True)
         attempt = 0
@@ -69,9 +69,9 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
-        """All or nothing. Raises: Unavailable when PostgreSQL went away under it or chose it as a deadlock's victim.
+        """A transaction with its outbox. Raises: Unavailable when the connection is lost or a deadlock aborts it.
 
-        `patience_s`: for one that may take longer than transactions do.
+        `patience_s`: its time limit, where it may take longer than usual.
         """
         try:
             async with self.patience(patience_s), self._engine.begin() as connection:
@@ -90,14 +90,14 @@ class Database:
 
     @asynccontextmanager
     async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
-        """A connection that holds a session's advisory lock; waits while another replica has it. Each statement commits itself.
+        """A connection that holds a session's advisory lock; waits while another replica holds it. Each statement commits itself.
 
-        The lock lasts as long as the connection: whoever works under it asks the connection, not a fresh one.
-        Raises: Unavailable when PostgreSQL goes away.
+        The lock lasts as long as the connection, so work under the lock must use this connection.
+        Raises: Unavailable when PostgreSQL is unavailable.
         """
         try:
             async with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-                while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be asked
+                while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be polled
                     await asyncio.sleep(1.0)
                 try:
                     yield connection
@@ -112,20 +112,20 @@ class Database:
 
     @asynccontextmanager
     async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
-        """Raises: TimeoutError when the block takes too long, also where psycopg waits for an answer to its cancelling."""
+        """Time limit of the block, also where psycopg waits for the server to cancel. Raises: TimeoutError."""
         patience_s = patience_s or self._patience_s
         async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
             yield
 
 
 def _away(error: BaseException) -> Unavailable:
-    """With what failed first: that the rest could not be taken back only follows from it."""
+    """The first error in the chain: a failed rollback only follows from it."""
     while isinstance(error.__context__, UNREACHABLE):
         error = error.__context__
     return Unavailable(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
 
 
 async def _revision(connection: AsyncConnection) -> str:
-    """The newest migration that was applied; empty when none was."""
+    """Newest migration that was applied; empty when none was."""
     present = (await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))).scalar_one()
     return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

@@ -9,7 +9,7 @@
     trajectory  open ──▶ scored ──────────────▶ trained      either of the first two ──▶ void (with a reason)
     step        batched ──▶ trained                          batched ──▶ void (its task ended first)
     evaluation  running ──▶ finished                         running ──▶ void (its task ended first)
-        its groups   planned ──▶ open ──▶ ended (complete, or given up with a detail)
+        its groups   planned ──▶ open ──▶ ended (complete, or abandoned with a detail)
 
 A group is ready when every member is scored. Void groups are refilled: they do not count against the task's pace.
 """
@@ -64,7 +64,7 @@ class EvaluationGroupState(StrEnum):
 
 
 class VoidReason(StrEnum):
-    """Why sampled work was not trained. `failed` carries details beside it."""
+    """Why sampled work was not trained; `failed` comes with details."""
 
     STALE = "stale"
     CANCELLED = "cancelled"

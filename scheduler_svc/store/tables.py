@@ -7,33 +7,12 @@ enums, versions within the task's steps, a reason for everything void.
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    DateTime,
-    Double,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    func,
-    literal_column,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -44,320 +23,324 @@ metadata = MetaData(
 )
 
 
-def _one_of(column: str, states: type[StrEnum], name: str) -> CheckConstraint:
-    return CheckConstraint(f"{column} IN ({', '.join(repr(state.value) for state in states)})", name=name)
+def _one_of(column: str, states: type[StrEnum], name: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(state.value) for state in states)})", name=name)
 
 
-def _now(name: str) -> Column[object]:
-    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+def _now(name: str) -> sa.Column[object]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now())
 
 
-def _moment(name: str) -> Column[object]:
-    return Column(name, DateTime(timezone=True))
+def _moment(name: str) -> sa.Column[object]:
+    return sa.Column(name, sa.DateTime(timezone=True))
 
 
-tenants = Table(
+tenants = sa.Table(
     "tenants",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("weight", Double, nullable=False, server_default=text("1")),
-    Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed / weight
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("weight", sa.Double, nullable=False, server_default=sa.text("1")),
+    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed / weight
     _now("created_at"),
-    CheckConstraint("weight > 0", name="weight_positive"),
+    sa.CheckConstraint("weight > 0", name="weight_positive"),
 )
 
-tasks = Table(
+tasks = sa.Table(
     "tasks",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("pool", Text, nullable=False),
-    Column("family", Text),  # of the environment; absent until an env replica that serves it is known
-    Column("spec", JSONB, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("reason", Text, nullable=False, server_default=text("''")),
-    Column("priority", Integer, nullable=False),
-    Column("steps", Integer, nullable=False),
-    Column("group_size", Integer, nullable=False),
-    Column("groups_per_step", Integer, nullable=False),
-    Column("max_staleness", Integer, nullable=False),
-    Column("trajectory_tokens", Integer, nullable=False),  # longest possible
-    Column("version", Integer, nullable=False, server_default=text("0")),
-    Column("admitted", Integer, nullable=False, server_default=text("0")),  # groups ever; the next group's number
-    Column("voided", Integer, nullable=False, server_default=text("0")),  # of those
-    Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
-    Column("virtual_time", Double, nullable=False, server_default=text("0")),  # tokens consumed
-    Column("group_tokens", Double),  # that a group is expected to take; absent until one was ready
-    Column("booked_tokens", BigInteger, nullable=False, server_default=text("0")),  # all that the ledger has of it: a trigger's
-    Column("sampled_tokens", BigInteger, nullable=False, server_default=text("0")),  # of those
-    Column("warnings", JSONB, nullable=False, server_default=text("'{}'")),  # that stand about it: sentences by name
-    Column("start", JSONB),  # the adapter of version 0, where that is another task's
-    Column("adapter", JSONB),
-    Column("checkpoint", JSONB),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("family", sa.Text),  # of the environment; absent until an env replica that serves it is known
+    sa.Column("spec", JSONB, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("steps", sa.Integer, nullable=False),
+    sa.Column("group_size", sa.Integer, nullable=False),
+    sa.Column("groups_per_step", sa.Integer, nullable=False),
+    sa.Column("max_staleness", sa.Integer, nullable=False),
+    sa.Column("trajectory_tokens", sa.Integer, nullable=False),  # maximum of a trajectory
+    sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("admitted", sa.Integer, nullable=False, server_default=sa.text("0")),  # groups ever admitted; the next group's number
+    sa.Column("voided", sa.Integer, nullable=False, server_default=sa.text("0")),  # admitted groups that became void
+    sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed
+    sa.Column("group_tokens", sa.Double),  # expected tokens of a group; absent until one was ready
+    sa.Column("booked_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # total of the ledger, kept by a trigger
+    sa.Column("sampled_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # sampled ones among them
+    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # standing warnings: sentences by name
+    sa.Column("start", JSONB),  # adapter of version 0 after a warm start
+    sa.Column("adapter", JSONB),
+    sa.Column("checkpoint", JSONB),
     _now("submitted_at"),
     _moment("accepted_at"),
     _moment("ended_at"),
     _now("updated_at"),
     _one_of("state", TaskState, "state"),
-    CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
-    CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
-    CheckConstraint("admitted - voided <= least((version + max_staleness + 1), steps) * groups_per_step", name="pace"),
-    CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
-    Index(None, "state"),
-    Index(None, "tenant"),
-    Index("ix_tasks_started", "id", postgresql_where=text("start IS NOT NULL")),
+    sa.CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
+    sa.CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
+    sa.CheckConstraint("admitted - voided <= least((version + max_staleness + 1), steps) * groups_per_step", name="pace"),
+    sa.CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
+    sa.Index(None, "state"),
+    sa.Index(None, "tenant"),
+    sa.Index("ix_tasks_started", "id", postgresql_where=sa.text("start IS NOT NULL")),
 )
 
 
-def allowance_of(columns: Any) -> ColumnElement[int]:
-    """How many groups a task's pace allows beyond those admitted (`admission.allowance`). `Any`: of a table or of a subquery."""
-    version = func.least(columns.version + columns.max_staleness + literal_column("1"), columns.steps)
+def allowance_of(columns: Any) -> sa.ColumnElement[int]:
+    """Groups that a task's pace allows beyond those admitted (`admission.allowance`). `Any`: columns of a table or of a subquery."""
+    version = sa.func.least(columns.version + columns.max_staleness + sa.literal_column("1"), columns.steps)
     return version * columns.groups_per_step - columns.admitted + columns.voided
 
 
-MAY_ADMIT = (tasks.c.state == literal_column("'running'")) & (allowance_of(tasks.c) > literal_column("0"))
-"""Written as the index is that finds them."""
-Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
+MAY_ADMIT = (tasks.c.state == sa.literal_column("'running'")) & (allowance_of(tasks.c) > sa.literal_column("0"))
+"""Condition in the words of the partial index, so that PostgreSQL uses it."""
+sa.Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
 
-groups = Table(
+groups = sa.Table(
     "groups",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("version", Integer, nullable=False),  # of the policy that samples it
-    Column("state", Text, nullable=False),
-    Column("void_reason", Text),
-    Column("detail", Text, nullable=False, server_default=text("''")),
-    Column("row", BigInteger, nullable=False),
-    Column("seed", BigInteger, nullable=False),
-    Column("charged_tokens", Double, nullable=False),  # to the fair-share counters, corrected when it ends
-    Column("step", Integer),  # the version it is trained from
-    Column("deadline_at", DateTime(timezone=True), nullable=False),  # on NATS's clock; every other moment is PostgreSQL's
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),  # the sampling policy's
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("void_reason", sa.Text),
+    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("row", sa.BigInteger, nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("charged_tokens", sa.Double, nullable=False),  # charged to the fair-share counters, corrected when the group ends
+    sa.Column("step", sa.Integer),  # version that its step trains from
+    sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=False),  # on NATS's clock; all other times are PostgreSQL's
     _now("admitted_at"),
     _moment("ready_at"),
     _moment("ended_at"),
     _one_of("state", GroupState, "state"),
     _one_of("void_reason", VoidReason, "void_reason"),
-    CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
-    CheckConstraint("state NOT IN ('batched', 'trained') OR step IS NOT NULL", name="trained_in_a_step"),
-    Index("ix_groups_live", "task", "state", postgresql_where=text("state IN ('open', 'ready', 'batched')")),
-    Index("ix_groups_refilled", "task", "version", postgresql_where=text("void_reason = 'zero_variance'")),
-    Index("ix_groups_deadline", "deadline_at", postgresql_where=text("state = 'open'")),
-    Index("ix_groups_void", "task", "ended_at", postgresql_where=text("state = 'void'")),
+    sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
+    sa.CheckConstraint("state NOT IN ('batched', 'trained') OR step IS NOT NULL", name="trained_in_a_step"),
+    sa.Index("ix_groups_live", "task", "state", postgresql_where=sa.text("state IN ('open', 'ready', 'batched')")),
+    sa.Index("ix_groups_refilled", "task", "version", postgresql_where=sa.text("void_reason = 'zero_variance'")),
+    sa.Index("ix_groups_deadline", "deadline_at", postgresql_where=sa.text("state = 'open'")),
+    sa.Index("ix_groups_void", "task", "ended_at", postgresql_where=sa.text("state = 'void'")),
 )
 
-trajectories = Table(
+trajectories = sa.Table(
     "trajectories",
     metadata,
-    Column("task", Text, primary_key=True),
-    Column("group", Integer, primary_key=True),
-    Column("member", Integer, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("void_reason", Text),
-    Column("detail", Text, nullable=False, server_default=text("''")),
-    Column("reward", Double),
-    Column("sequence", BigInteger),  # of the scored message that counts
-    Column("prompt_tokens", Integer, nullable=False, server_default=text("0")),
-    Column("sampled_tokens", Integer, nullable=False, server_default=text("0")),
-    Column("turns", Integer, nullable=False, server_default=text("0")),
-    Column("truncated", Boolean, nullable=False, server_default=text("false")),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("group", sa.Integer, primary_key=True),
+    sa.Column("member", sa.Integer, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("void_reason", sa.Text),
+    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("reward", sa.Double),
+    sa.Column("sequence", sa.BigInteger),  # sequence of the settled scored message
+    sa.Column("prompt_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("sampled_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("turns", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
     _moment("scored_at"),
-    ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
     _one_of("state", TrajectoryState, "state"),
     _one_of("void_reason", VoidReason, "void_reason"),
-    CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
-    CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
-    Index("ix_trajectories_open", "task", postgresql_where=text("state = 'open'")),
-    Index("ix_trajectories_scored", "task", "sequence", postgresql_where=text("state = 'scored'")),
+    sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
+    sa.CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
+    sa.Index("ix_trajectories_open", "task", postgresql_where=sa.text("state = 'open'")),
+    sa.Index("ix_trajectories_scored", "task", "sequence", postgresql_where=sa.text("state = 'scored'")),
 )
 
-steps = Table(
+steps = sa.Table(
     "steps",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    Column("version", Integer, primary_key=True),  # trained from; the result is version + 1
-    Column("state", Text, nullable=False),
-    Column("reward", Double, nullable=False),  # mean over the batch
-    Column("staleness_mean", Double, nullable=False),
-    Column("staleness_max", Integer, nullable=False),
-    Column("sampled_tokens", BigInteger, nullable=False),
-    Column("metrics", JSONB, nullable=False, server_default=text("'{}'")),
-    Column("adapter", JSONB),
-    Column("checkpoint", JSONB),
-    Column("batch", JSONB),  # the trajectories that were trained, where the task keeps them
-    Column("first_admitted_at", DateTime(timezone=True), nullable=False),
-    Column("first_scored_at", DateTime(timezone=True), nullable=False),
-    Column("last_scored_at", DateTime(timezone=True), nullable=False),
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),  # version trained from; the step makes version + 1
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reward", sa.Double, nullable=False),  # mean over the batch
+    sa.Column("staleness_mean", sa.Double, nullable=False),
+    sa.Column("staleness_max", sa.Integer, nullable=False),
+    sa.Column("sampled_tokens", sa.BigInteger, nullable=False),
+    sa.Column("metrics", JSONB, nullable=False, server_default=sa.text("'{}'")),
+    sa.Column("adapter", JSONB),
+    sa.Column("checkpoint", JSONB),
+    sa.Column("batch", JSONB),  # trained trajectories, where the task keeps them
+    sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),
     _now("batched_at"),
     _moment("started_at"),
     _moment("finished_at"),
     _moment("trained_at"),
     _one_of("state", StepState, "state"),
-    CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
-    Index("ix_steps_batched", "task", postgresql_where=text("state = 'batched'")),
+    sa.CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
+    sa.Index("ix_steps_batched", "task", postgresql_where=sa.text("state = 'batched'")),
 )
 
-evaluations = Table(
+evaluations = sa.Table(
     "evaluations",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    Column("version", Integer, primary_key=True),  # that answers
-    Column("state", Text, nullable=False),
-    Column("adapter", JSONB),  # absent for the base model itself
-    Column("reward", Double),  # mean over scored attempts; absent where there is none
-    Column("results", JSONB, nullable=False, server_default=text("'{}'")),
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),  # version under evaluation
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("adapter", JSONB),  # absent for the base model itself
+    sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
+    sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
     _now("planned_at"),
     _moment("finished_at"),
     _one_of("state", EvaluationState, "state"),
-    Index("ix_evaluations_running", "task", postgresql_where=text("state = 'running'")),
+    sa.Index("ix_evaluations_running", "task", postgresql_where=sa.text("state = 'running'")),
 )
 
-evaluation_groups = Table(
+evaluation_groups = sa.Table(
     "evaluation_groups",
     metadata,
-    Column("task", Text, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("prompt", Integer, nullable=False),
-    Column("size", Integer, nullable=False),  # attempts
-    Column("state", Text, nullable=False),
-    Column("detail", Text, nullable=False, server_default=text("''")),  # why it was given up
-    Column("charged_tokens", Double, nullable=False, server_default=text("0")),  # to the fair-share counters, corrected when it ends
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("prompt", sa.Integer, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),  # attempts
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was abandoned
+    sa.Column(
+        "charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")
+    ),  # charged to the fair-share counters, corrected when the group ends
     _moment("deadline_at"),
-    ForeignKeyConstraint(["task", "version"], ["evaluations.task", "evaluations.version"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["task", "version"], ["evaluations.task", "evaluations.version"], ondelete="CASCADE"),
     _one_of("state", EvaluationGroupState, "state"),
-    CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
-    Index("ix_evaluation_groups_version", "task", "version"),
-    Index("ix_evaluation_groups_live", "task", "number", postgresql_where=text("state IN ('planned', 'open')")),
+    sa.CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
+    sa.Index("ix_evaluation_groups_version", "task", "version"),
+    sa.Index("ix_evaluation_groups_live", "task", "number", postgresql_where=sa.text("state IN ('planned', 'open')")),
 )
 
-evaluation_members = Table(
+evaluation_members = sa.Table(
     "evaluation_members",
     metadata,
-    Column("task", Text, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("member", Integer, primary_key=True),
-    Column("reward", Double),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("sampled_tokens", Integer, nullable=False),
-    Column("turns", Integer, nullable=False),
-    Column("truncated", Boolean, nullable=False),
-    Column("failure", Text),
-    ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
-    CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("member", sa.Integer, primary_key=True),
+    sa.Column("reward", sa.Double),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),
+    sa.Column("sampled_tokens", sa.Integer, nullable=False),
+    sa.Column("turns", sa.Integer, nullable=False),
+    sa.Column("truncated", sa.Boolean, nullable=False),
+    sa.Column("failure", sa.Text),
+    sa.ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
+    sa.CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
 )
 
-ledger = Table(
+ledger = sa.Table(
     "ledger",
     metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
-    Column("task", Text, ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("number", Integer, nullable=False),  # the group's, or the step's version
-    Column("tokens", BigInteger, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),  # the group's, or the step's version
+    sa.Column("tokens", sa.BigInteger, nullable=False),
     _now("at"),
-    CheckConstraint("kind IN ('prompt', 'sampled', 'trained', 'evaluation')", name="kind"),
-    UniqueConstraint("task", "kind", "number"),
+    sa.CheckConstraint("kind IN ('prompt', 'sampled', 'trained', 'evaluation')", name="kind"),
+    sa.UniqueConstraint("task", "kind", "number"),
 )
 
-events = Table(
+events = sa.Table(
     "events",
     metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("tenant", Text, nullable=False),
-    Column("task", Text, nullable=False),
-    Column("event", Text, nullable=False),
-    Column("data", JSONB, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("data", JSONB, nullable=False),
     _now("at"),
-    Index(None, "task", "id"),
+    sa.Index(None, "task", "id"),
 )
 
-outbox = Table(
+outbox = sa.Table(
     "outbox",
     metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("subject", Text, nullable=False),
-    Column("message_id", Text, nullable=False),
-    Column("headers", JSONB, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("message_id", sa.Text, nullable=False),
+    sa.Column("headers", JSONB, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
     _now("created_at"),
 )
 
-relay = Table(
+relay = sa.Table(
     "relay",
     metadata,
-    Column("only", Boolean, primary_key=True, server_default=text("true")),
-    Column("deployment", Text, nullable=False, server_default=text("gen_random_uuid()::text")),  # names this past, see store_consistency.py
-    Column("position", BigInteger, nullable=False, server_default=text("0")),  # the last row of the outbox that NATS confirmed
-    CheckConstraint('"only"', name="one_row"),
+    sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
+    sa.Column(
+        "deployment", sa.Text, nullable=False, server_default=sa.text("gen_random_uuid()::text")
+    ),  # names this history, see store_consistency.py
+    sa.Column("position", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the last row of the outbox that NATS confirmed
+    sa.CheckConstraint('"only"', name="one_row"),
 )
 
-dead_letters = Table(
+dead_letters = sa.Table(
     "dead_letters",
     metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("sequence", BigInteger, nullable=False, unique=True),  # in the stream FAILED
-    Column("stage", Text, nullable=False),
-    Column("task", Text),
-    Column("subject", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("attempts", Integer, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("sequence", sa.BigInteger, nullable=False, unique=True),  # in the stream FAILED
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("task", sa.Text),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
     _now("at"),
-    Column("resent_by", BigInteger),  # the job that had it sent again, by its sequence in the stream JOBS
+    sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
     _moment("resent_at"),
-    Index(None, "task"),
+    sa.Index(None, "task"),
 )
 
-replicas = Table(
+replicas = sa.Table(
     "replicas",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("service", Text, nullable=False),
-    Column("pool", Text),
-    Column("report", JSONB, nullable=False),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("pool", sa.Text),
+    sa.Column("report", JSONB, nullable=False),
     _now("seen_at"),
 )
 
-deleted_tasks = Table(
+deleted_tasks = sa.Table(
     "deleted_tasks",
     metadata,
-    Column("id", Text, primary_key=True),  # never given to another task
-    Column("tenant", Text, ForeignKey("tenants.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("state", Text, nullable=False),  # that it ended in
-    Column("version", Integer, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("sampled_tokens", BigInteger, nullable=False),
-    Column("trained_tokens", BigInteger, nullable=False),
-    Column("evaluation_tokens", BigInteger, nullable=False),
-    Column("deleted_by", BigInteger, nullable=False),  # the job that asked for it, by its sequence in the stream JOBS
-    Column("freed_bytes", BigInteger),  # absent until all of it is gone from NATS
-    Column("submitted_at", DateTime(timezone=True), nullable=False),
-    Column("ended_at", DateTime(timezone=True), nullable=False),
+    sa.Column("id", sa.Text, primary_key=True),  # never reused
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),  # its final state
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("sampled_tokens", sa.BigInteger, nullable=False),
+    sa.Column("trained_tokens", sa.BigInteger, nullable=False),
+    sa.Column("evaluation_tokens", sa.BigInteger, nullable=False),
+    sa.Column("deleted_by", sa.BigInteger, nullable=False),  # sequence of the requesting job in the stream JOBS
+    sa.Column("freed_bytes", sa.BigInteger),  # absent until its data is erased from NATS
+    sa.Column("submitted_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ended_at", sa.DateTime(timezone=True), nullable=False),
     _now("deleted_at"),
-    Index(None, "tenant"),
-    Index("ix_deleted_tasks_pending", "id", postgresql_where=text("freed_bytes IS NULL")),
+    sa.Index(None, "tenant"),
+    sa.Index("ix_deleted_tasks_pending", "id", postgresql_where=sa.text("freed_bytes IS NULL")),
 )
 
-stored_blobs = Table(
+stored_blobs = sa.Table(
     "stored_blobs",
     metadata,
-    Column("name", Text, primary_key=True),  # a trigger writes the rows when a step is trained, the cleaner deletes them
-    Column("task", Text, nullable=False),  # may be deleted, where another task started from it
-    Column("version", Integer, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("bytes", BigInteger, nullable=False),
-    CheckConstraint("kind IN ('adapter', 'checkpoint', 'batch')", name="kind"),
-    Index(None, "task"),
+    sa.Column("name", sa.Text, primary_key=True),  # rows are written by a trigger when a step is trained, deleted by the garbage collector
+    sa.Column("task", sa.Text, nullable=False),  # may be a deleted task that another one started from
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("kind IN ('adapter', 'checkpoint', 'batch')", name="kind"),
+    sa.Index(None, "task"),
 )
 
-store_alarm = Table(
+store_alarm = sa.Table(
     "store_alarm",
     metadata,
-    Column("only", Boolean, primary_key=True, server_default=text("true")),
-    Column("raised", Boolean, nullable=False, server_default=text("false")),
+    sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
+    sa.Column("raised", sa.Boolean, nullable=False, server_default=sa.text("false")),
     _now("since"),
-    CheckConstraint('"only"', name="one_row"),
+    sa.CheckConstraint('"only"', name="one_row"),
 )

@@ -1,4 +1,4 @@
-"""The public face of the database, for people with `psql`: views that tell the truth at any moment.
+"""Public views of the database, for users of `psql`; consistent at any moment.
 
 A change here is a new migration that replaces the view; migrations keep their own copy of the text.
 """

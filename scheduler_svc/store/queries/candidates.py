@@ -26,16 +26,16 @@ class Candidates:
 
 
 class AdmissibleWork(NamedTuple):
-    """What there is to admit."""
+    """Kinds of work that could be admitted."""
 
     groups: bool
-    """A running task's pace allows more."""
+    """Whether the pace of a running task allows more groups."""
     evaluations: bool
-    """An evaluation has groups that were not opened yet."""
+    """Whether an evaluation has groups that are not opened yet."""
 
 
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
-    """The columns of a claim. `Any`: columns of a table or of a subquery."""
+    """Columns of a candidate. `Any`: columns of a table or of a subquery."""
     reserved = task.group_size * task.trajectory_tokens
     expected = func.coalesce(task.group_tokens, reserved)
     own = [task.id, task.tenant, task.pool, task.priority, task.virtual_time, task.group_size]
@@ -58,9 +58,9 @@ _ADMISSIBLE_WORK = Statement(
 
 
 async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> AdmissibleWork | None:
-    """Whether there is anything to admit, of any pool: mostly there is not, and nothing else needs to be asked.
+    """Whether any pool has work to admit; mostly none has, and no other query is needed.
 
-    Takes the advisory `lock` until the transaction ends; None where another has it.
+    Takes the advisory `lock` until the transaction ends; None where another transaction holds it.
     """
     found = await _ADMISSIBLE_WORK.run(connection, {"lock": lock})
     return AdmissibleWork(*found[0]) if found else None
@@ -95,10 +95,10 @@ _LEAST_SERVED_TASKS = Statement(
 async def least_served_tasks(
     connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
 ) -> Candidates:
-    """The tasks that could be given any of the next `most` groups: of the `most` least-served tenants, each one's `most` next tasks.
+    """Tasks that may be given the next `most` groups: the `most` next tasks of each of the `most` least-served tenants.
 
-    Only tasks whose pace allows more, of these pools, and none of those left out; in the order of virtual times, from indexes, so
-    that it takes about as long for ten tasks as for thousands.
+    Only tasks of these pools whose pace allows more, without those left out. Indexes give the order of virtual times, so the
+    query takes about as long for ten tasks as for thousands.
     """
     but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
     return _candidates(await _LEAST_SERVED_TASKS.run(connection, {"pools": sorted(pools), "limit": limit} | but))
@@ -132,7 +132,7 @@ _EVALUATION_CANDIDATES = Statement(
 async def evaluation_candidates(
     connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
 ) -> Candidates:
-    """The same for groups of evaluations: of `most` running tasks whose evaluations have groups that wait to be opened."""
+    """The same for evaluations: `most` running tasks whose evaluations have groups to open."""
     but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
     found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit} | but)
     found = _candidates(found_rows)
@@ -142,7 +142,7 @@ async def evaluation_candidates(
 
 
 async def candidates_for(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Candidates:
-    """These tasks, of these pools, with these allowances."""
+    """Candidates of these tasks and pools, with these allowances."""
     statement = (
         select(*_columns(tasks.c, tenants.c, allowance_of(tasks.c)))
         .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))

@@ -9,12 +9,12 @@ from scheduler_svc.store.tables import dead_letters
 
 
 async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
-    """Those of a stream FAILED that was longer than the one there is: their numbers are given again."""
+    """Delete records after sequence `after`, where the stream FAILED ends: NATS will reuse their numbers."""
     await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
 
 
 async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
-    """Keep the dead letter's facts; False when it was recorded before."""
+    """Record a dead letter; False when it was recorded before."""
     values = {
         "sequence": sequence,
         "stage": letter.stage,
@@ -28,7 +28,7 @@ async def record_dead_letter(connection: AsyncConnection, sequence: int, task: s
 
 
 async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
-    """Note that the job `by` has a dead letter sent again; False when that is done, or no such letter is on record."""
+    """Record that the job `by` resends a dead letter; False when it was resent already, or is unknown."""
     statement = (
         update(dead_letters)
         .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))

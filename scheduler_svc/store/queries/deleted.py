@@ -1,4 +1,4 @@
-"""Sentences about tasks that were deleted: what is left of each is a row with what it consumed."""
+"""Queries on deleted tasks: each leaves one row, with what it consumed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from scheduler_svc.store.tables import (
 )
 
 OF_A_TASK = (evaluation_members, evaluation_groups, evaluations, trajectories, groups, steps, ledger, events, dead_letters)
-"""Tables with rows of one task, those that others refer to last: in one statement each they go faster than by cascades."""
+"""Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ async def find(connection: AsyncConnection, task: str) -> DeletedTask | None:
 
 
 async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
-    """Replace all rows of a task that has ended, and is locked, by one with what it consumed. `by`: the job's sequence."""
+    """Replace all rows of an ended, locked task by one with what it consumed. `by`: the job's sequence."""
     spent = {
         f"{kind}_tokens": select(func.coalesce(func.sum(ledger.c.tokens), 0))
         .where(ledger.c.task == task, ledger.c.kind == kind)
@@ -61,13 +61,13 @@ async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
 
 
 async def pending(connection: AsyncConnection) -> list[DeletedTask]:
-    """Deleted tasks of which NATS may still hold something."""
+    """Deleted tasks whose data may still be in NATS."""
     found = (await connection.execute(_ROW.where(deleted_tasks.c.freed_bytes.is_(None)).order_by(deleted_tasks.c.id))).all()
     return [DeletedTask(*row) for row in found]
 
 
 async def erased(connection: AsyncConnection, task: str, freed_bytes: int) -> bool:
-    """Note that NATS holds nothing of the task any more; False when that was noted before."""
+    """Record that the task's data is erased from NATS; False when that was recorded before."""
     statement = (
         update(deleted_tasks)
         .where(deleted_tasks.c.id == task, deleted_tasks.c.freed_bytes.is_(None))
@@ -78,12 +78,12 @@ async def erased(connection: AsyncConnection, task: str, freed_bytes: int) -> bo
 
 
 async def deleted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
-    """Which of these tasks are deleted."""
+    """Deleted ones among these tasks."""
     return set((await connection.execute(select(deleted_tasks.c.id).where(deleted_tasks.c.id.in_(ids)))).scalars())
 
 
 async def ended_before(connection: AsyncConnection, tenant: str, age_s: float) -> list[str]:
-    """Tasks of the tenant that ended longer ago than `age_s`, those that ended first first."""
+    """Tasks of the tenant that ended longer ago than `age_s`, by time of their end."""
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
     statement = select(tasks.c.id).where(tasks.c.tenant == tenant, tasks.c.state.not_in(LIVE), tasks.c.ended_at < before)
     return list((await connection.execute(statement.order_by(tasks.c.ended_at, tasks.c.id))).scalars())

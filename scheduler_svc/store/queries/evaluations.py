@@ -1,4 +1,4 @@
-"""Sentences about evaluations, their groups and members."""
+"""Queries on evaluations, their groups and members."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from scheduler_svc.store.tables import evaluation_groups, evaluation_members, ev
 EvaluationKey = tuple[str, int]
 """(task, version)"""
 _NOT_OVER = in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
-"""Written as the index is that finds them."""
+"""Condition in the words of the partial index, so that PostgreSQL uses it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class EvaluatedGroup:
-    """With what it consumed."""
+    """A group that ended, with what it consumed."""
 
     task: str
     number: int
@@ -45,7 +45,7 @@ class EvaluatedGroup:
 
 @dataclass(frozen=True)
 class MemberOutcome:
-    """One member of a group, as it arrived."""
+    """Outcome of one member, as received."""
 
     task: str
     group: int
@@ -56,14 +56,14 @@ class MemberOutcome:
 
 
 async def count(connection: AsyncConnection, task: str) -> int:
-    """Evaluations that the task ever had."""
+    """Number of evaluations that the task ever had."""
     return int((await connection.execute(select(func.count()).where(evaluations.c.task == task))).scalar_one())
 
 
 async def add(
     connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, numbers: Sequence[int], *, size: int
 ) -> bool:
-    """Plan an evaluation with groups of `size`, numbered as given, one a prompt; False when there is one of this version."""
+    """Plan an evaluation with one group of `size` for each prompt, numbered as given; False when this version has one."""
     row = {
         "task": task,
         "version": version,
@@ -84,7 +84,7 @@ async def add(
 
 
 async def open_first_group(connection: AsyncConnection, task: str, *, charged_tokens: float, deadline_at: datetime) -> PlannedGroup | None:
-    """The task's first planned group becomes open; None when there is none."""
+    """Open the task's first planned group; None when there is none."""
     first = (
         select(func.min(evaluation_groups.c.number))
         .where(evaluation_groups.c.task == task, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
@@ -110,7 +110,7 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[MemberOutcome]) -> None:
-    """Note what became of members of open groups, which are locked by this. The first that arrives about a member counts."""
+    """Record outcomes of members of open groups, and lock the groups. The first outcome of a member counts."""
     among = keys({(outcome.task, outcome.group) for outcome in outcomes})
     statement = (
         select(evaluation_groups.c.task, evaluation_groups.c.number)
@@ -139,7 +139,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[MemberO
 
 
 async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EvaluatedGroup]:
-    """Open groups among `found` of which every member has come to an end are over."""
+    """End open groups among `found` whose members have all ended."""
     arrived = (
         select(func.count())
         .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
@@ -149,9 +149,9 @@ async def end_complete_groups(connection: AsyncConnection, found: Collection[Gro
 
 
 async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
-    """Open groups among `found` are planned once more, as groups with `add` added to their numbers, which keep what has arrived.
+    """Return open groups among `found` to planned, under numbers increased by `add`; outcomes received so far are kept.
 
-    Returns, by task, what they had been charged.
+    Returns the tokens that they had been charged, by task.
     """
     if not found:
         return {}
@@ -160,7 +160,7 @@ async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey],
     chosen = select(*values).where(keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
     names = ["task", "number", "version", "prompt", "size", "state"]
     moved = insert(evaluation_groups).from_select(names, chosen).returning(old.task, old.number)
-    # The rest is of these alone: others have ended since they were found late.
+    # Only these from here: others have ended since they were found late.
     among = keys([(row.task, row.number - add) for row in (await connection.execute(moved, keys(found))).all()])
     members = evaluation_members.c
     await connection.execute(
@@ -174,7 +174,7 @@ async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey],
 
 
 async def abandon_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str) -> list[EvaluatedGroup]:
-    """Groups among `found` that are not over end as they are."""
+    """End unfinished groups among `found` as they are."""
     return await _end(connection, found, true(), detail)
 
 
@@ -224,7 +224,7 @@ _OVERDUE = Statement(
 
 
 async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
-    """Open groups whose time is over by NATS's clock, where it is `now_s`."""
+    """Open groups past their deadlines. `now_s`: NATS's clock."""
     return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
 
 
@@ -232,7 +232,7 @@ async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[Grou
 
 
 async def complete(connection: AsyncConnection, found: Collection[EvaluationKey]) -> list[EvaluationKey]:
-    """Running evaluations among `found` of which every group is over, in order."""
+    """Running evaluations among `found` whose groups have all ended, in order."""
     left = select(evaluation_groups.c.number).where(
         evaluation_groups.c.task == evaluations.c.task,
         evaluation_groups.c.version == evaluations.c.version,
@@ -251,7 +251,7 @@ async def complete(connection: AsyncConnection, found: Collection[EvaluationKey]
 
 
 async def attempts_of(connection: AsyncConnection, task: str, version: int) -> list[list[Attempt]]:
-    """What came to an end, by prompt."""
+    """Attempts that ended, by prompt."""
     statement = (
         select(evaluation_groups.c.number, evaluation_members.c.reward, evaluation_members.c.sampled_tokens, evaluation_members.c.truncated)
         .join(
@@ -268,7 +268,7 @@ async def attempts_of(connection: AsyncConnection, task: str, version: int) -> l
 
 
 async def first_failure(connection: AsyncConnection, task: str, version: int) -> str:
-    """Why a group or member came to nothing; empty when none did."""
+    """Detail of the first group or member that failed; empty when none did."""
     groups = select(evaluation_groups.c.detail).where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
     members = (
         select(evaluation_members.c.failure)
@@ -285,7 +285,7 @@ async def first_failure(connection: AsyncConnection, task: str, version: int) ->
 async def finish(
     connection: AsyncConnection, task: str, version: int, reward: float | None, results: dict[str, object]
 ) -> tuple[datetime, datetime]:
-    """The running evaluation becomes finished; returns when it was planned and when it finished."""
+    """Finish the running evaluation; returns when it was planned and when it finished."""
     statement = (
         update(evaluations)
         .where(evaluations.c.task == task, evaluations.c.version == version, evaluations.c.state == EvaluationState.RUNNING)
@@ -297,7 +297,7 @@ async def finish(
 
 
 async def void_running(connection: AsyncConnection, task: str) -> None:
-    """Evaluations of an ended task that will not finish."""
+    """Void the running evaluations of an ended task."""
     await connection.execute(
         update(evaluations)
         .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
@@ -311,7 +311,7 @@ async def is_running(connection: AsyncConnection, task: str) -> bool:
 
 
 async def held_versions(connection: AsyncConnection, task: str, best: int) -> frozenset[int]:
-    """Versions under evaluation, and the `best` with the highest rewards; of equals the earlier."""
+    """Versions under evaluation, and the `best` ones by reward; earlier versions first among equals."""
     running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
     finished = (
         select(evaluations.c.version)

@@ -1,4 +1,4 @@
-"""Sentences about groups and trajectories."""
+"""Queries on groups and trajectories."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from scheduler_svc.store.states import GroupState, TrajectoryState, VoidReason
 from scheduler_svc.store.tables import groups, steps, tasks, trajectories
 
 CLOCKS_MAY_DIFFER_S = 5.0
-"""More than this into the future, and a clock was put back."""
+"""Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
 
 
@@ -30,12 +30,12 @@ class NewGroup:
     size: int
     charged_tokens: float
     deadline_at: datetime
-    """On NATS's clock, as services see it; `admitted_at` is PostgreSQL's."""
+    """Deadline on NATS's clock, as services see it; `admitted_at` is PostgreSQL's."""
 
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """One member's outcome, as it arrived."""
+    """Outcome of one member, as received."""
 
     task: str
     group: int
@@ -60,14 +60,14 @@ class EndedGroup:
 
 @dataclass(frozen=True)
 class DecidedGroup:
-    """An open group that nothing is missing of any more: all of its members are scored, or one failed."""
+    """An open group that is decided: all of its members are scored, or one failed."""
 
     group: EndedGroup
     version: int
     failure: str | None
-    """A member's, the first of them."""
+    """Failure of the first failed member."""
     equal: bool
-    """All of its members earned the same."""
+    """Whether all of its members earned the same reward."""
 
 
 _new = Rows(
@@ -92,7 +92,7 @@ _ADD = Statement(insert(trajectories).from_select(list(_member), select(*_member
 
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
-    """Write groups with all their members, open."""
+    """Write open groups with all their members."""
     if new:
         rows = [(group.task, group.number, group.version, group.row, group.seed, group.charged_tokens, group.deadline_at) for group in new]
         await _ADD.run(connection, _new.of(rows))
@@ -136,7 +136,7 @@ _SETTLE = Statement(
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Open members become scored, or void where they failed. The first message about a member wins."""
+    """Mark open members as scored, or void where they failed. The first message about a member wins."""
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
@@ -180,7 +180,7 @@ _LOOK = Statement(
 
 
 async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]) -> list[DecidedGroup]:
-    """Open groups among `found` that are complete, or of which a member failed; in order."""
+    """Open groups among `found` that are complete or have a failed member, in order."""
     return [
         DecidedGroup(
             EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens),
@@ -201,7 +201,7 @@ _MARK_READY = Statement(
 
 
 async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -> set[GroupKey]:
-    """Those of these complete groups that are still open become ready."""
+    """Mark those of the complete groups `found` that are still open as ready; returns them."""
     return {(row.task, row.number) for row in await _MARK_READY.run(connection, keys(found))}
 
 
@@ -213,13 +213,13 @@ _REFILLS = Statement(
 
 
 async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """How many groups were void for equal rewards, by (task, version that sampled them)."""
+    """Number of groups void for equal rewards, by (task, sampling version)."""
     found = await _REFILLS.run(connection, keys(versions))
     return {(row.task, row.version): row.refills for row in found}
 
 
 async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
-    """Live groups among `found`, and their unfinished members, become void."""
+    """Void live groups among `found`, and their unfinished members."""
     statement = (
         update(groups)
         .where(keyed(groups.c.task, groups.c.number), groups.c.state.in_(LIVE_GROUPS))
@@ -242,7 +242,7 @@ async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], 
 
 
 async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, float]]) -> list[EndedGroup]:
-    """The groups of `rows` (task, number, charged) with what their members consumed."""
+    """Groups of `rows` (task, number, charged), with what their members consumed."""
     if not rows:
         return []
     statement = (
@@ -261,7 +261,7 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
 
 
 async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
-    """Whether members of the group are still missing."""
+    """Whether the group still waits for members."""
     task, number = key
     statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
     return (await connection.execute(statement)).first() is not None
@@ -282,7 +282,7 @@ _UNBATCHED = Statement(
 
 
 async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, int]) -> dict[str, list[LiveGroup]]:
-    """Open and ready groups of these tasks, which are at these versions; none of one whose next step is with the trainer."""
+    """Open and ready groups of these tasks, given with their versions; none for a task whose next step is with the trainer."""
     found: dict[str, list[LiveGroup]] = {task: [] for task in versions}
     for row in await _UNBATCHED.run(connection, _at.of(list(versions.items()))):
         found[row.task].append(LiveGroup(row.number, row.version, row.state == GroupState.READY))
@@ -290,7 +290,7 @@ async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, i
 
 
 async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
-    """How many groups of each task wait to be trained; tasks without any are absent."""
+    """Number of ready groups of each task; tasks without any are absent."""
     statement = select(groups.c.task, func.count().label("ready")).where(in_state(groups.c.state, GroupState.READY)).group_by(groups.c.task)
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
 
@@ -310,10 +310,10 @@ _OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.t
 
 
 async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
-    """Open groups, of one task or of all, whose time is over by NATS's clock, where it is `now_s`, and by PostgreSQL's.
+    """Open groups, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's.
 
-    Of two clocks that would both have to be wrong, one that jumps ahead makes nothing overdue. By one that was put back
-    the time is over as well, so that the other decides.
+    Both must agree, so that one clock that jumps ahead makes no group overdue. A clock that was set back always agrees, so that the
+    other one decides.
     """
     if of_task is None:
         found = await _OVERDUE.run(connection, {"now_s": now_s})
@@ -332,10 +332,10 @@ _SPENT = Statement(
 
 
 async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
-    """By pool, the share of its time that the open group has spent which has spent most, by NATS's clock, where it is `now_s`."""
+    """Largest share of its time that an open group has spent, by pool. `now_s`: NATS's clock."""
     return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
 
 
 async def last_sequence(connection: AsyncConnection) -> int:
-    """The highest sequence of a scored message that ever counted."""
+    """Highest sequence of a settled scored message."""
     return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())

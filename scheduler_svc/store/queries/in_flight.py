@@ -1,4 +1,4 @@
-"""How much work is in flight, of training and of evaluations: one statement."""
+"""Query on the work in flight, of training and of evaluations: one statement."""
 
 from sqlalchemy import func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -33,7 +33,7 @@ _IN_FLIGHT = Statement(
 
 
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Per pool: open members, and the tokens that they may still come to."""
+    """Open members and their maximum tokens, by pool."""
     found: dict[str, InFlight] = {}
     for row in await _IN_FLIGHT.run(connection):
         load = Load(int(row.sequences), float(row.sequences * row.trajectory_tokens))

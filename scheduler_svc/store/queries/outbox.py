@@ -24,7 +24,7 @@ class OutboxRow:
 
 @dataclass(frozen=True)
 class Relayed:
-    """How much of the outbox NATS has confirmed, and of which deployment's."""
+    """Row number up to which NATS has confirmed the outbox, and the deployment's id."""
 
     deployment: str
     position: int
@@ -47,7 +47,7 @@ _DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.posit
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
-    """Forget rows that NATS has confirmed."""
+    """Delete rows that NATS has confirmed."""
     await _DELIVERED.run(connection, {"ids": list(ids), "reached": max(ids)})
 
 
@@ -57,17 +57,17 @@ async def relayed(connection: AsyncConnection) -> Relayed:
 
 
 async def set_relayed(connection: AsyncConnection, position: int) -> None:
-    """Nothing up to `position` is to be published any more, and no new row has a number below it."""
+    """Set the confirmed position; new rows get numbers above it."""
     await connection.execute(update(relay).values(position=position))
     await connection.execute(text("SELECT setval('outbox_id_seq', :position)"), {"position": position})
 
 
 async def drop_work(connection: AsyncConnection) -> None:
-    """Forget what would give others work; events and statuses are still published."""
+    """Delete rows that would start work in other services; events and statuses are still published."""
     await connection.execute(delete(outbox).where(outbox.c.subject.regexp_match("^(prompts|trajectories)[.]")))
 
 
 async def last_given(connection: AsyncConnection) -> int:
-    """The last number that a row of the outbox was given, 0 before the first. Survives the rows."""
+    """Last row number of the outbox, also of rows deleted since; 0 before the first."""
     statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
     return int((await connection.execute(statement)).scalar_one())

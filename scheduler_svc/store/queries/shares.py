@@ -14,22 +14,22 @@ from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tables import tasks, tenants
 
 LEARNED_SHARE = 0.25
-"""Of the difference between what a task's groups were expected to take and what the latest ones took."""
+"""Smoothing factor of the moving average of a task's tokens per group."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """Tokens to add to what a task and its tenant have consumed."""
+    """Tokens to charge to a task and its tenant."""
 
     task: str
     tenant: str
     tokens: float
     admitted: int = 0
-    """Groups whose admission this is."""
+    """Number of groups admitted with this charge."""
 
 
 async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]) -> None:
-    """A group of each of these tasks succeeded, though it is not trained."""
+    """Reset the failures in a row of tasks with a group that succeeded, trained or not."""
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
 
 
@@ -49,7 +49,7 @@ _UPDATE_TOKEN_ESTIMATE = Statement(
 
 
 async def update_token_estimate(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
-    """Groups of these tasks became ready and took so many tokens, in the mean: what the next is expected to take follows slowly."""
+    """Update the tasks' expected tokens per group, a moving average, by the mean of groups that became ready."""
     await _UPDATE_TOKEN_ESTIMATE.run(connection, _success.of(list(group_tokens.items())))
 
 
@@ -66,8 +66,8 @@ _CHARGE_TASKS = Statement(
 _charged = Rows("charged", id=Text, tokens=Double)
 
 
-# In order, before the update takes them in any; and as an update locks them: rows of the ledger that name a tenant, written by
-# others, must not stand in the way.
+# Locks in order, before the update, which takes them in any; and as an update would, so that ledger rows written by others,
+# which refer to a tenant, do not block it.
 _charged_tenants = select(tenants.c.id).where(tenants.c.id == any_of("charged_id")).order_by(tenants.c.id)
 
 
@@ -82,8 +82,7 @@ _CHARGE_TENANTS = Statement(
 
 
 async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
-    """Add tokens (negative: take them off) to the virtual times of tasks, which are locked, and of their tenants; and to the tasks'
-    counts of admitted groups what is admitted with it."""
+    """Add tokens, also negative, to the virtual times of locked tasks and of their tenants, and admitted groups to the tasks' counts."""
     if not charges:
         return
     by_task: defaultdict[str, list[Charge]] = defaultdict(list)
@@ -98,16 +97,16 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
 
 @dataclass(frozen=True)
 class VirtualTimes:
-    """Of the others among whom a tenant or a task takes its place."""
+    """Virtual times of the others in a queue."""
 
     active: list[float]
-    """Of those that run."""
+    """Virtual times of those that run."""
     past: float
-    """The largest of all."""
+    """Largest virtual time of all."""
 
 
 async def virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[VirtualTimes, VirtualTimes]:
-    """Of other tenants, and of the tenant's other tasks that are not over."""
+    """Virtual times of other tenants, and of the tenant's other live tasks."""
     running = tasks.c.state == TaskState.RUNNING
     runs = select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, running).exists()
     others = select(tenants.c.virtual_time, runs.label("runs")).where(tenants.c.id != tenant)
@@ -123,7 +122,7 @@ def _virtual_times(rows: Sequence[Any]) -> VirtualTimes:
 
 
 async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, task_time: float, tenant_time: float) -> None:
-    """Raise both virtual times to where an active one begins; never lower them."""
+    """Raise both virtual times to these; never lower them."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(virtual_time=func.greatest(tasks.c.virtual_time, task_time)))
     await connection.execute(
         update(tenants).where(tenants.c.id == tenant).values(virtual_time=func.greatest(tenants.c.virtual_time, tenant_time))

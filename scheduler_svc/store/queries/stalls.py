@@ -1,4 +1,4 @@
-"""Sentences about tasks that make no progress."""
+"""Query on tasks without progress."""
 
 from collections.abc import Collection
 
@@ -25,7 +25,7 @@ _SECONDS = func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, 
 
 
 async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
-    """By task, what has made no progress for `limit_s`; None for those that do and still have the warning. `only`: of these."""
+    """Tasks without progress for `limit_s`, and, as None, those that progress but still have the warning. `only`: among these."""
     is_waiting = and_(
         tasks.c.state.in_([TaskState.SUBMITTED, TaskState.RUNNING]),
         tasks.c.updated_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, limit_s),

@@ -1,4 +1,4 @@
-"""Sentences about optimizer steps."""
+"""Queries on optimizer steps."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ BLOB_KINDS: tuple[BlobKind, ...] = ("adapter", "checkpoint", "batch")
 
 @dataclass(frozen=True)
 class StepBlob:
-    """A blob that a trained step names."""
+    """A blob that a trained step refers to."""
 
     version: int
-    """That the step made."""
+    """Version that the step made."""
     kind: BlobKind
     ref: BlobRef
     since: int | None = None
-    """Of a checkpoint that holds no state: the version from which it is recomputed."""
+    """Version from which a checkpoint without a state is recomputed; None for other blobs."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SentStep:
     task: str
     pool: str
     version: int
-    """That it is taken from."""
+    """Version that the step trains from."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ _BATCH = Statement(
 
 
 async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
-    """Make the groups a step: they become batched, the step's row is written, and their members are listed in order."""
+    """Batch the groups into a step, and write its row; returns the groups with their members, in order."""
     about = {"of_task": task, "of_version": version, "numbers": list(numbers)}
     return _batch_of(await _BATCH.run(connection, about))
 
@@ -105,7 +105,7 @@ async def members_of_step(connection: AsyncConnection, task: str, version: int) 
 
 
 def _batch_of(rows: Sequence[Row[int, int, int, int, float]]) -> list[BatchGroup]:
-    """Of members in order."""
+    """Groups of `rows`, whose members are in order."""
     found: dict[int, BatchGroup] = {}
     for row in rows:
         group = found.setdefault(row.number, BatchGroup(group=row.number, version=row.version, members=[]))
@@ -114,12 +114,12 @@ def _batch_of(rows: Sequence[Row[int, int, int, int, float]]) -> list[BatchGroup
 
 
 async def tasks_in_training(connection: AsyncConnection) -> set[str]:
-    """Tasks of which a step is with the trainer."""
+    """Tasks with a step at the trainer."""
     return set((await connection.execute(select(steps.c.task).where(in_state(steps.c.state, StepState.BATCHED)))).scalars())
 
 
 async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
-    """Steps that have been with the trainer for longer than `age_s`, those left out that wait in the outbox."""
+    """Steps that were sent to the trainer longer than `age_s` ago, without those still in the outbox."""
     subject = func.concat("trajectories.batch.", tasks.c.pool, ".", tasks.c.id)
     statement = (
         select(steps.c.task, tasks.c.pool, steps.c.version)
@@ -181,7 +181,7 @@ _FINISH = Statement(select(*(_trained_step.c[name] for name in StepSummary.__dat
 
 
 async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
-    """The step, its groups and their members become trained, and what it took is booked."""
+    """Mark the step, its groups and their members as trained, and write its ledger row."""
     about = {
         "of_tenant": updated.tenant,
         "of_task": updated.task,
@@ -210,21 +210,21 @@ _LATEST_MEASURED = Statement(_measured.order_by(steps.c.version.desc()))
 
 
 async def measured_steps(connection: AsyncConnection, task: str, most: int) -> tuple[list[StepMetrics], list[StepMetrics]]:
-    """Of the task's first trained steps and of its latest, in order, what its health is judged by."""
+    """Metrics for warnings, of the task's first trained steps and of its latest, in order."""
     about = {"of_task": task, "most": most}
     first, latest = [await statement.run(connection, about) for statement in (_FIRST_MEASURED, _LATEST_MEASURED)]
     return [StepMetrics(*row[1:]) for row in first], [StepMetrics(*row[1:]) for row in reversed(latest)]
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
-    """Steps of an ended task that were sent to the trainer and will not count."""
+    """Void the steps of an ended task that were sent to the trainer."""
     await connection.execute(
         update(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).values(state=StepState.VOID)
     )
 
 
 async def withdraw_steps(connection: AsyncConnection, task: str) -> None:
-    """Forget steps that were sent to the trainer, so that the version is batched again; their groups are void by then, and no step's."""
+    """Delete steps that were sent to the trainer, so that the version gets a new batch; their groups must be void."""
     taken_back = (
         delete(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).returning(steps.c.version).cte("taken_back")
     )
@@ -243,12 +243,12 @@ _FIRST_NEEDED = Statement(
 
 
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
-    """The oldest scored message that a step of each of these tasks may still read; tasks without any are absent."""
+    """Sequence of the oldest scored message that a step may still read, by task; tasks without any are absent."""
     return {row.task: row.first for row in await _FIRST_NEEDED.run(connection, {"ids": sorted(ids)})}
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
-    """What the trainer told of the task's version; None at version 0."""
+    """The trainer's announcement of the task's version; None at version 0."""
     tokens = (
         select(ledger.c.tokens)
         .where(ledger.c.task == steps.c.task, ledger.c.kind == "trained", ledger.c.number == steps.c.version + 1)
@@ -288,12 +288,12 @@ _BLOBS_OF_VERSIONS = Statement(_BLOBS.where(keyed(steps.c.task, steps.c.version)
 
 
 async def blobs_of_steps(connection: AsyncConnection, task: str) -> list[StepBlob]:
-    """What the task's trained steps name."""
+    """Blobs that the task's trained steps refer to."""
     return [blob for row in (await connection.execute(_BLOBS.where(steps.c.task == task))).all() for blob in _blobs_of(row)]
 
 
 async def blobs_of_versions(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[str, list[StepBlob]]:
-    """What the trained steps name that made these versions of these tasks, by task."""
+    """Blobs of the steps that made these versions, by task."""
     found: dict[str, list[StepBlob]] = {task: [] for task, _ in versions}
     for row in await _BLOBS_OF_VERSIONS.run(connection, keys([(task, version - 1) for task, version in versions])):
         found[row.task] += _blobs_of(row)

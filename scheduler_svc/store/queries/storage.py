@@ -1,4 +1,4 @@
-"""Sentences about what tasks have in the blob store, and about the alarm when it fills."""
+"""Queries on the tasks' use of the blob store, and on its alarm."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -10,19 +10,19 @@ from scheduler_svc.store.tables import store_alarm, stored_blobs, tasks
 
 
 async def bytes_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping[str, int]:
-    """Bytes of blobs that these tasks have in the store, 0 where there are none."""
+    """Bytes of these tasks' blobs in the store; 0 where there are none."""
     statement = select(stored_blobs.c.task, func.sum(stored_blobs.c.bytes)).where(stored_blobs.c.task.in_(ids))
     found = {task: int(size) for task, size in (await connection.execute(statement.group_by(stored_blobs.c.task))).all()}
     return {task: found.get(task, 0) for task in ids}
 
 
 async def forget_blobs(connection: AsyncConnection, names: Sequence[str]) -> None:
-    """These are no longer stored."""
+    """Remove these blobs from the record."""
     await connection.execute(delete(stored_blobs).where(stored_blobs.c.name.in_(names)))
 
 
 async def forget_others(connection: AsyncConnection, task: str, kept: Collection[str]) -> None:
-    """Of the task's blobs only these are stored."""
+    """Remove all of the task's blobs except `kept` from the record."""
     await connection.execute(delete(stored_blobs).where(stored_blobs.c.task == task, stored_blobs.c.name.not_in(kept)))
 
 
@@ -31,7 +31,7 @@ async def tasks_with_blobs(connection: AsyncConnection) -> set[str]:
 
 
 async def largest_version(connection: AsyncConnection) -> int:
-    """Bytes of the largest version, adapter and checkpoint together, that a live task has in the store."""
+    """Bytes of the largest stored version of a live task, adapter and checkpoint together."""
     live = stored_blobs.join(tasks, tasks.c.id == stored_blobs.c.task)
     sizes = select(func.sum(stored_blobs.c.bytes).label("size")).select_from(live).where(tasks.c.state.in_(LIVE))
     versions = sizes.group_by(stored_blobs.c.task, stored_blobs.c.version).subquery()
@@ -39,11 +39,11 @@ async def largest_version(connection: AsyncConnection) -> int:
 
 
 async def alarm(connection: AsyncConnection) -> bool:
-    """Whether the alarm of a store that fills is raised."""
+    """Whether the store alarm is raised."""
     return bool((await connection.execute(select(store_alarm.c.raised))).scalar_one())
 
 
 async def set_alarm(connection: AsyncConnection, *, raised: bool) -> bool:
-    """Raise or clear it; False when another replica has done so."""
+    """Raise or clear the alarm; False when another replica has done so."""
     statement = update(store_alarm).where(store_alarm.c.raised != raised).values(raised=raised, since=func.now())
     return (await connection.execute(statement.returning(store_alarm.c.raised))).first() is not None

@@ -33,9 +33,9 @@ class Task:
     failures_in_a_row: int
     virtual_time: float
     warnings: dict[str, str]
-    """That stand about the task: sentences by name (`decisions/task_warnings.py`)."""
+    """Standing warnings: sentences by name (`decisions/task_warnings.py`)."""
     start: AdapterRef | None
-    """Of version 0, where that is another task's."""
+    """Adapter of version 0 after a warm start."""
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime
@@ -123,7 +123,7 @@ _LOCK = Statement(select(tasks).where(tasks.c.id == any_of("ids")).order_by(task
 
 
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
-    """The tasks, locked until the transaction ends, and with them their groups."""
+    """Lock the tasks, and with them their groups, until the transaction ends."""
     return [task_of(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
 
 
@@ -139,7 +139,7 @@ async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> set[s
 
 
 async def set_warnings(connection: AsyncConnection, task: str, warnings: Mapping[str, str]) -> None:
-    """Of a locked task, all that stand from now on."""
+    """Replace the standing warnings of a locked task."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(warnings=dict(warnings)))
 
 
@@ -148,7 +148,7 @@ async def set_family(connection: AsyncConnection, task: str, family: str) -> Non
 
 
 async def forget_family(connection: AsyncConnection, task: str) -> None:
-    """Its environment is to be found and checked again."""
+    """Reset the family, so that the next tick resolves and checks the environment."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(family=None))
 
 
@@ -184,14 +184,14 @@ _ADVANCE = Statement(
 
 
 async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> Task | None:
-    """Compare-and-set from `version` to the next; the task as that leaves it, locked, or None when it is elsewhere or has ended."""
+    """Compare-and-set from `version` to the next; returns the updated, locked task, or None when its version differs or it has ended."""
     made = {"made_adapter": as_json(adapter), "made_checkpoint": as_json(checkpoint)}
     advanced = await _ADVANCE.run(connection, {"of_task": task, "from_version": version, **made})
     return task_of(advanced[0]) if advanced else None
 
 
 async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures_in_a_row: int | None = None) -> None:
-    """Refund `groups` of the pace of a locked task; None: its failures in a row stay as they are."""
+    """Refund `groups` to the pace of a locked task; `failures_in_a_row` None leaves that count as it is."""
     values: dict[str, object] = {"voided": tasks.c.voided + groups}
     if failures_in_a_row is not None:
         values["failures_in_a_row"] = failures_in_a_row

@@ -1,11 +1,10 @@
 """Parameters of statements that are built once, when their module is loaded.
 
-SQLAlchemy needs longer to build a statement (1.5 ms for the longest here) than to send it, and PostgreSQL parses anew what it has
-not seen in these very words. So the frequent statements are constants, and what differs from call to call travels as parameters:
-many values as one array, many rows as an array for each column.
+SQLAlchemy needs longer to build a statement (1.5 ms for the longest here) than to send it, and PostgreSQL parses every new
+text. Frequent statements are therefore constants, and values are parameters: a list as one array, rows as one array per column.
 
-States are no parameters where a partial index finds the few rows that are in them (`in_state`): after some runs PostgreSQL may plan
-a statement once for all parameters, and such a plan can only take an index whose rows the statement's own words ask for.
+States are literals where a partial index finds the few rows in them (`in_state`): PostgreSQL may switch to a generic plan, which
+can only use an index whose condition is part of the statement's text.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,22 +34,22 @@ GroupKey = tuple[str, int]
 
 
 def given(name: str, kind: type[TypeEngine[Any]] | TypeEngine[Any] | None = None) -> BindParameter[Any]:
-    """A single value; compared with or assigned to a column, it takes that column's type."""
+    """Parameter of a single value; compared with or assigned to a column, it takes that column's type."""
     return bindparam(name, type_=kind)
 
 
 def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
-    """To compare a column with: any of a list."""
+    """Any value of a list parameter, to compare a column with."""
     return any_(bindparam(name, type_=ARRAY(kind)))
 
 
 def all_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
-    """To compare a column with: each of a list; what is not equal to all of an empty one is everything."""
+    """Every value of a list parameter, to compare a column with; every value differs from all of an empty list."""
     return all_(bindparam(name, type_=ARRAY(kind)))
 
 
 def in_state(state: ColumnElement[str], *states: StrEnum) -> ColumnElement[bool]:
-    """The row is in one of these states, spelt out."""
+    """Condition that the row is in one of these states, as literals."""
     return state.in_([literal_column(f"'{each.value}'") for each in states])
 
 
@@ -64,7 +63,7 @@ class Rows:
         self.c = func.unnest(*arrays).table_valued(*typed, name=name).render_derived().c
 
     def of(self, found: Collection[Sequence[object]]) -> dict[str, list[object]]:
-        """The parameters, of rows in the order of the columns."""
+        """Parameters for rows with values in the order of the columns."""
         return {name: [row[place] for row in found] for place, name in enumerate(self._parameters)}
 
 
@@ -72,7 +71,7 @@ _keys = Rows("key", task=Text, number=Integer)
 
 
 def keyed(task: Column[str], number: Column[int]) -> ColumnElement[bool]:
-    """The row is of one of the groups that `keys` names."""
+    """Condition that the row belongs to a group of `keys`."""
     return tuple_(task, number).in_(select(_keys.c.task, _keys.c.number))
 
 

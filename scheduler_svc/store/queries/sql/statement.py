@@ -1,8 +1,8 @@
-"""Statements that are written once, by SQLAlchemy, and run by psycopg.
+"""Statements compiled once by SQLAlchemy and run by psycopg.
 
-Of the processor time that a short statement takes SQLAlchemy and psycopg, more than half is SQLAlchemy's. So the frequent ones,
-constants anyway (`parameters.py`), are compiled when their module is loaded and go to psycopg as they are, in the connection's own
-transaction. All others, which are rare, are built where they are needed and run in the usual way.
+SQLAlchemy takes more than half of the processor time of a short statement. Frequent statements, which are constants
+(`parameters.py`), are therefore compiled when their module is loaded, and go to psycopg in the connection's own transaction.
+Rare ones are built where they are needed and run in the usual way.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _DIALECT = PGDialectAsync_psycopg()
 
 
 class Statement:
-    """What `clause` says, with the parameters that it leaves open."""
+    """A compiled `clause` with its parameters."""
 
     def __init__(self, clause: ClauseElement) -> None:
         compiled: Any = clause.compile(dialect=_DIALECT)
@@ -37,7 +37,7 @@ class Statement:
             raise ValueError(f"spell the list out, as `in_state` does: {self._sql}")
 
     async def run(self, connection: AsyncConnection, parameters: Mapping[str, object] | None = None) -> list[Any]:
-        """Its rows, as named tuples; none where it returns none; within a transaction. Raises: psycopg's errors."""
+        """Run within a transaction; returns rows as named tuples. Raises: psycopg's errors."""
         given = {**self._fixed, **(parameters or {})}
         for name, process in self._processors.items():
             given[name] = process(given[name])
@@ -47,13 +47,13 @@ class Statement:
             return await cursor.fetchall() if cursor.description else []
         except Exception:
             raise
-        except BaseException as interruption:  # nobody knows how far it came; and taking it back would hide what interrupted it
+        except BaseException as interruption:  # its progress is unknown, and a rollback would hide the interruption
             await connection.invalidate(interruption)
             raise
 
 
 def _processor(parameter: BindParameter[Any]) -> Callable[[Any], Any] | None:
-    """What the parameter's type does to a value before psycopg takes it."""
+    """Conversion of a value by the parameter's type, before psycopg gets it."""
     return parameter.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
 
 
