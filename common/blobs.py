@@ -41,6 +41,8 @@ MIN_BYTES_PER_S = 1024 * 1024
 """Minimum rate at which a blob is fetched before it times out."""
 LARGE_BYTES = 64 * 1024 * 1024
 """Minimum size of a blob whose fetch is logged."""
+MAX_LISTINGS = 3
+"""Maximum attempts to list the store; one that entries are deleted beside may fall silent."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
 """Name of a blob that a step made."""
 FULL = frozenset({10023, 10047, 10077})
@@ -78,8 +80,10 @@ class StoreUsage:
 class Blobs:
     """Reads and writes folders in the blob store."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, silence_s: float = 5.0) -> None:
+        """`silence_s`: maximum time between two entries of a listing."""
         self._js = bus.blobs_context()
+        self._silence_s = silence_s
         self._bucket: ObjectStore | None = None
 
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
@@ -171,7 +175,7 @@ class Blobs:
     async def forget_deleted(self) -> None:
         """Remove the markers of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
         with unavailable_as("list the blobs"), suppress(NotFoundError):
-            for info in await (await self._store()).list(ignore_deletes=False):
+            for info in await self._entries():
                 if info.deleted:
                     await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
 
@@ -190,11 +194,29 @@ class Blobs:
         """Every blob in the store, and whether all of it is there. Raises: Unavailable when the store does not answer or is full."""
         with unavailable_as("list the blobs"):
             try:
-                infos = await (await self._store()).list(ignore_deletes=True)
+                infos = [info for info in await self._entries() if not info.deleted]
                 counts = await self._chunks(">")
             except NotFoundError:
                 return []
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
+
+    async def _entries(self) -> list[ObjectInfo]:
+        """All entries, markers of deleted ones included. Raises: TimeoutError when MAX_LISTINGS listings fall silent.
+
+        nats-py's own `list` may wait for ever when entries are deleted beside it: no message then says that it is the last.
+        """
+        store = await self._store()
+        for _ in range(MAX_LISTINGS):
+            watcher = await store.watch()
+            found: list[ObjectInfo] = []
+            try:
+                with suppress(TimeoutError):
+                    while isinstance(info := await watcher.updates(self._silence_s), ObjectInfo):
+                        found.append(info)
+                    return found
+            finally:
+                await watcher.stop()
+        raise TimeoutError(f"no entry came for {self._silence_s:g} s, {MAX_LISTINGS} times")
 
     async def _store(self) -> ObjectStore:
         """Looked up once: nats-py checks each time whether the bucket exists."""

@@ -96,6 +96,15 @@ async def test_deleted_blob_is_not_listed(bus: Bus, folder: Path) -> None:
     assert await blobs.names() == []
 
 
+async def test_listing_ends_beside_deletions(bus: Bus, tmp_path: Path) -> None:
+    folder, blobs = _folder(tmp_path, 1), Blobs(bus, silence_s=0.2)
+    for _ in range(5):
+        ref = await blobs.put_folder("task/v1/adapter", folder)
+        async with asyncio.timeout(20):
+            await asyncio.gather(blobs.listed(), blobs.delete(ref.name))
+    assert await blobs.names() == []
+
+
 async def test_concurrent_fetches_do_not_disturb_each_other(bus: Bus, folder: Path, tmp_path: Path) -> None:
     blobs = Blobs(bus)
     ref = await blobs.put_folder("task/v1/adapter", folder)

@@ -5,10 +5,12 @@ Each answer can be withheld, repeated or made a failure, by the hooks of `Stages
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
@@ -19,6 +21,7 @@ from common.messages import (
     CheckEnvironment,
     CheckpointRef,
     EnvironmentChecked,
+    Event,
     GroupContext,
     OpenGroup,
     ReplicaReport,
@@ -147,20 +150,28 @@ class World:
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
         """The data of the task's first event of that name; waits for it."""
-        async with asyncio.timeout(250):
+        async with within(self.database, 250, f"event {name!r} of task {task!r}"):
             async for delivery in self.bus.streams.follow(streams.EVENTS, streams.events(tenant, task)):
-                from common.messages import Event
-
                 event = delivery.read(Event)
                 if event.event == name:
                     return event.data
         raise AssertionError(name)
 
     async def rows(self, query: str) -> list[Any]:
-        from sqlalchemy import text
-
         async with self.database.transaction() as tx:
             return list((await tx.connection.execute(text(query))).all())
+
+
+@asynccontextmanager
+async def within(database: Database, limit_s: float, awaited: str) -> AsyncGenerator[None]:
+    """A deadline. Raises: AssertionError with the tasks' states when the block takes longer."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        async with database.transaction() as tx:
+            seen = (await tx.connection.execute(text("SELECT id, state, version, admitted, voided FROM tasks ORDER BY id"))).all()
+        raise AssertionError(f"no {awaited} within {limit_s:g} s; tasks: {seen}") from None
 
 
 async def ended(runners: Sequence[asyncio.Task[None]]) -> None:

@@ -28,10 +28,12 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.finished import StagesWithBlobs, clean, settled, stages
-from tests.scheduler.stages import POOLS, running_world, spec
+from tests.scheduler.stages import POOLS, running_world, spec, within
 
 OFFER = Offer(POOLS, {"toy"})
 ROUNDS = 12
+LIMIT_S = 120.0
+"""Limit of one wait: a loaded machine needs a few seconds."""
 
 
 @dataclass
@@ -132,7 +134,8 @@ async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refu
             if round_ == ROUNDS // 3:
                 works.append(lambda: world.delete("second"))
             dice.shuffle(works)
-            await asyncio.gather(*(work() for work in works))
+            async with within(world.database, LIMIT_S, f"end of round {round_}"):
+                await asyncio.gather(*(work() for work in works))
             await world.needed_is_stored()
             accepted += await world.accepted(names)
         assert 0 < accepted < 2 * ROUNDS, "every order gave the same: the race was none"
@@ -146,7 +149,8 @@ async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bu
             late = asyncio.create_task(world.submit("heir", 1))
             await world.blocked(late)
             assert not late.done()
-        await late
+        async with within(world.database, LIMIT_S, "end of the second transaction"):
+            await late
         assert await world.accepted(["heir"]) == 0
         await world.cleaner.erase_deleted()
         await world.needed_is_stored()
@@ -160,7 +164,8 @@ async def test_deletion_waits_for_a_submission_and_leaves_its_adapter(gone: str,
             late = asyncio.create_task(world.delete(gone))
             await world.blocked(late)
             assert not late.done()
-        await late
+        async with within(world.database, LIMIT_S, "end of the second transaction"):
+            await late
         assert await world.accepted(["heir"]) == 1
         await world.cleaner.sweep()
         await world.needed_is_stored()
@@ -176,12 +181,13 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
         names = [f"live-{number}" for number in range(3)]
         for name in names:
             await world.submit(name, spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep={"checkpoints": 1}))
-        ended = asyncio.gather(*(world.event(name, "finished") for name in names))
         rounds = 0
-        while not ended.done():
-            await asyncio.gather(scene.prune(), cleaner.sweep())
-            rounds += 1
-        await ended
+        async with asyncio.TaskGroup() as runners:
+            ended = [runners.create_task(world.event(name, "finished")) for name in names]
+            while not all(event.done() for event in ended):
+                async with within(database, LIMIT_S, f"end of round {rounds}"):
+                    await asyncio.gather(scene.prune(), cleaner.sweep())
+                rounds += 1
         assert rounds >= 3
         await settled(world)
         await cleaner.sweep()  # members that were scored after the last step
