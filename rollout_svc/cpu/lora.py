@@ -2,12 +2,12 @@
 
 vLLM's own code for CPUs gathers an adapter's weights once for every token, and gives tokens without an adapter the one in
 the last slot, because it indexes with -1 (vLLM pull request 48421). Here each adapter's tokens are multiplied by its weights
-together. Tokens without an adapter take no part, and no number of one adapter meets a token of another.
+together. Tokens without an adapter take no part, and no product mixes tokens and weights of two adapters.
 
 On small models the number of calls decides. Projections that vLLM merges into one layer, such as queries, keys and values, are
 therefore one adapter here: their A side by side, their B along a diagonal, which leaves two products and one addition a layer.
-Tokens of one adapter that lie together are multiplied where they lie. A batch in which an adapter's tokens are scattered over many
-places is sorted by adapter first. `torch.nn.functional.grouped_mm` would take all adapters in one call, but on a CPU it goes through
+Runs of tokens of one adapter are multiplied in place. A batch in which an adapter's tokens are scattered over many
+runs is sorted by adapter first. `torch.nn.functional.grouped_mm` would take all adapters in one call, but on a CPU it goes through
 every slot, whether a token needs it or not: 170 µs a layer for four adapters, where their products one by one take 60 to 90.
 
 Axes: T tokens that have an adapter, S adapter slots, R rank, N merged projections, I and O a layer's inputs and outputs.
@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-LONG_STRETCH = 16
-"""Tokens: from this mean on, stretches are multiplied where they lie, however many they are."""
+LONG_RUN = 16
+"""Mean tokens of a run from which runs are multiplied in place, whatever their number."""
 SORTING_COSTS = 3
-"""Stretches whose products take as long as sorting a small batch."""
+"""Number of runs whose products take as long as sorting a small batch."""
 
 Slices = tuple[torch.Tensor, ...]
-OversubscriptionController = tuple[int, int, int]
-"""Slot, first token, token after the last."""
+TokenRun = tuple[int, int, int]
+"""(slot, first token, token after the last) of neighbouring tokens with one adapter."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class GroupedLora(PunicaWrapperCPU):
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], max_loras: int, vocab_size: int, **_: Any) -> None:
         self._update_base_metadata(mapping, lora_index_to_id, max_loras, vocab_size)  # the rest serves the methods that are replaced
         slots = self.token_lora_indices
-        self._stretches = _stretches(slots)
+        self._runs = _runs(slots)
         self._in_place = True
-        adapters = len({slot for slot, _, _ in self._stretches})
-        if len(self._stretches) <= adapters + SORTING_COSTS or len(slots) >= LONG_STRETCH * len(self._stretches):
+        adapters = len({slot for slot, _, _ in self._runs})
+        if len(self._runs) <= adapters + SORTING_COSTS or len(slots) >= LONG_RUN * len(self._runs):
             return
         self._in_place = False
         ordered, order = torch.sort(slots, stable=True)
         without_adapter = int((ordered < 0).sum())
         self._rows_T = order[without_adapter:]
-        self._stretches = _stretches(ordered[without_adapter:])
+        self._runs = _runs(ordered[without_adapter:])
         self._places_T = torch.argsort(order) if without_adapter == 0 else None
 
     def add_lora_linear(
@@ -81,12 +81,12 @@ class GroupedLora(PunicaWrapperCPU):
         a_I_R, b_R_O = weights.a_I_R, weights.b_R_O
         x, y = x.view(-1, x.shape[-1]), y.view(-1, y.shape[-1])
         if self._in_place:
-            for slot, begin, end in self._stretches:
+            for slot, begin, end in self._runs:
                 y[begin:end].addmm_(torch.mm(x[begin:end], a_I_R[slot]), b_R_O[slot], alpha=scale)
             return
         x_T_I = x.index_select(0, self._rows_T)
         out_T_O = x.new_empty(len(x_T_I), y.shape[1])
-        for slot, begin, end in self._stretches:
+        for slot, begin, end in self._runs:
             torch.mm(torch.mm(x_T_I[begin:end], a_I_R[slot]), b_R_O[slot], out=out_T_O[begin:end])
         if self._places_T is not None:  # faster than adding at indices, but needs every row
             y[: len(out_T_O)].add_(out_T_O.index_select(0, self._places_T), alpha=scale)
@@ -115,8 +115,8 @@ class GroupedLora(PunicaWrapperCPU):
         return found
 
 
-def _stretches(slots: torch.Tensor) -> list[OversubscriptionController]:
-    """Each run of neighbouring tokens of one adapter; tokens without one (slot < 0) are left out."""
+def _runs(slots: torch.Tensor) -> list[TokenRun]:
+    """Runs of neighbouring tokens of one adapter; tokens without one (slot < 0) are left out."""
     found, lengths = torch.unique_consecutive(slots, return_counts=True)
     ends = lengths.cumsum(0)
     runs = zip(found.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm.lora.layers import LoRAMapping
 
-from rollout_svc.cpu.lora import LONG_STRETCH, GroupedLora
+from rollout_svc.cpu.lora import LONG_RUN, GroupedLora
 
 SLOTS, RANK, INPUTS = 4, 4, 8
 OUTPUTS = (6, 2, 4)
@@ -49,14 +49,14 @@ def added(wrapper: GroupedLora, x: torch.Tensor, a_slices: Slices, b_slices: Sli
 
 BATCHES = {
     "sorted": [0, 0, 1, 3],
-    "few stretches": [3, 3, 0, 1, 1, 0],
-    "few stretches, some without": [1, -1, 0, -1, 1],
+    "few runs": [3, 3, 0, 1, 1, 0],
+    "few runs, some without": [1, -1, 0, -1, 1],
     "scattered": [3, 0, 1, 0, 3, 0, 1, 3, 3, 1],
     "scattered, some without": [1, -1, 0, 1, -1, 0, 1, 0, -1, 1, 0],
     "none": [-1, -1, -1],
     "one": [1],
-    "long stretches": [3] * LONG_STRETCH + [0] * (LONG_STRETCH + 5) + [3] * LONG_STRETCH,
-    "long stretches, some without": [-1] * 5 + [1] * (2 * LONG_STRETCH) + [-1] * 40 + [0] * LONG_STRETCH,
+    "long runs": [3] * LONG_RUN + [0] * (LONG_RUN + 5) + [3] * LONG_RUN,
+    "long runs, some without": [-1] * 5 + [1] * (2 * LONG_RUN) + [-1] * 40 + [0] * LONG_RUN,
 }
 
 
@@ -71,14 +71,14 @@ def test_each_row_gets_its_adapters_product(slots: list[int], outputs: tuple[int
 
 def test_a_batch_forgets_the_one_before() -> None:
     wrapper, (a_slices, b_slices) = batch_of(BATCHES["scattered"]), make_slices(OUTPUTS)
-    for slots in (BATCHES["long stretches"], BATCHES["none"], BATCHES["scattered"], BATCHES["scattered, some without"]):
+    for slots in (BATCHES["long runs"], BATCHES["none"], BATCHES["scattered"], BATCHES["scattered, some without"]):
         ids = tuple(0 if slot < 0 else IDS[slot] or 0 for slot in slots)
         wrapper.update_metadata(LoRAMapping(index_mapping=ids, prompt_mapping=ids, is_prefill=False), IDS, SLOTS, 64)
         x = torch.randn(len(slots), INPUTS)
         torch.testing.assert_close(added(wrapper, x, a_slices, b_slices), plain(x, slots, a_slices, b_slices), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("slots", [BATCHES["scattered"], BATCHES["long stretches"]], ids=["scattered", "long stretches"])
+@pytest.mark.parametrize("slots", [BATCHES["scattered"], BATCHES["long runs"]], ids=["scattered", "long runs"])
 def test_weights_that_arrive_later_count(slots: list[int]) -> None:
     """vLLM writes a new adapter's weights into the slices that it made at the start, a smaller rank into a part of them."""
     a_slices, b_slices = make_slices(OUTPUTS)
@@ -91,7 +91,7 @@ def test_weights_that_arrive_later_count(slots: list[int]) -> None:
     torch.testing.assert_close(added(wrapper, x, a_slices, b_slices), plain(x, slots, a_slices, b_slices), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("slots", [BATCHES["scattered"], BATCHES["long stretches"]], ids=["scattered", "long stretches"])
+@pytest.mark.parametrize("slots", [BATCHES["scattered"], BATCHES["long runs"]], ids=["scattered", "long runs"])
 def test_an_adapter_that_is_not_finite_spoils_only_its_own_rows(slots: list[int]) -> None:
     a_slices, b_slices = make_slices(OUTPUTS)
     for weights in (*a_slices, *b_slices):

@@ -20,7 +20,7 @@ def parcel(number: int, subject: str) -> OutboxRow:
     return OutboxRow(number, subject, "", {}, b"")
 
 
-def test_values_that_an_older_one_has_superseded_rows_are_found() -> None:
+def test_values_stored_before_an_older_one_are_found() -> None:
     a, b, events = streams.value_subject("tasks", "a"), streams.value_subject("tasks", "b"), "events.acme.a"
     parcels = [parcel(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
     assert superseded_rows(parcels, [1, 9, 2, 3, 8, 4, 5]) == []
