@@ -154,7 +154,7 @@ def in_flight(task: str) -> list[tuple[Stream, str]]:
     ]
 
 
-def told(task: str) -> list[tuple[Stream, str]]:
+def stored_reports(task: str) -> list[tuple[Stream, str]]:
     """Stored reports about a task: (stream, subject filter), for purging a deleted task."""
     return [(WEIGHTS, f"weight-updated.*.{task}"), (FAILED, f"failed.*.{task}"), (EVENTS, f"events.*.{task}")]
 

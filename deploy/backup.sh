@@ -15,7 +15,7 @@ go_on() {
     echo "backup: it failed, for the reason above; $folder holds no backup of this moment" >&2
   fi
   if ! compose start nats || { [[ $services ]] && ! compose start $services; }; then
-    echo "backup: not everything that was stopped could be started again; next: docker compose up -d" >&2
+    echo "backup: not everything that was stopped could be restarted; next: docker compose up -d" >&2
     status=1
   fi
   exit "$status"

@@ -1,4 +1,4 @@
-"""What `make install` needs of a machine, all that is missing at once: `python deploy/check_machine.py .`
+"""Check of a machine for `make install`, which names all that is missing at once: `python deploy/check_machine.py .`
 
 Uses nothing but the standard library, since nothing is installed yet, and runs in Python 3.6 and later.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 GIB = 2**30
 DISK_GIB = 6
-"""The environment takes 2.5, what pip keeps as much again, a demo's data less than one."""
+"""The environment takes 2.5, what pip keeps another 2.5, a demo's data less than one."""
 MEMORY_GIB = 5
 """Free when the demo starts: sampler and trainer take 1.5 each, the rest 1."""
 NEWEST, OLDEST = (3, 13), (3, 11)
@@ -46,7 +46,7 @@ def _venv() -> "str | None":
 
 
 def _compiler() -> "str | None":
-    """For pycosat, which reasoning-gym needs for its logic puzzles and which has no wheel."""
+    """C compiler for pycosat: reasoning-gym needs it for its logic puzzles, and it has no wheel."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     header = Path(sysconfig.get_path("include"), "Python.h")
     absent = [str(name) for name, is_there in ((compiler, shutil.which(compiler)), (header, header.exists())) if not is_there]
@@ -76,7 +76,7 @@ def _memory() -> "str | None":
 
 
 if __name__ == "__main__":
-    told = missing(sys.argv[1] if len(sys.argv) > 1 else ".")
-    for sentence in told:
+    sentences = missing(sys.argv[1] if len(sys.argv) > 1 else ".")
+    for sentence in sentences:
         sys.stderr.write("marlaas needs " + sentence + "\n")
-    sys.exit(bool(told))
+    sys.exit(bool(sentences))

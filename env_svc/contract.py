@@ -153,7 +153,7 @@ class Environment(ABC, Generic[S]):
         """The turn that follows from the policy's reply."""
 
     async def gold(self, state: S) -> str | None:
-        """For `marlaas envs check` alone: a reply that, turn by turn, earns the full reward from `state` on; None where none is known."""
+        """Reply for `marlaas envs check` alone: one that, turn by turn, earns the full reward from `state` on; None where none is known."""
         del state
         return None
 

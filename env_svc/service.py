@@ -111,7 +111,7 @@ class EnvService:
     async def _play(
         self, task: str, environment: EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: Limits = NO_LIMITS
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """As `ToolCallExecutor.run`; ends early once the task has ended."""
+        """`ToolCallExecutor.run`; ends early once the task has ended."""
         async with aclosing(self._executor.run(task, environment, calls, remaining_s, limits)) as batches:
             while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: its expiry must not cancel the reader of this generator.

@@ -206,14 +206,14 @@ class Client:
         return [failure for letter in found if (failure := failure_of(letter)) is not None]
 
     async def stored(self) -> dict[str, Stored]:
-        """What each task has in the blob store; tasks without blobs are absent. Raises: NoAnswer."""
+        """Blobs that each task has stored; tasks without blobs are absent. Raises: NoAnswer."""
         try:
             return await stored_by_task(self._bus)
         except Retry as error:
             raise await self._why(error) from None
 
     async def store_usage(self) -> StoreUsage:
-        """How full the blob store is. Raises: NoAnswer."""
+        """Use of the blob store. Raises: NoAnswer."""
         try:
             return await Blobs(self._bus).usage()
         except Retry as error:

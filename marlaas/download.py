@@ -13,7 +13,7 @@ from marlaas.errors import ClientError
 
 @dataclass(frozen=True)
 class Pruned:
-    """What `prune` deleted of one tenant, or would delete."""
+    """Blobs of one tenant that `prune` deleted, or would delete."""
 
     tenant: str
     tasks: list[str]
@@ -37,7 +37,7 @@ class Pruned:
 
 @dataclass
 class Stored:
-    """What one task has in the blob store, in bytes."""
+    """Bytes of one task in the blob store."""
 
     adapters: int = 0
     checkpoints: int = 0

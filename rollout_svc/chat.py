@@ -33,7 +33,7 @@ KEPT_REFUSALS = 512
 """Cached refusals of long prompts, so that they are not encoded for each member of a group."""
 MAX_CHARS_PER_BYTE = 2
 """Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
-DUMMY_REPLY = "a-reply-that-nobody-gave"
+DUMMY_REPLY = "a-made-up-reply"
 CUT = "..."
 """Suffix of a tool's answer that was cut."""
 
@@ -80,7 +80,7 @@ class Chat:
         return cls(tokenizer, sorted(stop_ids))
 
     async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
-        """As `with_messages`; a long text does not block the event loop."""
+        """`with_messages` in a thread, where a long text does not block the event loop."""
         if sum(len(message.content) for message in request.messages) <= LONG_CHARS:
             return self.with_messages(request, limits)
         async with self._long:

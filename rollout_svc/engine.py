@@ -45,7 +45,7 @@ class SampleRequest:
     max_tokens: int
     temperature: float
     seed: int
-    """Below 2**63. The same request with the same seed gives the same tokens, up to rounding of the batch it runs in."""
+    """Seed below 2**63. The same request with the same seed gives the same tokens, up to rounding of the batch it runs in."""
     stop_ids: Sequence[int]
     adapter: str | None
     """A loaded adapter's name; None is the base model."""
@@ -296,5 +296,5 @@ def _silence(patience_s: float) -> Fatal:
 def _one_line(error: BaseException) -> str:
     """The message's first informative line: vLLM wraps causes in validation errors of several lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
-    return (telling or lines or [type(error).__name__])[0][:500]
+    informative = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
+    return (informative or lines or [type(error).__name__])[0][:500]

@@ -65,7 +65,7 @@ EXACT = Tolerance(max=1e-3, mean=1e-3)
 """Tolerance of float32 on a CPU."""
 ROUGH = Tolerance(max=1.0, mean=0.1)
 """Tolerance of bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention
-differ by 0.07 at a single token of the tiny model. The mean tells a wrong file or base model."""
+differ by 0.07 at a single token of the tiny model. The mean reveals a wrong file or base model."""
 
 
 def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:

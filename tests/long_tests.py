@@ -19,10 +19,10 @@ REASONS: dict[str, str] = {
     "tests/common/test_cluster.py::test_everything_is_declared_with_as_many_copies_and_never_with_fewer": ELECTED,
     "tests/common/test_cluster.py::test_followers_values_and_blobs_outlive_each_node": ELECTED,
     "tests/common/test_cluster.py::test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_once": ELECTED,
-    "tests/e2e/test_servers_away.py::test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_back":
-        "each server is absent, there, and gone again, and the service tries at growing distances",
-    "tests/e2e/test_servers_away.py::test_service_waits_for_nats_and_goes_on_when_it_comes_back":
-        "the server is absent, there, and gone again, and the service tries at growing distances",
+    "tests/e2e/test_unavailable_servers.py::test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return":
+        "each server is absent, there, and gone, and the service tries at growing distances",
+    "tests/e2e/test_unavailable_servers.py::test_service_waits_for_nats_and_continues_when_it_returns":
+        "the server is absent, there, and gone, and the service tries at growing distances",
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",

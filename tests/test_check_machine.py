@@ -25,9 +25,9 @@ def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(check_machine.shutil, "which", lambda name: None)
     monkeypatch.setattr(check_machine.shutil, "disk_usage", lambda folder: usage(3 * 2**30))
     monkeypatch.setattr(check_machine, "MEMORY_GIB", 10**6)
-    told = check_machine.missing(".")
+    sentences = check_machine.missing(".")
     wanted = ["Linux on aarch64", "this is 3.14", "venv and ensurepip", "a C compiler", "has 3.0 free", "GiB of memory"]
-    assert [part in sentence for part, sentence in zip(wanted, told, strict=True)] == [True] * 6
+    assert [part in sentence for part, sentence in zip(wanted, sentences, strict=True)] == [True] * 6
 
 
 def test_make_says_it_before_it_installs_anything(tmp_path: Path) -> None:

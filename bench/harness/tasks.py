@@ -36,7 +36,7 @@ async def scheduler_knows(running: Services, wanted: set[str]) -> None:
 
 
 async def all_finished(bus: Bus, names: set[str]) -> dict[str, float]:
-    """When each task finished. Raises: BenchError when one ended otherwise."""
+    """Time at which each task finished. Raises: BenchError when one ended otherwise."""
     ended: dict[str, float] = {}
     async for delivery in bus.streams.follow(streams.EVENTS, "events.>"):
         event = delivery.read(Event)

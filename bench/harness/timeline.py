@@ -29,7 +29,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Use:
-    """How a stage's time was spent, as shares of the whole run."""
+    """Use of a stage's time, as shares of the whole run."""
 
     busy: float
     """Busy share; for the sampler, the mean share of occupied places."""

@@ -95,7 +95,7 @@ class Bus:
         return await self.publish_raw(out.subject, body, out.message_id, headers)
 
     async def publish_raw(self, subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
-        """As `publish`, for a body that is already encoded."""
+        """`publish` for a body that is already encoded."""
         refuse_oversize(subject, body, headers)
         started = time.monotonic()
         attempt = 0

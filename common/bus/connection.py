@@ -98,7 +98,7 @@ class Connection:
         await asyncio.shield(self._fatal)
 
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
-        """What `action` returns, retried until JetStream answers: it may be starting, or overloaded.
+        """Retry `action` until JetStream answers: it may be starting, or overloaded.
 
         Raises: Fatal when a declaration is refused; Unavailable when this connection is closed.
         """

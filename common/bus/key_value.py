@@ -46,7 +46,7 @@ class KeyValueStore:
         return found.value if found else None
 
     async def find(self, bucket: str, key: str, model: type[M]) -> Revised[M] | None:
-        """As `get`, with the revision that `replace` wants."""
+        """An entry with the revision that `replace` wants."""
         with unavailable_as(f"read {key} of {bucket}"):
             try:
                 entry = await (await self._bucket(bucket)).get(key)

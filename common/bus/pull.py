@@ -95,7 +95,7 @@ class Pull:
         self._woken.set()
 
     async def receive(self, room: Callable[[], int]) -> list[Msg]:
-        """At least one message, at most `room()`, which is asked for each time that this is woken."""
+        """Wait for messages: one at least, `room()` at most, which is called at each wake-up."""
         while True:
             notice_cancellation()
             if self._missing:

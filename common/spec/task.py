@@ -62,7 +62,7 @@ class TaskSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _the_best_of_an_evaluated_task_is_kept(cls, raw: Any) -> Any:
-        """As above; only for submissions: a stored task has `best` written out."""
+        """Default of `keep.best` for submissions; a stored task has `best` written out."""
         match raw:
             case {"evaluation": {"every": int(steps)}} if steps > 0 and isinstance(said := raw.get("keep", {}), dict):
                 return {**raw, "keep": {"best": 1, **said}}

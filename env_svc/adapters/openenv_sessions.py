@@ -101,7 +101,7 @@ class Session:
 
 
 class Sessions:
-    """At most `max_sessions` sessions with one server."""
+    """Pool of at most `max_sessions` sessions with one server."""
 
     def __init__(self, url: str, max_sessions: int) -> None:
         self._url = url

@@ -95,7 +95,7 @@ class PolicyAgent:
         self.trainable = True
 
     async def run(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> Any:
-        """As `vf.Agent.run`: the conversation from the task's prompt until the policy calls no tool."""
+        """`vf.Agent.run`: the conversation from the task's prompt until the policy calls no tool."""
         if not task.data.prompt:
             raise ValueError(f"task {task.data.idx} has no prompt of text alone")
         async with self._conversation(task, on_trace) as conversation:
@@ -105,7 +105,7 @@ class PolicyAgent:
 
     @asynccontextmanager
     async def interaction(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> AsyncGenerator["Conversation", None]:
-        """As `vf.Agent.interaction`: the caller is the user."""
+        """`vf.Agent.interaction`: the caller is the user."""
         async with self._conversation(task, on_trace) as conversation:
             yield conversation
             conversation.trace.stop("user_closed")

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
-    """At most `max_size` values, constructed at first use."""
+    """LRU cache of at most `max_size` values, constructed at first use."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size

@@ -14,7 +14,7 @@ FAILURE_TTL_S = 5.0
 
 
 class SingleFlightCache(Generic[K, V]):
-    """At most `max_size` values, each constructed once by an asyncio task of its own, which outlives a cancelled caller."""
+    """LRU cache of at most `max_size` values, each constructed once by an asyncio task of its own, which outlives a cancelled caller."""
 
     def __init__(self, max_size: int, on_evict: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         """`on_evict` is called with each evicted value. `now_s`: any monotonic clock."""

@@ -20,7 +20,7 @@ from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 
 class BubblewrapSandbox(Sandbox):
-    """At most `runs` concurrent runs; others wait."""
+    """Sandbox with at most `runs` concurrent runs; others wait."""
 
     name = "bubblewrap"
 

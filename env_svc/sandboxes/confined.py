@@ -29,7 +29,7 @@ HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
 
 
 class ConfinedSandbox(Sandbox):
-    """At most `runs` concurrent runs; others wait. Without a `kind`, the stronger one that works here."""
+    """Sandbox with at most `runs` concurrent runs; others wait. Without a `kind`, the stronger one that works here."""
 
     name = "confined"
 

@@ -52,7 +52,7 @@ class _Container:
 
 
 class DockerSandbox(Sandbox):
-    """At most `runs` concurrent runs; `warm` containers with the default bounds wait for code."""
+    """Sandbox with at most `runs` concurrent runs; `warm` containers with the default bounds wait for code."""
 
     name = "docker"
 

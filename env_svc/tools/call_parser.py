@@ -43,7 +43,7 @@ class MalformedCall:
 
 
 def find_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
-    """At most MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: schemas of all tools of the episode."""
+    """First MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: schemas of all tools of the episode."""
     tags = {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
     spoken = without_thoughts(text)[-MAX_PARSED_CHARS:]
     found = islice(_pattern(tuple(tags)).finditer(spoken), MAX_CALLS)

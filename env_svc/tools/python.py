@@ -37,7 +37,7 @@ class Python(Tool):
         missing = self._sandbox.unsupported(ran.error)
         if missing is not None:
             raise CallError(f"this interpreter does not support that part of Python: {missing}")
-        text = _told(ran, self._bounds)
+        text = _answer(ran, self._bounds)
         if ran.is_complete:
             return text
         raise CallError(text)
@@ -61,7 +61,7 @@ def with_last_value(source: str) -> str:
     return before.decode() + ("\n" if before and not before.endswith(b"\n") else "") + shown
 
 
-def _told(ran: RunResult, bounds: Bounds) -> str:
+def _answer(ran: RunResult, bounds: Bounds) -> str:
     parts = [ran.output.rstrip("\n")]
     match ran.stopped:
         case "time":

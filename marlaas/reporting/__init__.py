@@ -1,4 +1,4 @@
-"""What users see: pure functions to tables and plots, the live view, and trackers.
+"""Output for users: pure functions to tables and plots, the live view, and trackers.
 
 progress.py  a task's state from its events
 tables.py    tables of tasks and of the stack

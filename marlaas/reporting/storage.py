@@ -23,7 +23,7 @@ def stored_fields(stored: Mapping[str, Stored]) -> list[Field[TaskStatus]]:
 
 
 def store_line(usage: StoreUsage, *, always: bool = False) -> str | None:
-    """How full the blob store is; None below the warning threshold, unless `always`."""
+    """Line on the blob store's use; None below the warning threshold, unless `always`."""
     limit = usage.limit_bytes
     if limit is None:
         return f"blob store: {size(usage.used_bytes)}" if always else None

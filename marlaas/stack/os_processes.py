@@ -84,7 +84,7 @@ def end_group(leader_pid: int) -> None:
 
 
 def ends_with_parent(signum: int) -> Callable[[], None]:
-    """For `preexec_fn`: the child gets `signum` when its parent dies (Linux)."""
+    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux)."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork: little is safe between fork and exec
 

@@ -31,7 +31,7 @@ MERGE_MIN_FREQUENCY = 100
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """One training run: a fresh optimizer, and a learning rate that rises and falls."""
 
     steps: int
@@ -43,11 +43,11 @@ class Stage:
 
 
 STAGES = {
-    "questions": Stage(2000, 128, 4e-3, calculator_share=0.0, questions_doubted_from=0.75),
-    "calls": Stage(600, 64, 2e-3, calculator_share=0.5, questions_doubted_from=0.0),
-    "copies": Stage(1200, 32, 2e-3, calculator_share=0.8, questions_doubted_from=0.0),
-    "review": Stage(224, 64, 1.5e-3, calculator_share=0.3, questions_doubted_from=1.0),
-    "doubts": Stage(160, 64, 5e-4, calculator_share=0.35, questions_doubted_from=0.0, calls_doubted=True),
+    "questions": TrainingStage(2000, 128, 4e-3, calculator_share=0.0, questions_doubted_from=0.75),
+    "calls": TrainingStage(600, 64, 2e-3, calculator_share=0.5, questions_doubted_from=0.0),
+    "copies": TrainingStage(1200, 32, 2e-3, calculator_share=0.8, questions_doubted_from=0.0),
+    "review": TrainingStage(224, 64, 1.5e-3, calculator_share=0.3, questions_doubted_from=1.0),
+    "doubts": TrainingStage(160, 64, 5e-4, calculator_share=0.35, questions_doubted_from=0.0, calls_doubted=True),
 }
 WARMUP_SHARE = 0.05
 
@@ -132,7 +132,7 @@ def check_template(tokenizer: PreTrainedTokenizerFast, author: Author) -> None:
             raise AssertionError(f"the cut changes the tokens of {rendered!r}")
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, author: Author, stage: Stage) -> None:
+def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, author: Author, stage: TrainingStage) -> None:
     """Trains in place; prints the loss (nats per assistant token) periodically."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=stage.peak_lr, betas=(0.9, 0.98), weight_decay=0.05)
     started = time.monotonic()
@@ -156,14 +156,14 @@ def reply_loss(model: Qwen3ForCausalLM, batch: Batch) -> Tensor:
     return cross_entropy(model.lm_head(hidden_B_T_D[said_B_T]), targets_B_T[said_B_T])
 
 
-def learning_rate_share(step: int, stage: Stage) -> float:
+def learning_rate_share(step: int, stage: TrainingStage) -> float:
     """Linear warm-up, then a cosine down to a twentieth, in [0, 1]."""
     if step < WARMUP_SHARE * stage.steps:
         return (step + 1) / (WARMUP_SHARE * stage.steps)
     return 0.05 + 0.95 * (1 + math.cos(math.pi * step / stage.steps)) / 2
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, author: Author, stage: Stage) -> Iterator[Batch]:
+def batches(tokenizer: PreTrainedTokenizerFast, author: Author, stage: TrainingStage) -> Iterator[Batch]:
     """Endless batches; within a chunk, transcripts of like length share a batch, to waste little on padding."""
     for chunk in itertools.count():
         doubted = chunk * BATCHES_PER_CHUNK >= stage.questions_doubted_from * stage.steps

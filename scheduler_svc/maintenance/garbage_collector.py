@@ -172,7 +172,7 @@ class GarbageCollector:
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
         """Erase a deleted task's messages and blobs, except adapters that others started from; returns the bytes freed."""
-        for stream, subject in (*streams.in_flight(task), *streams.told(task)):
+        for stream, subject in (*streams.in_flight(task), *streams.stored_reports(task)):
             await self._bus.streams.purge(stream, subject)
         async with self._database.transaction() as tx:
             needed = await needed_blobs(tx.connection, task)

@@ -68,11 +68,11 @@ def test_a_turn_is_sampled_until_its_answer_and_then_with_its_environment() -> N
     ]
 
 
-def test_a_message_that_comes_again_changes_nothing_and_a_turn_without_an_end_is_left_out() -> None:
+def test_a_redelivered_message_changes_nothing_and_a_turn_without_an_end_is_left_out() -> None:
     passed = [heard(1.0, asked(0, 0)), heard(1.5, answered(0, 0)), heard(3.5, scored(0, 1))]
-    again = [heard(5.0, asked(0, 0)), heard(6.0, answered(0, 0)), heard(7.0, scored(0, 1))]
+    redelivered = [heard(5.0, asked(0, 0)), heard(6.0, answered(0, 0)), heard(7.0, scored(0, 1))]
     unfinished = [heard(1.0, asked(1, 0)), heard(2.0, answered(1, 0))]
-    assert sampled_spans([*passed, *again, *unfinished]) == [SampledSpan("a", 3, 0, 0, 1.0, 1.0, 1.5, environment_s=2.0)]
+    assert sampled_spans([*passed, *redelivered, *unfinished]) == [SampledSpan("a", 3, 0, 0, 1.0, 1.0, 1.5, environment_s=2.0)]
 
 
 async def test_what_passes_is_overheard_and_stays_in_its_queue(bus: Bus, nats_url: str) -> None:
@@ -96,9 +96,9 @@ def test_the_trainer_has_a_step_from_its_turn_until_it_is_stored() -> None:
 
 
 def test_a_step_that_does_not_say_when_it_was_trained_is_no_measurement() -> None:
-    untold = Event(tenant="t", task="a", event="step", at_s=13.0, data={"version": 2})
+    undated = Event(tenant="t", task="a", event="step", at_s=13.0, data={"version": 2})
     with pytest.raises(BenchError, match="version 2"):
-        stages.trained_span("a", step_of(untold))
+        stages.trained_span("a", step_of(undated))
 
 
 def test_what_a_process_takes_while_it_has_nothing_to_do_is_not_work() -> None:
@@ -133,7 +133,7 @@ def run(policy: str, tasks: int, end_to_end_s: float) -> dict[str, Any]:
     }
 
 
-def test_one_task_tells_what_there_is_to_gain() -> None:
+def test_one_task_shows_what_there_is_to_gain() -> None:
     assert stages.to_gain([run("sequential", 1, 10.0), run("sequential", 2, 20.0)]) == {
         "sampling": 1.0,
         "environment": 2.5,
@@ -145,7 +145,7 @@ def test_one_task_tells_what_there_is_to_gain() -> None:
     assert stages.to_gain([run("sequential", 2, 20.0)]) is None
 
 
-def test_the_table_tells_medians_gains_and_failures() -> None:
+def test_the_table_shows_medians_gains_and_failures() -> None:
     runs = [run("asynchronous", 2, seconds) for seconds in (10.0, 12.0, 11.0)] + [run("sequential", 2, 33.0), run("synchronous", 2, 22.0)]
     runs[3]["sampler"] = {"core": 0.1}
     runs[0]["rewards"] = {"task-0": [0.1, 0.35]}

@@ -30,7 +30,7 @@ def test_limits_of_one_task_are_its_chain() -> None:
 
 
 def test_stolen_time_is_a_share_of_what_was_wanted() -> None:
-    class Times(NamedTuple):
+    class CpuTimes(NamedTuple):
         user: float
         system: float
         idle: float
@@ -38,7 +38,7 @@ def test_stolen_time_is_a_share_of_what_was_wanted() -> None:
         steal: float
         guest: float
 
-    before, after = Times(10, 5, 100, 1, 2, 7), Times(12, 6, 190, 3, 3, 9)
+    before, after = CpuTimes(10, 5, 100, 1, 2, 7), CpuTimes(12, 6, 190, 3, 3, 9)
     assert report.stolen_share(before, after) == 0.25  # of 2 + 1 + 1 s; a guest's are among the user's
     assert report.stolen_share(before, before) == 0.0
 
@@ -89,7 +89,7 @@ def test_lanes_join_what_overlaps() -> None:
     assert timeline.lanes(Trace(spans, []), 0.0)["a"]["sampling"] == [(0.0, 3.0), (5.0, 1.0)]
 
 
-def test_only_what_is_between_the_marks_is_written_anew() -> None:
+def test_only_what_is_between_the_marks_is_rewritten() -> None:
     text = "before\n<!-- scaling: made by bench.pages -->\nold\n<!-- end -->\nafter\n"
     made: dict[str, pages.Table] = {"scaling": lambda result: f"table of {result['x']}"}
     assert pages.page(text, {"scaling": {"x": 7}}, made) == text.replace("old", "table of 7")
@@ -97,7 +97,7 @@ def test_only_what_is_between_the_marks_is_written_anew() -> None:
 
 
 def test_pages_hold_the_tables_that_their_results_make() -> None:
-    """To repair: python -m bench.pages"""
+    """Repair with `python -m bench.pages`."""
     for path, text in pages.pages().items():
         assert path.read_text() == text, path.name
 

@@ -78,4 +78,4 @@ async def _some(target: Target, bus: Bus, stream: Stream) -> list[Delivery]:
 
 async def _publish(target: Target, bus: Bus, stored: Delivery, body: bytes) -> None:
     headers = {name: value for name, value in stored.headers.items() if not name.startswith("Nats-")}
-    await bus.publish_raw(stored.subject, body, f"again:{stored.sequence}:{target.random.random()}", headers)
+    await bus.publish_raw(stored.subject, body, f"repeated:{stored.sequence}:{target.random.random()}", headers)

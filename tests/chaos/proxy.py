@@ -15,7 +15,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(eq=False)
-class _Connection:
+class _ProxiedConnection:
     """Two streams, client and server, and a runner for each direction."""
 
     client: asyncio.StreamWriter
@@ -49,7 +49,7 @@ class Wire:
     """Delay of each chunk, in each direction; chunks keep their order."""
     bytes_per_s: float = 0.0
     """Rate of each direction of each connection; 0: unlimited."""
-    _open: set[_Connection] = field(default_factory=set["_Connection"])
+    _open: set[_ProxiedConnection] = field(default_factory=set["_ProxiedConnection"])
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ class Wire:
         except OSError:
             writer.transport.abort()
             return
-        connection = _Connection(writer, to_server)
+        connection = _ProxiedConnection(writer, to_server)
         self._open.add(connection)
         try:
             async with asyncio.TaskGroup() as directions:
@@ -105,7 +105,7 @@ class Wire:
             self._open.discard(connection)
             connection.reset()
 
-    async def _pass(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, connection: _ProxiedConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(CHUNK_BYTES):
             if self.latency_s:
                 await asyncio.sleep(self.latency_s)

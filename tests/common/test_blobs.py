@@ -79,7 +79,7 @@ async def test_missing_blob_is_named(bus: Bus, folder: Path, tmp_path: Path) -> 
         await blobs.fetch_folder(ref, tmp_path / "fetched")
 
 
-async def test_blob_that_lost_its_content_is_seen_and_stored_again(bus: Bus, folder: Path, tmp_path: Path) -> None:
+async def test_blob_that_lost_its_content_is_noticed_and_restored(bus: Bus, folder: Path, tmp_path: Path) -> None:
     blobs = Blobs(bus)
     ref = await blobs.put_folder("task/v1/adapter", folder)
     await bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
@@ -120,7 +120,7 @@ async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus
         await blobs.fetch_folder(ref, tmp_path / "fetched")
 
 
-async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_stored_again(nats_url: str, bus: Bus, large_folder: Path) -> None:
+async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_can_be_stored(nats_url: str, bus: Bus, large_folder: Path) -> None:
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
         timings = Timings(answer_timeout_s=1.0, reconnect_s=0.1, backoff=Backoff(0.1, 3.2))
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)

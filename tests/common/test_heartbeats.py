@@ -1,4 +1,4 @@
-"""Which leases are renewed when, on a clock of the test's own."""
+"""Renewal of leases, on a clock of the test's own."""
 
 import itertools
 

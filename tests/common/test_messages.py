@@ -95,7 +95,7 @@ FREE = {"options", "headers", "weights", "rank_weights", "components", "metrics"
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_newer_senders_may_add_fields(kind: str) -> None:
-    """At the top, in every value, and in every section of a task, which is strict only where a user writes it."""
+    """New fields at the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
     newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), FREE | ({"spec"} if kind == "submit-task.1" else set()))
     assert type(sample).decode(msgpack.packb(newer) or b"") == sample
@@ -130,7 +130,7 @@ def test_a_task_that_a_user_writes_may_not_have_unknown_fields() -> None:
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_json_carries_the_same(kind: str) -> None:
-    """As key-value entries and database columns do."""
+    """Key-value entries and database columns are JSON."""
     sample = BY_KIND[kind]
     assert from_json(type(sample), as_json(sample)) == sample
     assert type(sample).decode(sample.model_dump_json().encode()) == sample

@@ -50,7 +50,7 @@ def test_wrong_field_is_named_with_what_was_expected(changes: dict[str, Any], co
     assert complaint in str(caught.value)
 
 
-def test_every_wrong_field_is_told_at_once() -> None:
+def test_every_wrong_field_is_reported_at_once() -> None:
     with pytest.raises(Reject, match=r"steps.*; lora\.rank"):
         parse_spec(raw(steps=-1, lora={"rank": 0}))
 
@@ -75,7 +75,7 @@ def test_every_field_of_a_task_is_documented() -> None:
         assert ast.get_docstring(node), node.name
 
 
-def test_longest_trajectory_counts_every_turn() -> None:
+def test_maximum_trajectory_length_counts_every_turn() -> None:
     spec = parse_spec(raw(sampling={"max_tokens": 10}, limits={"max_prompt_tokens": 100, "max_turns": 3, "max_reply_tokens": 20}))
     assert spec.trajectory_tokens == 100 + 3 * 10 + 2 * 20
 

@@ -121,7 +121,7 @@ class Deployment:
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
 
     def check_times_s(self, container: str) -> list[float]:
-        """When the latest health checks of a container began, which Docker keeps five of."""
+        """Times at which the latest health checks of a container began, which Docker keeps five of."""
         log = json.loads(self.run(["docker", "inspect", "--format", "{{json .State.Health.Log}}", container]))
         return [datetime.fromisoformat(f"{check['Start'][:19]}+00:00").timestamp() for check in log]
 

@@ -1,4 +1,4 @@
-"""deploy/backup.sh with a stand-in for Compose, which notes what it was asked for and fails where it is told to."""
+"""deploy/backup.sh with a stand-in for Compose, which records its calls and fails where a test says so."""
 
 import os
 import signal
@@ -38,10 +38,10 @@ class Backup:
         compose = folder / "compose"
         compose.write_text(COMPOSE.replace("calls", str(self._calls), 1))
         compose.chmod(0o755)
-        told = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running}
+        settings = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running}
         self.process = subprocess.Popen(
             [REPOSITORY / "deploy" / "backup.sh", self.into],
-            env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def ended(self) -> tuple[int, str, str]:
@@ -62,7 +62,7 @@ class Backup:
         return self.files == {"postgres.dump": "yesterday's", "nats.tar": "yesterday's"}
 
 
-def test_services_pause_for_a_backup_and_go_on(tmp_path: Path) -> None:
+def test_services_pause_for_a_backup_and_resume(tmp_path: Path) -> None:
     backup = Backup(tmp_path)
     status, said, complained = backup.ended()
     assert (status, complained) == (0, "")
@@ -73,7 +73,7 @@ def test_services_pause_for_a_backup_and_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["stop scheduler", "pg_dump", "stop nats", "--entrypoint tar"])
-def test_services_go_on_where_a_backup_fails_and_half_a_backup_is_none(failing: str, tmp_path: Path) -> None:
+def test_services_resume_where_a_backup_fails_and_half_a_backup_is_none(failing: str, tmp_path: Path) -> None:
     backup = Backup(tmp_path, failing=failing)
     status, said, complained = backup.ended()
     assert status == 7
@@ -83,7 +83,7 @@ def test_services_go_on_where_a_backup_fails_and_half_a_backup_is_none(failing: 
     assert backup.is_as_before
 
 
-async def test_services_go_on_where_a_backup_is_interrupted(tmp_path: Path) -> None:
+async def test_services_resume_where_a_backup_is_interrupted(tmp_path: Path) -> None:
     backup = Backup(tmp_path, hanging="pg_dump")
     await eventually(lambda: any("pg_dump" in call for call in backup.calls))
     os.killpg(backup.process.pid, signal.SIGTERM)  # as Ctrl-C does with SIGINT, which may be ignored where tests run in the background
@@ -94,10 +94,10 @@ async def test_services_go_on_where_a_backup_is_interrupted(tmp_path: Path) -> N
     assert backup.is_as_before
 
 
-def test_what_does_not_start_again_is_said(tmp_path: Path) -> None:
+def test_services_that_do_not_restart_are_reported(tmp_path: Path) -> None:
     status, _, complained = Backup(tmp_path, failing="start scheduler").ended()
     assert status == 1
-    assert complained == "backup: not everything that was stopped could be started again; next: docker compose up -d\n"
+    assert complained == "backup: not everything that was stopped could be restarted; next: docker compose up -d\n"
 
 
 def test_stores_are_saved_where_no_service_runs(tmp_path: Path) -> None:

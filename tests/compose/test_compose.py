@@ -13,7 +13,7 @@ from tests.compose.deployment import REPOSITORY, SERVICES, Deployment, log_event
 pytestmark = pytest.mark.timeout(3600)
 
 READY_S = 180.0
-"""From nothing but images to a deployment that takes jobs, with much to spare: two cores with nothing else to do need a third of it."""
+"""Bound from nothing but images to a deployment that takes jobs, with much to spare: two cores with nothing else to do need a third of it."""
 STEP_TIMEOUT_S = 240.0
 
 
@@ -96,7 +96,7 @@ def test_cold_start_is_ready_in_time_and_as_hardened_as_it_says(deployment: Depl
 
 
 def test_programs_of_policies_run_in_cpython(deployment: Deployment) -> None:
-    """In a container without namespaces, too."""
+    """The container has no namespaces, either."""
     [chosen] = [line for line in deployment.compose("logs", "--no-color", "env").splitlines() if "sandbox_chosen" in line]
     assert '"sandbox": "confined"' in chosen
 
@@ -112,7 +112,7 @@ def test_scheduler_and_environments_have_small_images(deployment: Deployment) ->
 
 
 @pytest.mark.parametrize("service", ["nats", "postgres", *SERVICES])
-def test_health_is_checked_every_ten_seconds_at_most(deployment: Deployment, service: str) -> None:
+def test_health_is_checked_within_every_ten_seconds(deployment: Deployment, service: str) -> None:
     """Each check starts processes, which took most of an idle deployment's processor time when there was one every 2 s."""
     container = deployment.containers(service)[0]
     until(lambda: len(deployment.check_times_s(container)) >= 3, 60, lambda: "fewer than three health checks")
@@ -192,12 +192,12 @@ def test_what_is_wrong_outside_is_one_line_an_attempt(deployment: Deployment, se
         deployment.run(["docker", "rm", "-f", container])
 
 
-def test_running_task_goes_on_after_down_and_up_and_after_a_restore(deployment: Deployment, tmp_path: Path) -> None:
+def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment: Deployment, tmp_path: Path) -> None:
     job = Job(deployment, tmp_path, "resumed", steps=30)
     job.advance(2)
     deployment.compose("down")
     seconds = deployment.up()
-    print(f"ready again after {seconds:.0f} s")
+    print(f"ready after {seconds:.0f} s")
     job.advance()
     deployment.run(["deploy/backup.sh", str(tmp_path / "backup")])
     deployment.compose("down", "--volumes")

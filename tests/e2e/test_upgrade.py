@@ -1,4 +1,4 @@
-"""This version goes on with the data folder of the one before, tasks running: as docs/operations.md says, Upgrade."""
+"""Upgrade with running tasks: this version continues with the data folder of the previous one (docs/operations.md, Upgrade)."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ BEFORE = "8a0faa5962f3efbe6b453ec8fd702e61c2f22f2e"
 """The newest commit before this version. Change it when a version is released."""
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 60
-"""So many that a busy machine does not take them all while it looks."""
+"""Enough steps that a busy machine does not take them all before the upgrade."""
 TASK = f"""
 name = "letters"
 tenant = "acme"
@@ -47,13 +47,13 @@ class Version:
         return subprocess.run(asked, cwd=self._source, env=env, capture_output=True, text=True, check=True).stdout
 
     def version(self) -> int:
-        """Of the only task."""
+        """The only task's version."""
         return int(self.run("psql", "-c", "SELECT 'version ' || version FROM tasks").rpartition("version ")[2].split()[0])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_data_folder_of_the_version_before_is_gone_on_with(tmp_path: Path) -> None:
+async def test_data_folder_of_the_previous_version_is_continued(tmp_path: Path) -> None:
     archive = subprocess.run(["git", "archive", BEFORE], cwd=REPOSITORY, capture_output=True)
     assert archive.returncode == 0, f"the history of the repository is needed: git fetch --unshallow ({archive.stderr.decode()})"
     (tmp_path / "before").mkdir()

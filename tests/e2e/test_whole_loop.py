@@ -1,8 +1,8 @@
 """The whole loop with nothing left out: the one-machine stack, real NATS, PostgreSQL, vLLM and training, three tenants.
 
-One story, told in one test, because starting the stack is most of its time: three tasks train side by side; the whole
-stack is killed in the middle and started again; every task goes on from its version and finishes; what the engine
-sampled with is what the pulled adapters say in plain transformers and PEFT.
+One test, because starting the stack is most of its time. Three tasks train side by side; the whole stack is killed in the
+middle and restarted; every task continues from its version and finishes. The engine's log-probabilities are those of the
+pulled adapters in plain transformers and PEFT.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def up(data: Path) -> Stack:
 
 
 def kill_everything(stack: Stack) -> None:
-    """As a power cut would: no process gets to say goodbye."""
+    """Kill every process at once, as a power cut would."""
     root = psutil.Process(stack.supervisor.pid)
     processes = [root, *root.children(recursive=True)]
     for process in processes:
@@ -84,7 +84,7 @@ def kill_everything(stack: Stack) -> None:
             os.kill(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # ended with its parent
-    # Until nobody has the data any more: PostgreSQL refuses to start beside a predecessor that is still listed.
+    # Until no process has the data: PostgreSQL refuses to start beside a predecessor that is still listed.
     assert not psutil.wait_procs(processes, timeout=250)[1]
 
 
@@ -172,7 +172,7 @@ async def compare_with_plain_peft(client: Client, bus: Bus, samples: dict[str, l
 
 
 def check_the_record(stack: Stack, tasks: dict[str, str]) -> None:
-    """What PostgreSQL says once all is done."""
+    """Assert what PostgreSQL holds once all is done."""
     assert rows(stack, "SELECT DISTINCT state, version FROM task_status") == [("finished", STEPS)]
     steps = rows(stack, "SELECT task, count(*), min(version), max(version) FROM steps WHERE state = 'trained' GROUP BY task")
     assert sorted(tuple(row) for row in steps) == [(task, STEPS, 0, STEPS - 1) for task in sorted(tasks.values())]

@@ -60,7 +60,7 @@ async def test_environments_fault_is_a_failure_that_says_what(reply: str, reason
 
 async def test_unavailable_is_an_infrastructure_failure() -> None:
     outcome = await play("unavailable")
-    assert outcome == Failed(f"environment '{OBEDIENT}' is unavailable (row 2): told to", is_infrastructure=True)
+    assert outcome == Failed(f"environment '{OBEDIENT}' is unavailable (row 2): as requested", is_infrastructure=True)
 
 
 async def test_failure_reason_is_bounded() -> None:

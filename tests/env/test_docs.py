@@ -1,4 +1,4 @@
-"""What docs/environments.md shows is true."""
+"""Examples of docs/environments.md, run."""
 
 import re
 from pathlib import Path

@@ -112,7 +112,7 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
         await eventually(lambda: not any(map(lives, below)))
 
 
-async def test_episode_goes_on_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
     environment = EnvironmentSection.model_validate(
         {"name": "tests.env.tools.toy_tools:Talk", "tools": ["tests.env.tools.toy_tools:Parrot"]}
     )

@@ -47,7 +47,7 @@ def test_module_and_attribute_lead_to_a_class() -> None:
         ("tests.env.toys:Countup", "module 'tests.env.toys' has no 'Countup'; did you mean 'Countdown'"),
         ("tests.env.toys:not_an_environment", "is not an environment: expected a subclass"),
         ("subprocess:Popen", "is not an environment"),
-        ("tests.env.toys:Forgetful", "does not define step"),
+        ("tests.env.toys:WithoutStep", "does not define step"),
         ("tests.env.missing:X", "no module 'tests.env.missing'"),
     ],
 )

@@ -63,12 +63,12 @@ class Obedient(Environment[Any]):
 
 
 async def act(word: str, argument: str) -> None:
-    """What happens before an answer, if one comes at all."""
+    """Side effect before an answer, which may never come."""
     match word:
         case "raise":
             raise RuntimeError(argument)
         case "unavailable":
-            raise EnvironmentUnavailable("told to")
+            raise EnvironmentUnavailable("as requested")
         case "exit":
             raise SystemExit(3)
         case "cancel":
@@ -120,7 +120,7 @@ class ComputingObedient(Obedient):
     cpu_bound = True
 
 
-class Forgetful(Environment[None]):
+class WithoutStep(Environment[None]):
     """Not finished: has no step."""
 
     async def open(self, index: int, seed: int) -> Opening[None]:

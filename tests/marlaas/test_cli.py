@@ -77,7 +77,7 @@ async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, nats_url
 
 
 @pytest.mark.parametrize("command", [["ps"], ["status"], ["watch"], ["show", "x"], ["cancel", "x"], ["pull", "x"], ["psql"], ["doctor"]])
-def test_without_a_stack_the_way_to_one_is_told(command: list[str], tmp_path: Path) -> None:
+def test_without_a_stack_the_error_says_how_to_start_one(command: list[str], tmp_path: Path) -> None:
     assert complaint(marlaas(*command, cwd=tmp_path)).startswith("marlaas: no stack runs on .marlaas; start one with `marlaas up`")
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_one_line_with_the_way_out(command: list[str], ex
     ],
     ids=" ".join,
 )
-def test_id_that_no_task_can_have_is_told_before_anything_is_asked(command: list[str], task_file: Path) -> None:
+def test_id_that_no_task_can_have_is_refused_before_any_request(command: list[str], task_file: Path) -> None:
     text = complaint(marlaas(*command, cwd=task_file.parent))  # where no stack runs, nor is any named
     assert text.startswith("marlaas: 'My Task' cannot be the id of a task: small letters, digits and hyphens, 63 at most")
     assert text.count("\n") == 1

@@ -57,7 +57,7 @@ async def test_rejection_carries_every_reason(nats_url: str, scheduler: Answerin
     assert caught.value.reasons == ["pool: no pool 'huge' here", "and another reason"]
 
 
-async def test_wrong_field_is_told_without_asking_anyone(nats_url: str) -> None:
+async def test_wrong_field_is_refused_without_a_request(nats_url: str) -> None:
     async with Client.connect(nats_url) as client:
         with pytest.raises(TaskRejected, match=r"lora\.rnak: no such field; did you mean 'rank'\?"):
             await client.submit({**SPEC, "lora": {"rnak": 4}})
@@ -107,14 +107,14 @@ async def test_id_that_no_task_can_have_is_refused(nats_url: str) -> None:
                     await ask
 
 
-async def test_status_that_nobody_can_read_is_not_taken_for_an_absent_stack(nats_url: str, bus: Bus) -> None:
+async def test_unreadable_status_is_not_taken_for_an_absent_stack(nats_url: str, bus: Bus) -> None:
     await bus.publish_raw(streams.value_subject(streams.TASKS_BUCKET, "mine-1"), b"garbage", "bad", {})
     async with Client.connect(nats_url) as client:
         with pytest.raises(Reject, match="not a task-status"):
             await client.status("mine-1")
 
 
-async def test_submitting_again_under_the_same_id_returns_the_same_task(
+async def test_resubmitting_under_the_same_id_returns_the_same_task(
     nats_url: str, scheduler: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client.connect(nats_url) as client:
@@ -142,7 +142,7 @@ async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, schedu
             await client.status(task[:-1])
 
 
-async def test_replicas_tell_which_environments_there_are(nats_url: str, bus: Bus) -> None:
+async def test_replicas_report_which_environments_there_are(nats_url: str, bus: Bus) -> None:
     report = ReplicaReport(replica="env-1", service="env", environments=["reasoning_gym:gcd"])
     await bus.kv.put(streams.REPLICAS_BUCKET, "env.env-1", report)
     async with Client.connect(nats_url) as client:
@@ -161,7 +161,7 @@ async def test_same_without_asyncio(nats_url: str, scheduler: Answering, tmp_pat
     assert await asyncio.to_thread(use) == ["accepted", *["step"] * STEPS, "finished"]
 
 
-async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_path: Path) -> None:
+async def test_events_before_a_restart_of_nats_are_not_repeated(tmp_path: Path) -> None:
     port = servers.free_port()
     command = servers.nats_command(tmp_path / "nats", port)
     timings = Timings(reconnect_s=0.1, answer_timeout_s=1.0, backoff=Backoff(0.1, 3.2), idle_heartbeat_s=0.5)
@@ -174,8 +174,8 @@ async def test_what_happened_before_is_not_told_again_when_nats_restarts(tmp_pat
                 await bus.publish(accepted(f"before-{number}"))
             follower = await Bus.connect(servers.nats_url(port), "follower", timings=timings)
             clients.push_async_callback(follower.close)
-            told = Client(follower, servers.nats_url(port)).watch()
-            first = asyncio.ensure_future(anext(aiter(told)))
+            events = Client(follower, servers.nats_url(port)).watch()
+            first = asyncio.ensure_future(anext(aiter(events)))
             await eventually(lambda: is_followed(bus))
         with running(command, port, tmp_path / "nats.log"):
             await bus.publish(accepted("after"))

@@ -146,7 +146,7 @@ async def test_low_precision_is_compared_roughly(cpu: bool, tolerance: Tolerance
         assert Engine(None, EngineSettings.of(POOL), thread, cpu=cpu).canary_tolerance == tolerance
 
 
-async def test_disk_that_takes_nothing_is_nobodys_fault_and_may_get_better(book: Book, tmp_path: Path) -> None:
+async def test_disk_that_takes_nothing_is_no_messages_fault_and_may_get_better(book: Book, tmp_path: Path) -> None:
     folder = tmp_path / "adapters"
     folder.write_text("in the way")
     adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
@@ -158,7 +158,7 @@ async def test_disk_that_takes_nothing_is_nobodys_fault_and_may_get_better(book:
         assert name in book.held
 
 
-async def test_folder_that_did_not_appear_is_nobodys_fault(book: Book, adapters: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folder_that_did_not_appear_is_no_messages_fault(book: Book, adapters: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fetch_nothing(ref: BlobRef, into: Path) -> Path:
         return into
 

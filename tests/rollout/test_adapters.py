@@ -138,7 +138,7 @@ async def test_more_versions_in_use_than_fit_wait(engine: Engine, adapters: Adap
     assert sorted(served) == sorted(ref.engine_name for ref in refs[-2:])
 
 
-async def test_nobody_is_served_before_the_canary_was_compared(engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
+async def test_no_request_is_served_before_the_canary_was_compared(engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
     comparing, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Adapters):

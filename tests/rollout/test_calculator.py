@@ -26,8 +26,8 @@ MEMBERS = 32
 
 
 @dataclass
-class Episode:
-    """What happened to one member."""
+class MemberEpisode:
+    """One member's turns, answers and score."""
 
     turns: list[SampledTurn] = field(default_factory=list[SampledTurn])
     answers: list[ChatMessage] = field(default_factory=list[ChatMessage])
@@ -35,8 +35,8 @@ class Episode:
     score: Scored | None = None
 
 
-class Table:
-    """Plays the environment's side."""
+class EnvironmentSide:
+    """Plays the environment's side of an episode."""
 
     def __init__(self, player: ToolCallExecutor) -> None:
         self._player = player
@@ -54,18 +54,18 @@ class Table:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def table() -> AsyncIterator[Table]:
+async def table() -> AsyncIterator[EnvironmentSide]:
     toolbox = Toolbox()
-    yield Table(
+    yield EnvironmentSide(
         ToolCallExecutor(EnvironmentExecutor(Workers(1, [], 2**30), call_timeout_s=10.0), toolbox)
     )  # no worker is started: nothing here computes
     await toolbox.close()
 
 
-async def play(stage: Stage, table: Table, opened: Opened) -> list[Episode]:
+async def play(stage: Stage, table: EnvironmentSide, opened: Opened) -> list[MemberEpisode]:
     """Every member's episode, turn by turn, as the services would play it."""
     group = group_of("calculator", size=MEMBERS, limits=LIMITS, environment=CALCULATOR, max_tokens=24)
-    episodes = [Episode() for _ in range(MEMBERS)]
+    episodes = [MemberEpisode() for _ in range(MEMBERS)]
     requests = [
         TurnRequest(member=member, turn=0, transcript=TokenRecord(), messages=opened.messages, tools=opened.tools, state=opened.state)  # pyright: ignore
         for member in range(MEMBERS)
@@ -101,7 +101,7 @@ def parts(record: TokenRecord) -> list[tuple[bool, list[int]]]:
     return found
 
 
-async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: Table, chat: Chat, oracle: Oracle) -> None:
+async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: EnvironmentSide, chat: Chat, oracle: Oracle) -> None:
     opened = await table.opened()
     episodes = await play(stage, table, opened)
     called = [episode for episode in episodes if episode.answers]

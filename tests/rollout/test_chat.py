@@ -120,7 +120,7 @@ def test_members_of_a_group_share_the_encoding_of_their_prompt(chat: Chat) -> No
     assert (after.misses - before.misses, after.hits - before.hits) == (1, 7)
 
 
-def test_what_an_environment_says_again_is_encoded_once_however_the_reply_ended(chat: Chat) -> None:
+def test_repeated_message_of_an_environment_is_encoded_once_however_the_reply_ended(chat: Chat) -> None:
     asked = chat.with_messages(request(TokenRecord(), said("user", "Say hello.")), LIMITS)
     reply = chat._encode("hello")
     cut_short = asked.with_sampled(reply, [-1.0] * len(reply))

@@ -35,8 +35,8 @@ async def test_logprobs_under_an_adapter_are_those_of_peft(engine: Engine, oracl
 
 
 async def test_same_seed_gives_same_tokens_and_others_differ(engine: Engine) -> None:
-    first, again, other = await asyncio.gather(*(engine.sample(sample_request(seed=seed, stop_ids=[])) for seed in (7, 7, 2**62 + 1)))
-    assert first.ids == again.ids
+    first, repeated, other = await asyncio.gather(*(engine.sample(sample_request(seed=seed, stop_ids=[])) for seed in (7, 7, 2**62 + 1)))
+    assert first.ids == repeated.ids
     assert first.ids != other.ids
 
 
@@ -105,13 +105,13 @@ async def test_new_version_does_not_read_the_old_one_from_the_prefix_cache(engin
             await engine.unload(name)
 
 
-async def test_name_that_comes_again_with_other_weights_is_another_adapter(engine: Engine, oracle: Oracle) -> None:
+async def test_reused_name_with_other_weights_is_another_adapter(engine: Engine, oracle: Oracle) -> None:
     prompt = [1, *range(200, 296)]
     for seed in (31, 32):
-        await engine.load("again", oracle.adapter(f"again-{seed}", seed=seed))
-        sampled = await engine.sample(sample_request(prompt, adapter="again", stop_ids=[]))
-        await engine.unload("again")
-        np.testing.assert_allclose(sampled.logprobs, expected(oracle, prompt, sampled, f"again-{seed}"), atol=1e-4)
+        await engine.load("reused", oracle.adapter(f"reused-{seed}", seed=seed))
+        sampled = await engine.sample(sample_request(prompt, adapter="reused", stop_ids=[]))
+        await engine.unload("reused")
+        np.testing.assert_allclose(sampled.logprobs, expected(oracle, prompt, sampled, f"reused-{seed}"), atol=1e-4)
 
 
 async def test_more_adapters_than_a_batch_takes_still_all_answer(engine: Engine, oracle: Oracle) -> None:
@@ -134,7 +134,7 @@ async def test_prompt_logprobs_are_at_temperature_one(engine: Engine, oracle: Or
     np.testing.assert_allclose(await engine.prompt_logprobs(PROMPT, None), oracle.logprobs(PROMPT, None), atol=1e-4)
 
 
-async def test_aborted_request_says_so_and_others_go_on(engine: Engine) -> None:
+async def test_aborted_request_says_so_and_others_continue(engine: Engine) -> None:
     finish = "length"
     while finish == "length":  # where the engine finishes it before this process continues
         doomed = sample_request(max_tokens=400, stop_ids=[])
@@ -156,7 +156,7 @@ async def test_folder_that_is_no_adapter_is_rejected(engine: Engine, oracle: Ora
     assert (await engine.sample(sample_request())).ids
 
 
-async def test_request_that_does_not_fit_is_rejected_and_harms_nobody(engine: Engine) -> None:
+async def test_request_that_does_not_fit_is_rejected_and_harms_no_other(engine: Engine) -> None:
     with pytest.raises(Reject, match="refuses request"):
         await engine.sample(sample_request([5] * (POOL.context_tokens + 1)))
     assert (await engine.sample(sample_request())).ids

@@ -40,14 +40,14 @@ async def test_every_member_is_answered_with_its_tokens_and_state(stage: Stage, 
 async def test_later_turn_appends_to_what_was_sampled(stage: Stage, oracle: Oracle) -> None:
     group = group_of("talk")
     turns = await stage.answer(group, *first_turns(range(3)))
-    again = [
+    second_turns = [
         TurnRequest(
             member=member, turn=1, transcript=turn.transcript, messages=[ChatMessage(role="user", content="Try again.")], state=b"s"
         )
         for member, turn in turns.items()
     ]
     stage.answers.clear()
-    later = await stage.answer(group, *again)
+    later = await stage.answer(group, *second_turns)
     for member, turn in later.items():
         before = turns[member].transcript
         assert turn.transcript.ids.startswith(before.ids)
@@ -73,8 +73,8 @@ async def test_later_turns_go_before_first_turns(bus: Bus, engine: Engine, chat:
 
 async def test_same_request_samples_the_same(stage: Stage) -> None:
     first = await stage.answer(group_of("twice", group=0), *first_turns(range(4)))
-    again = await stage.answer(group_of("twice", group=1), *first_turns(range(4)))
-    assert [turn.transcript.ids for turn in again.values()] == [turn.transcript.ids for turn in first.values()]
+    repeated = await stage.answer(group_of("twice", group=1), *first_turns(range(4)))
+    assert [turn.transcript.ids for turn in repeated.values()] == [turn.transcript.ids for turn in first.values()]
 
 
 async def test_members_of_one_coalescing_window_share_a_message(
@@ -190,7 +190,7 @@ class Unending(Overheard):
         self._some_are_aborted.set()
 
 
-async def test_cancelled_task_is_aborted_and_others_go_on(
+async def test_cancelled_task_is_aborted_and_others_continue(
     bus: Bus, engine: Engine, endless: Chat, adapters: Adapters, blobs: Blobs, oracle: Oracle
 ) -> None:
     ref = await published(blobs, oracle, "doomed", 1, seed=9)
@@ -211,7 +211,7 @@ async def test_cancelled_task_is_aborted_and_others_go_on(
         await eventually(unloaded)
 
 
-async def test_paused_task_goes_on_with_what_is_in_flight(stage: Stage) -> None:
+async def test_paused_task_continues_with_what_is_in_flight(stage: Stage) -> None:
     await stage.bus.kv.put(streams.TASKS_BUCKET, "resting", status("resting", "paused"))
     assert len(await stage.answer(group_of("resting"), *first_turns(range(2)))) == 2
 

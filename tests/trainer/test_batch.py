@@ -52,7 +52,7 @@ def with_member(batch: TrainBatch, **update: object) -> TrainBatch:
     return batch.model_copy(update={"groups": [first.model_copy(update={"members": members}), *batch.groups[1:]]})
 
 
-def test_members_that_share_a_message_are_read_once_and_told_apart() -> None:
+def test_members_that_share_a_message_are_read_once_and_kept_apart() -> None:
     assert sequences_of(named()) == [10, 11, 20, 21]
     groups = assemble(named(), stored(), VOCABULARY)
     assert [(group.group, group.staleness) for group in groups] == [(0, 1), (1, 1)]

@@ -141,7 +141,7 @@ asyncio.run(step_with_little_memory(Path(sys.argv[1])))
 
 
 async def step_with_little_memory(model: Path) -> None:
-    """In a separate process: a step without memory, then the same step with it, then one that fails through its task."""
+    """A separate process: a step without memory, then the same step with it, then one that fails through its task."""
     prepare_torch(1, CPU)
     policy = Policy.load(str(model), CPU)
     spec = make_spec(lora={"rank": 4})
@@ -161,7 +161,7 @@ async def step_with_little_memory(model: Path) -> None:
         print("taken")
 
 
-def test_cpu_without_memory_is_told_from_a_bad_task_and_names_the_setting_to_lower(model_folder: Path) -> None:
+def test_cpu_without_memory_is_distinguished_from_a_bad_task_and_names_the_setting_to_lower(model_folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", NO_MEMORY, str(model_folder)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     reason, taken = done.stdout.splitlines()

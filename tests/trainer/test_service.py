@@ -85,7 +85,7 @@ async def test_batch_that_was_not_announced_is_recomputed_to_the_same_blobs(bus:
     assert len(await Blobs(bus).names()) == 4
 
 
-async def test_batch_that_was_announced_is_announced_again_without_a_step(bus: Bus, learner: Learner, trainer: Trainer) -> None:
+async def test_redelivered_batch_is_reannounced_without_a_step(bus: Bus, learner: Learner, trainer: Trainer) -> None:
     named = await store(bus, "a", groups_of("a", 0), 0)
     (out,) = await call(trainer, batch_of("a", 0, named, None))
     await bus.publish(out)
@@ -104,7 +104,7 @@ async def test_batch_of_a_version_long_past_is_dropped(bus: Bus, trainer: Traine
     assert await call(trainer, batch_of("a", 0, named, None)) == []
 
 
-async def test_evicted_and_resumed_tasks_go_on_from_their_checkpoints(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:
+async def test_evicted_and_resumed_tasks_continue_from_their_checkpoints(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:
     checkpoint = None
     for version in range(3):
         trainer = Trainer(bus, learner, Residents(1), "tiny")  # as after a restart
@@ -148,7 +148,7 @@ async def test_tasks_that_take_turns_in_memory_are_as_if_alone(bus: Bus, learner
         assert found.optimizer.steps == expected.optimizer.steps
 
 
-async def test_task_that_starts_from_another_adapter_goes_on_from_its_weights_with_fresh_moments(
+async def test_task_that_starts_from_another_adapter_continues_from_its_weights_with_fresh_moments(
     bus: Bus, trainer: Trainer, policy: Policy, residents: Residents, tmp_path: Path
 ) -> None:
     source = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))

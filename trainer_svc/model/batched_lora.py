@@ -160,7 +160,7 @@ class _LoopProduct(torch.autograd.Function):
 
 
 class _GroupedMmProduct(torch.autograd.Function):
-    """As `_LoopProduct`, with `torch.nn.functional.grouped_mm`.
+    """`_LoopProduct` with `torch.nn.functional.grouped_mm`.
 
     Shapes: x (N, inputs); W (outputs, inputs), frozen; `offsets_G` int32, where each part's rows of x end; `scaling_N_1`.
     """

@@ -36,7 +36,7 @@ async def test_unreadable_value_hides_no_other(bus: Bus) -> None:
         break
 
 
-async def test_service_waits_while_its_credentials_are_refused_and_goes_on_once_they_are_accepted(tmp_path: Path) -> None:
+async def test_service_waits_while_its_credentials_are_refused_and_continues_once_they_are_accepted(tmp_path: Path) -> None:
     port = servers.free_port()
     url = f"nats://marlaas:right@127.0.0.1:{port}"
     with running(with_password(servers.nats_command(tmp_path, port), "other"), port, tmp_path / "nats.log"):
@@ -82,15 +82,15 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
         behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
         try:
             wire.silence()
-            told = asyncio.gather(
+            followers = asyncio.gather(
                 anext(aiter(behind.streams.follow(streams.FAILED, "failed.>"))),
                 anext(aiter(behind.kv.watch(streams.TASKS_BUCKET, TaskStatus))),
                 tasks.read(behind),
             )
-            finished, _ = await asyncio.wait([told], timeout=2 * timings.answer_timeout_s)
+            finished, _ = await asyncio.wait([followers], timeout=2 * timings.answer_timeout_s)
             assert not finished, "none of them gives up"
             wire.speak()
-            await asyncio.wait_for(told, timeout=250)
+            await asyncio.wait_for(followers, timeout=250)
             assert tasks.has_ended("a")
         finally:
             await behind.close()
@@ -138,7 +138,7 @@ def test_clock_of_deadlines_is_the_servers_and_not_this_hosts(nats_url: str, tmp
     assert abs(shared_s - time.time()) < 60
 
 
-async def test_bucket_that_seems_empty_for_a_moment_is_read_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bucket_that_seems_empty_for_a_moment_is_reread(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """nats-py's watcher reports the end when the server has sent all values, before they have arrived."""
     status = ReplicaReport(replica="one", service="env")
     await bus.kv.put(streams.REPLICAS_BUCKET, "env.one", status)

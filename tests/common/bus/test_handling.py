@@ -50,7 +50,7 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
         await drained(bus)
 
 
-async def test_retried_message_comes_again_and_others_are_not_held_up(bus: Bus) -> None:
+async def test_retried_message_is_redelivered_and_others_are_not_held_up(bus: Bus) -> None:
     seen: list[tuple[str, int]] = []
 
     async def handler(delivery: Delivery) -> None:
@@ -66,7 +66,7 @@ async def test_retried_message_comes_again_and_others_are_not_held_up(bus: Bus) 
     assert seen.index(("good", 1)) < seen.index(("bad", 2))
 
 
-async def test_no_attempt_is_counted_while_a_server_is_away(bus: Bus) -> None:
+async def test_no_attempt_is_counted_while_a_server_is_unavailable(bus: Bus) -> None:
     attempts: list[int] = []
 
     async def handler(delivery: Delivery) -> None:

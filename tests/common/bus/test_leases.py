@@ -37,7 +37,7 @@ async def test_work_that_blocks_the_event_loop_for_longer_than_its_lease_is_not_
         assert await deliveries(bus, leased) == 1
 
 
-async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_begun_again(nats_url: str, bus: Bus) -> None:
+async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_restarted(nats_url: str, bus: Bus) -> None:
     leased = replace(JOBS, ack_wait_s=1.0)
     attempts: list[int] = []
     may_end = asyncio.Event()
@@ -66,7 +66,7 @@ async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_beg
     assert attempts == [1]
 
 
-async def test_message_with_the_sequence_of_one_in_hand_is_another_where_its_stream_is_new(bus: Bus) -> None:
+async def test_message_with_the_sequence_of_one_in_flight_is_another_where_its_stream_is_new(bus: Bus) -> None:
     begun: list[str] = []
     may_end = asyncio.Event()
 

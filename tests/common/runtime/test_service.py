@@ -21,6 +21,6 @@ print(later() is None)
 """
 
 
-def test_what_a_service_started_with_is_never_looked_through_again_and_later_garbage_still_goes() -> None:
+def test_objects_of_the_start_are_never_scanned_by_the_collector_and_later_garbage_is_freed() -> None:
     done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == ["True True True", "True"]

@@ -63,7 +63,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 async def said(environment: OpenEnv, state: OpenEnvState, *texts: str) -> Continue[OpenEnvState]:
-    """What follows from the last of these replies."""
+    """The turn after the last of these replies."""
     turn = Continue[OpenEnvState]((), state)
     for text in texts:
         found = await environment.step(turn.state, Reply(text))
@@ -137,7 +137,7 @@ async def test_more_episodes_than_the_server_has_room_for_take_turns(tmp_path: P
                     await another.open(0, 0)
 
 
-async def test_server_that_is_started_again_is_told_the_episode(tmp_path: Path) -> None:
+async def test_restarted_server_receives_the_episode(tmp_path: Path) -> None:
     port = servers.free_port()
     async with playing(port) as environment:
         with serving(tmp_path, port=port):
@@ -219,7 +219,7 @@ async def play(executor: EnvironmentExecutor, call: Call, **options: JsonValue) 
     raise AssertionError
 
 
-async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Workers, port: int) -> None:
+async def test_episode_continues_at_another_replica_when_its_own_dies(workers: Workers, port: int) -> None:
     first, second = (HostPool({"game": hosted(port)}) for _ in range(2))
     try:
         await first.start()
@@ -229,11 +229,11 @@ async def test_episode_goes_on_at_another_replica_when_its_own_dies(workers: Wor
         asked = await play(one, StepCall(0, opened.state, Reply("10")))
         assert isinstance(asked, Continued) and asked.messages[0].content == "Lower."
         await first.stop()
-        again = await play(other, StepCall(0, asked.state, Reply("11")))
-        assert isinstance(again, Continued)
-        there = msgpack.unpackb(again.state)
+        continued = await play(other, StepCall(0, asked.state, Reply("11")))
+        assert isinstance(continued, Continued)
+        there = msgpack.unpackb(continued.state)
         assert (there["actions"], there["rewards"]) == ([{"number": "10"}, {"number": "11"}], [0.1, 0.1])
-        over = [await play(other, StepCall(0, again.state, Reply("12")))]
+        over = [await play(other, StepCall(0, continued.state, Reply("12")))]
         assert isinstance(over[0], Continued)
         scored = await play(other, StepCall(0, over[0].state, Reply("13")))
         assert scored == Scored(pytest.approx(0.4), {"actions": 4.0, "malformed": 0.0})  # pyright: ignore

@@ -34,7 +34,7 @@ TAGGER = "averaged_perceptron_tagger_eng"
 
 
 def write_language(folder: Path) -> Path:
-    """What TextArena asks NLTK for, which would be downloaded: eight words, and that each is a noun."""
+    """NLTK's corpora as TextArena reads them, which would be downloaded: eight words, each a noun."""
     words, tagger = folder / "corpora" / "words", folder / "taggers" / TAGGER
     for each in (words, tagger):
         each.mkdir(parents=True)
@@ -64,7 +64,7 @@ async def played(executor: EnvironmentExecutor, call: Call) -> Outcome:
 
 
 async def guessed(executor: EnvironmentExecutor, row: int, words: tuple[str, ...]) -> tuple[list[str], float]:
-    """What the game says, from the opening on, and the reward."""
+    """The game's texts, from the opening on, and the reward."""
     turn = await played(executor, OpenCall(row, 1))
     said: list[str] = []
     for word in words:

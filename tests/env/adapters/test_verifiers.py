@@ -118,7 +118,7 @@ async def test_replies_are_graded_with_the_taskset_s_weights(replicas: Replicas)
     assert isinstance(cut, Scored) and cut.components["cut_off"] == 1.0
 
 
-async def test_thought_is_told_apart_from_what_is_said_where_the_task_asks(replicas: Replicas) -> None:
+async def test_thought_is_separated_from_what_is_said_where_the_task_asks(replicas: Replicas) -> None:
     first = await begun(replicas.here)
     thinking = f"<think>\n7\n</think>\n\n{number_in(first) + 1}"
     apart = await said(replicas.here, first.state, thinking, reasoning=True)
@@ -147,7 +147,7 @@ async def test_what_breaks_is_void_and_never_reward_0(replicas: Replicas) -> Non
     assert "cannot be read: ConnectionResetError: the hub is unavailable" in failed(unread).reason and failed(unread).is_infrastructure
 
 
-async def test_episode_goes_on_elsewhere_only_where_the_row_is_the_same_task(replicas: Replicas) -> None:
+async def test_episode_continues_elsewhere_only_where_the_row_is_the_same_task(replicas: Replicas) -> None:
     varying: dict[str, JsonValue] = {"config": {"varies": True}}
     first = await begun(replicas.here, **varying)
     assert isinstance(await said(replicas.here, first.state, "1", **varying), Scored)
@@ -257,7 +257,7 @@ async def test_episode_that_comes_out_otherwise_elsewhere_is_void(replicas: Repl
     assert isinstance(await said(replicas.here, low.state, "7", **vague), Scored), "the held episode continues"
 
 
-async def test_user_that_is_away_is_no_reward_0(replicas: Replicas) -> None:
+async def test_unavailable_user_is_no_reward_0(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="guessing")
     void = failed(await said(replicas.here, first.state, "0", taskset="guessing"))
     assert "ConnectionResetError: the game's server is unavailable" in void.reason and void.is_infrastructure
@@ -315,7 +315,7 @@ async def test_call_that_is_no_call_is_answered_and_one_that_does_not_fit_too(re
     assert isinstance(scored, Scored) and (scored.reward, scored.components["tool_errors"]) == (1.0, 1.0)
 
 
-async def test_tool_that_is_away_is_no_reward_0(replicas: Replicas) -> None:
+async def test_unavailable_tool_is_no_reward_0(replicas: Replicas) -> None:
     first = await begun(replicas.here, taskset="shelves")
     void = failed(await said(replicas.here, first.state, called(("find_titles", '{"word": "away"}')), taskset="shelves"))
     assert "tool 'find_titles'" in void.reason and void.is_infrastructure

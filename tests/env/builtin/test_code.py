@@ -227,8 +227,8 @@ def scaled(numbers):
 """
 
 
-async def test_expected_values_are_nowhere_to_be_read(code: Code) -> None:
-    """What it finds would come back: `scaled` returns it. Of 9422, the source itself holds one."""
+async def test_expected_values_cannot_be_read(code: Code) -> None:
+    """A value that the code finds would come back: `scaled` returns it. Of 9422, the source itself holds one."""
     source = READ_THE_TESTS.replace("'9422'", "str(9000 + 422)")
     turn = await graded(code, source, ["assert len(scaled([])) > 0", "assert scaled([1, 2]) == [4711, 9422]"])
     assert turn.components["passed"] == 0.0

@@ -23,7 +23,7 @@ async def test_best_documents_come_first() -> None:
 
 
 @pytest.mark.parametrize("query", ["qwertz", "the", "?!", "größer"])
-async def test_search_without_a_result_is_told(query: str) -> None:
+async def test_search_without_a_result_is_answered(query: str) -> None:
     with pytest.raises(CallError, match="no document has any of these words"):
         await Search().call({"query": query})
 

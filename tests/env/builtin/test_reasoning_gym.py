@@ -67,7 +67,7 @@ async def test_answer_in_tags_is_found_and_wrong_answers_get_less() -> None:
     assert (await graded(environment, opening.state, "no idea")).reward == 0.0
 
 
-async def test_rows_go_on_for_ever_without_repeating() -> None:
+async def test_rows_never_end_and_never_repeat() -> None:
     environment = ReasoningGym("gcd")
     questions = {(await environment.open(row, 3)).messages[0].content for row in (0, 1, ROWS - 1, ROWS, ROWS + 1, 10**9)}
     assert len(questions) == 6

@@ -1,4 +1,4 @@
-"""What replies may reach a scorer that evaluates them."""
+"""Replies that may reach a scorer that evaluates them."""
 
 import pytest
 

@@ -24,7 +24,7 @@ def test_distributions_differ_in_their_tails() -> None:
     assert 12 < tails["pareto"] < 17  # what the docstring says of its hundredth part
 
 
-def test_no_latency_is_longer_than_the_longest() -> None:
+def test_no_latency_is_above_the_maximum() -> None:
     environment = Synthetic(latency="pareto", latency_s=2.0, longest_s=3.0)
     assert max(environment.delay_s({"row": row, "seed": 1, "turn": 0}, "") for row in range(1000)) == 3.0
 

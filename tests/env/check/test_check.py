@@ -69,7 +69,7 @@ class Killer(Well):
 
 
 def checked(name: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    """As a process ends, though run in this one; the two that play the environment are processes all the same."""
+    """Run `check` in this process, with its exit status; the two that play the environment are processes all the same."""
     argv, status = ["check", name, "--rows", "3", *more], 0
     out, err = io.StringIO(), io.StringIO()
     before, sys.argv = sys.argv, argv
@@ -130,7 +130,7 @@ def test_what_cannot_be_built_is_one_line(name: str, more: list[str], problem: s
     assert problem in ended.stderr
 
 
-def test_mistake_in_a_constructor_is_shown_where_it_is_and_told_in_the_last_line() -> None:
+def test_mistake_in_a_constructor_is_shown_where_it_is_and_named_in_the_last_line() -> None:
     ended = checked("tests.env.toys:Unbuildable", "--options", '{"how": "raise"}')
     assert ended.returncode == 2
     assert "toys.py" in ended.stderr

@@ -1,4 +1,4 @@
-"""Whose call the next free worker takes."""
+"""Order of calls for the next free worker."""
 
 import random
 

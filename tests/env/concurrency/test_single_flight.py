@@ -1,4 +1,4 @@
-"""What is made once for many."""
+"""Values that are constructed once for many callers."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ async def test_one_key_does_not_wait_for_another() -> None:
     assert waiting.cancelled() or isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError)
 
 
-async def test_failure_is_the_answer_for_a_while_and_then_it_is_tried_again() -> None:
+async def test_failure_is_the_answer_for_a_while_and_then_it_is_retried() -> None:
     now_s = 100.0
     workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2, now_s=lambda: now_s)
     workshop.go.set()
@@ -60,7 +60,7 @@ async def test_failure_is_the_answer_for_a_while_and_then_it_is_tried_again() ->
     assert await once.get("a", workshop.make) == 2
 
 
-async def test_what_was_used_longest_ago_makes_room() -> None:
+async def test_least_recently_used_value_is_evicted() -> None:
     gone: list[int] = []
     workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2, on_evict=gone.append)
     workshop.go.set()

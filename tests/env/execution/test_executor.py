@@ -24,7 +24,7 @@ def executor_of(workers: Workers, timeout_s: float = 20.0) -> ToolCallExecutor:
     return ToolCallExecutor(EnvironmentExecutor(workers, timeout_s), Toolbox())
 
 
-async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers: Workers, tmp_path: Path) -> None:
+async def test_constructor_that_takes_long_runs_once_and_delays_no_other_call(workers: Workers, tmp_path: Path) -> None:
     executor, gate, trace = executor_of(workers), tmp_path / "gate", tmp_path / "trace"
     slow = [asyncio.ensure_future(opened(executor, "Heavy", gate=str(gate), trace=str(trace))) for _ in range(3)]
     await eventually(trace.exists)
@@ -35,7 +35,7 @@ async def test_constructor_that_takes_long_runs_once_and_holds_up_nobody(workers
     assert trace.read_text() == "built\n"
 
 
-async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_the_building_goes_on(workers: Workers, tmp_path: Path) -> None:
+async def test_call_waits_for_a_constructor_as_long_as_for_anything_and_construction_continues(workers: Workers, tmp_path: Path) -> None:
     executor, gate, trace = executor_of(workers, timeout_s=0.2), tmp_path / "gate", tmp_path / "trace"
     late = await opened(executor, "Heavy", gate=str(gate), trace=str(trace))
     assert late == Failed(

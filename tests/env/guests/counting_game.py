@@ -16,7 +16,7 @@ class Hidden:
         return "Guess a number from 1 to 9."
 
     def guess(self, number: int) -> tuple[str, float, bool]:
-        """What is said, the reward, and whether it is over. Raises: ZeroDivisionError at 0."""
+        """The game's text, the reward, and whether it is over. Raises: ZeroDivisionError at 0."""
         1 / number
         self.left -= 1
         if number == self.number:

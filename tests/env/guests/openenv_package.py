@@ -17,7 +17,7 @@ class Guess(Action):
     number: int
 
 
-class ChatLine(Observation):
+class GameText(Observation):
     text: str
     left: int
 
@@ -25,13 +25,13 @@ class ChatLine(Observation):
 class Server(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ChatLine:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> GameText:
         self.game = Hidden(seed, vague=sys.argv[3] == "vague")
-        return ChatLine(text=self.game.start(), left=self.game.left)
+        return GameText(text=self.game.start(), left=self.game.left)
 
-    def step(self, action: Guess, timeout_s: float | None = None, **kwargs: Any) -> ChatLine:
+    def step(self, action: Guess, timeout_s: float | None = None, **kwargs: Any) -> GameText:
         text, reward, done = self.game.guess(action.number)
-        return ChatLine(text=text, left=self.game.left, reward=reward, done=done)
+        return GameText(text=text, left=self.game.left, reward=reward, done=done)
 
     @property
     def state(self) -> State:
@@ -63,5 +63,5 @@ class Shouting(MCPEnvironment):
 
 
 if __name__ == "__main__":
-    parts = (Shouting, CallToolAction, CallToolObservation) if sys.argv[3] == "tools" else (Server, Guess, ChatLine)
+    parts = (Shouting, CallToolAction, CallToolObservation) if sys.argv[3] == "tools" else (Server, Guess, GameText)
     uvicorn.run(create_app(*parts, max_concurrent_envs=int(sys.argv[2])), port=int(sys.argv[1]), log_level="warning")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 SESSIONS: set[object] = set()
 
 
-class Guess(BaseModel):
+class GuessAction(BaseModel):
     model_config = ConfigDict(extra="forbid")
     number: int
 
@@ -40,7 +40,7 @@ async def serve(request: web.Request) -> web.WebSocketResponse:
                 await socket.send_json(observation(None, False, text=game.start(), left=game.left))
                 continue
             try:
-                text, reward, done = game.guess(Guess.model_validate(asked["data"]).number)
+                text, reward, done = game.guess(GuessAction.model_validate(asked["data"]).number)
                 await socket.send_json(observation(reward, done, text=text, left=game.left))
             except ValidationError as wrong:
                 await socket.send_json(error("VALIDATION_ERROR", "Invalid message", errors=json.loads(wrong.json())))

@@ -184,7 +184,7 @@ async def test_constructor_that_fails_there_is_a_failure_here(workers: Workers, 
         assert "environment 'guest' cannot be built: RuntimeError: oops" in reason(broken, is_infrastructure=False)
 
 
-async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: Workers, python: str) -> None:
+async def test_process_that_dies_costs_its_calls_and_is_restarted(workers: Workers, python: str) -> None:
     async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         waiting = asyncio.ensure_future(play(executor, [step("sleep 30")]))
         (died,) = await play(executor, [step("die")])
@@ -193,14 +193,14 @@ async def test_process_that_dies_costs_its_calls_and_is_started_again(workers: W
         (scored,) = await play(executor, [step("word")])
         assert isinstance(scored, Scored)
         os.kill(int(scored.reward), signal.SIGKILL)
-        again: list[Outcome] = []
+        outcomes: list[Outcome] = []
 
         async def back() -> bool:
-            again[:] = await play(executor, [step("word")])
-            return isinstance(again[0], Scored)
+            outcomes[:] = await play(executor, [step("word")])
+            return isinstance(outcomes[0], Scored)
 
         await eventually(back)
-        assert isinstance(again[0], Scored) and again[0].reward != scored.reward
+        assert isinstance(outcomes[0], Scored) and outcomes[0].reward != scored.reward
 
 
 async def test_many_slow_calls_share_a_process(workers: Workers, python: str) -> None:
@@ -229,7 +229,7 @@ async def test_computing_environment_takes_one_call_a_process_and_is_replaced_wh
         assert isinstance(after, Scored)
 
 
-async def test_starting_again_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
+async def test_restart_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
     slow = HostedConfig(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "1.2"})
     async with hosting(workers, 1.0, guest=slow) as executor:
         hung, after = await play(executor, [step("block 60"), step("word")])
@@ -268,7 +268,7 @@ async def test_what_a_process_has_started_ends_with_it(workers: Workers, python:
         assert isinstance(after, Scored) and after.reward != forked.reward
 
 
-async def test_one_process_that_computes_takes_one_call_whoever_asks(workers: Workers, python: str) -> None:
+async def test_one_process_that_computes_takes_one_call_from_any_task(workers: Workers, python: str) -> None:
     async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
         (hung,), (fine,) = await asyncio.gather(
             play(executor, [step("block 60")], task="one"), play(executor, [step("word")], task="other")
@@ -277,7 +277,7 @@ async def test_one_process_that_computes_takes_one_call_whoever_asks(workers: Wo
         assert isinstance(fine, Scored)
 
 
-async def test_process_that_died_is_started_again_before_it_is_needed(workers: Workers, python: str) -> None:
+async def test_process_that_died_is_restarted_before_it_is_needed(workers: Workers, python: str) -> None:
     hosts = HostPool({"guest": HostedConfig(python=python, environment="guest:Guest", processes=2)})
     try:
         await hosts.start()

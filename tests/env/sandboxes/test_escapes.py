@@ -151,7 +151,7 @@ async def test_endless_loop_is_ended(sandbox: Sandbox, source: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["os.getppid()", "1", "-1", "0", "the test", "the test's parent"])
-async def test_killing_its_parent_harms_nobody_else(sandbox: Sandbox, target: str) -> None:
+async def test_killing_its_parent_harms_no_other_run(sandbox: Sandbox, target: str) -> None:
     target = {"the test": str(os.getpid()), "the test's parent": str(os.getppid())}.get(target, target)
     taken = []
     previous = signal.signal(signal.SIGTERM, lambda *_: taken.append(1))

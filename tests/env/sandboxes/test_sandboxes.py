@@ -22,12 +22,12 @@ from tests.conftest import eventually
 from tests.env.sandboxes.kinds import BOUNDS, DOCKER_URL, sandbox_of
 
 
-async def test_what_code_prints_is_told(sandbox: Sandbox) -> None:
+async def test_output_of_code_is_returned(sandbox: Sandbox) -> None:
     assert await sandbox.run("for n in range(3):\n    print(n, 'größer')", BOUNDS) == RunResult("0 größer\n1 größer\n2 größer\n")
     assert await sandbox.run("", BOUNDS) == RunResult("")
 
 
-async def test_error_is_told_with_its_place(sandbox: Sandbox) -> None:
+async def test_error_is_returned_with_its_place(sandbox: Sandbox) -> None:
     ran = await sandbox.run("print('before')\ndef half(n):\n    return n / 0\nhalf(1)", BOUNDS)
     assert (ran.output, ran.stopped, ran.is_complete) == ("before\n", None, False)
     assert "line 3" in ran.error

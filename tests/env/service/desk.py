@@ -54,7 +54,7 @@ def service_of(workers: Workers, call_timeout_s: float) -> EnvService:
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:
-    """What the rollout service makes of a request: its tokens are two of context and one per character."""
+    """The rollout service's answer to a request: its tokens are two of context and one per character."""
     transcript = request.transcript.with_context([1, 2]).with_sampled([ord(letter) for letter in reply], [-0.5] * len(reply))
     return SampledTurn(
         member=request.member,

@@ -70,7 +70,7 @@ async def test_environment_that_computes_is_played_in_workers(desk: Desk) -> Non
     ]
 
 
-async def test_members_ready_together_share_a_message_and_wait_for_nobody(desk: Desk, tmp_path: Path) -> None:
+async def test_members_ready_together_share_a_message_and_wait_for_no_other(desk: Desk, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     group = group_of("Obedient", size=3)
     await desk.open(group)
@@ -179,7 +179,7 @@ async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
         assert (member.failure, member.reward, member.components[component]) == (None, reward, 1.0)
 
 
-async def test_episode_within_its_limits_goes_on(desk: Desk) -> None:
+async def test_episode_within_its_limits_continues(desk: Desk) -> None:
     group = talk(1, "tests.env.tools.toy_tools:Parrot", left_s=299.0, max_turns=2, max_episode_tokens=232, max_episode_s=240)
     await desk.open(group)
     (request,) = await desk.requests(group, 1)

@@ -185,7 +185,7 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
 
 
 async def report_state(bus: Bus, task: str, state: str) -> None:
-    """What the scheduler writes when a task's state changes."""
+    """Write a task's state, as the scheduler does when it changes."""
     status = TaskStatus(
         tenant="acme", task=task, name=task, pool=POOL, state=state, version=0, steps=1, submitted_s=0, updated_s=time.time()
     )

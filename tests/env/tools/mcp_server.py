@@ -11,7 +11,7 @@ server = MCPServer("birds")
 
 @server.tool()
 def call(bird: str, times: int = 1) -> str:
-    """What a bird says."""
+    """The bird's call."""
     return {"owl": "hoo"}[bird] * times
 
 
@@ -24,7 +24,7 @@ def doze(seconds: float) -> str:
 
 @server.tool()
 def variables() -> str:
-    """What the server sees of its environment."""
+    """Environment variables that the server sees."""
     return " ".join(sorted(os.environ))
 
 

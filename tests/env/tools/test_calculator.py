@@ -67,7 +67,7 @@ async def test_what_is_not_arithmetic_is_answered(calculator: CalculatorTool, ex
     assert complaint in str(caught.value)
 
 
-async def test_slow_expression_holds_up_nobody(calculator: CalculatorTool) -> None:
+async def test_slow_expression_delays_no_other_call(calculator: CalculatorTool) -> None:
     slow = asyncio.ensure_future(calculator.call({"expression": "(9**9999)**999"}))
     assert await calculator.call({"expression": "1 + 1"}) == "2"
     with pytest.raises(CallError, match="too large"):

@@ -65,7 +65,7 @@ async def test_server_does_not_see_the_services_variables(source: Mcp) -> None:
     assert not [name for name in seen if name.startswith("MARLAAS")]
 
 
-async def test_server_that_dies_is_unavailable_and_then_started_again(source: Mcp) -> None:
+async def test_server_that_dies_is_unavailable_and_then_restarted(source: Mcp) -> None:
     tools = await by_name(source)
     with pytest.raises(ToolUnavailable, match="server 'birds'"):
         await tools["die"].call({})

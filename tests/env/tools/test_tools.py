@@ -150,7 +150,7 @@ async def test_opening_asks_for_tools_by_name_and_plays_others_itself(table: Tab
 # -------------------------------------------------------------------------------------------------------------- limits
 
 
-async def test_calls_beyond_the_limit_are_told_so(table: Table) -> None:
+async def test_calls_beyond_the_limit_are_answered_with_the_limit(table: Table) -> None:
     asked = await table.say(environment_of(TALK, PARROT), "<parrot>x</parrot>" * 4, limits=spec.Limits(max_calls=2))
     assert texts(asked) == ["x", "x", *["not called: at most 2 calls are made for one reply"] * 2]
 
@@ -240,7 +240,7 @@ def cage(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return {"name": "tests.env.tools.toy_tools:Cage", "options": {"gate": str(tmp_path / "gate"), "trace": str(tmp_path / "trace"), **more}}
 
 
-async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path) -> None:
+async def test_no_task_waits_for_another_tasks_tools(table: Table, tmp_path: Path) -> None:
     hung = [asyncio.ensure_future(table.opened(environment_of(TALK, cage(tmp_path)))) for _ in range(3)]
     await eventually((tmp_path / "trace").exists)
     assert len((await table.opened(environment_of(TALK, "calculator"))).tools) == 1
@@ -250,7 +250,7 @@ async def test_nobody_waits_for_another_tasks_tools(table: Table, tmp_path: Path
     assert (tmp_path / "trace").read_text() == "tried\n"
 
 
-async def test_server_that_is_away_is_not_tried_once_for_every_message(
+async def test_unavailable_server_is_not_tried_once_for_every_message(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("env_svc.concurrency.single_flight.FAILURE_TTL_S", 600.0)
@@ -295,6 +295,6 @@ async def test_toolbox_shares_a_tool_and_closes_it() -> None:
     assert first["calculator"].tool is second["calculator"].tool
     assert (await toolbox.tool_set([Parrot()]))["parrot"].error_in({}) == "parrot: 'text' is a required property"
     await toolbox.close()
-    again = await toolbox.tool_set(["calculator"])
-    assert again["calculator"].tool is not first["calculator"].tool
+    reopened = await toolbox.tool_set(["calculator"])
+    assert reopened["calculator"].tool is not first["calculator"].tool
     await toolbox.close()

@@ -39,7 +39,7 @@ def test_speed_and_time_left_come_from_the_latest_steps() -> None:
     assert progress(1).tokens_per_s() is None
 
 
-def test_step_told_twice_counts_once() -> None:
+def test_step_reported_twice_counts_once() -> None:
     one = progress(3)
     one.apply(event("step", 200.0, step_data(3)))
     assert [step.version for step in one.steps] == [1, 2, 3]
@@ -67,7 +67,7 @@ def test_event_with_missing_fields_is_shown_with_dashes() -> None:
     ("values", "expected"),
     [([], ""), ([1.0], "▁"), ([0.0, 1.0], "▁█"), ([1.0, 1.0], "▁▁"), ([0.0, 0.0, 1.0, 1.0], "▁▁██")],
 )
-def test_sparkline_goes_from_least_to_most(values: list[float], expected: str) -> None:
+def test_sparkline_runs_from_minimum_to_maximum(values: list[float], expected: str) -> None:
     assert sparkline(values) == expected
 
 

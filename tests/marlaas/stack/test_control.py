@@ -103,7 +103,7 @@ def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
             control.start(plan_for(data).model_copy(update={"postgres_port": port}))
 
 
-def test_killed_service_is_started_again_and_the_others_stay(data: Path) -> None:
+def test_killed_service_is_restarted_and_the_others_stay(data: Path) -> None:
     before = started(plan_for(data))
     killed = before.component("dummy0").process
     assert killed is not None
@@ -121,7 +121,7 @@ def test_killed_service_is_started_again_and_the_others_stay(data: Path) -> None
     assert '"event": "component_died"' in (data / "logs" / "supervisor.log").read_text()
 
 
-def test_killed_servers_are_started_again(data: Path) -> None:
+def test_killed_servers_are_restarted(data: Path) -> None:
     before = started(plan_for(data))
     for name in ("nats", "postgres"):
         process = before.component(name).process
@@ -147,12 +147,12 @@ def test_start_after_a_crash_ends_what_was_left_and_keeps_the_ports(data: Path) 
     orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, control.MARK: str(data)})
     try:
         until(lambda: bool(os_processes.marked_with(control.MARK, str(data))))  # a new process has no environment for a moment
-        again = started(plan)
+        restarted = started(plan)
         assert orphan.wait(timeout=250) == -signal.SIGTERM
     finally:
         orphan.kill()
-    assert again.supervisor != state.supervisor
-    assert again.nats_url == state.nats_url
+    assert restarted.supervisor != state.supervisor
+    assert restarted.nats_url == state.nats_url
 
 
 def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
@@ -213,7 +213,7 @@ def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp
     assert last_words(path, start) == words
 
 
-def test_nats_is_started_again_when_its_disk_was_full(data: Path) -> None:
+def test_nats_is_restarted_when_its_disk_was_full(data: Path) -> None:
     store = data / "nats" / servers.STORE
     with small_disk(store) as mounted:
         if not mounted:

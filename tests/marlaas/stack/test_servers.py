@@ -33,7 +33,7 @@ def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
         assert 0.85 * 512 * 2**20 < limit < 0.95 * 512 * 2**20
 
 
-def test_disk_that_was_full_and_has_room_again_is_told_once(tmp_path: Path) -> None:
+def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> None:
     with small_disk(tmp_path / servers.STORE) as mounted:
         if not mounted:
             pytest.skip("this user may not mount a file system")

@@ -17,7 +17,7 @@ Slices = tuple[torch.Tensor, ...]
 
 
 def make_slices(outputs: Sequence[int]) -> tuple[Slices, Slices]:
-    """As vLLM makes them: A (S, 1, R, I) and B (S, 1, O, R) for each merged projection."""
+    """Slices in vLLM's layout: A (S, 1, R, I) and B (S, 1, O, R) for each merged projection."""
     return (
         tuple(torch.randn(SLOTS, 1, RANK, INPUTS) for _ in outputs),
         tuple(torch.randn(SLOTS, 1, width, RANK) for width in outputs),
@@ -25,7 +25,7 @@ def make_slices(outputs: Sequence[int]) -> tuple[Slices, Slices]:
 
 
 def plain(x: torch.Tensor, slots: Sequence[int], a_slices: Slices, b_slices: Slices) -> torch.Tensor:
-    """What each row should get, a row at a time."""
+    """Expected result, a row at a time."""
     rows: list[torch.Tensor] = []
     for row, slot in zip(x, slots, strict=True):
         parts = [torch.zeros(b.shape[2]) if slot < 0 else b[slot, 0] @ (a[slot, 0] @ row) for a, b in zip(a_slices, b_slices, strict=True)]

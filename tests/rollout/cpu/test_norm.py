@@ -11,7 +11,7 @@ EPSILON = 1e-6
 
 
 def test_the_norm_of_rows_with_gaps() -> None:
-    """As the norms of queries get them: heads of a slice of the merged projection."""
+    """Rows as norms of queries get them: heads of a slice of the merged projection."""
     x = torch.randn(5, 96)[:, :64].view(5, 2, 32)
     weight = torch.randn(32)
     expected = ir.ops.rms_norm.impls["native"].impl_fn(x, weight, EPSILON)

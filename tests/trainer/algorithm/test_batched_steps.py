@@ -308,7 +308,7 @@ async def test_step_for_which_there_is_no_memory_is_retried_later(model_folder: 
     assert caught.value.delay_s >= 30
 
 
-def test_full_disk_is_told_from_other_errors(tmp_path: Path) -> None:
+def test_full_disk_is_distinguished_from_other_errors(tmp_path: Path) -> None:
     """safetensors raises one class for both."""
     with pytest.raises(Unavailable, match=r"the disk under .* cannot be used: .*No such file"), scratch_folder("test") as folder:
         save_file({"a": torch.zeros(1)}, folder / "none" / "a.safetensors")

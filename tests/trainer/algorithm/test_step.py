@@ -146,7 +146,7 @@ def test_tokens_that_were_not_sampled_have_no_part_in_the_loss(policy: Policy) -
 
 
 def test_policy_learns_what_is_rewarded(policy: Policy) -> None:
-    """After a few steps on the same groups, rewarded replies are likelier and the others rarer."""
+    """Rewarded replies are likelier, and the others rarer, after a few steps on the same groups."""
     spec = make_spec("a", optimizer={"learning_rate": 0.01}, algorithm={"clip_low": 0.9, "clip_high": 9})
     groups = make_groups(11, groups=2, staleness=1)
     resident = begin(policy, spec)

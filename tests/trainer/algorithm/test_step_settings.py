@@ -67,7 +67,7 @@ def test_passes_and_minibatches_are_updates_of_one_version(policy: Policy) -> No
 
 
 def test_second_pass_is_clipped_around_the_policy_at_the_start_of_the_step(policy: Policy) -> None:
-    """With a huge learning rate the second pass is far from the start, so its tokens are clipped."""
+    """A huge learning rate takes the second pass far from the start, so its tokens are clipped."""
     spec = make_spec("a", algorithm={"passes": 2}, correction={"proximal": "start"}, optimizer={"learning_rate": 0.05})
     resident = begin(policy, spec)
     once = make_spec("a", correction={"proximal": "start"}, optimizer={"learning_rate": 0.05})

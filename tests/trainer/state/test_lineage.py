@@ -112,7 +112,7 @@ async def test_process_that_dies_between_checkpoints_costs_no_version_and_change
     assert '"event": "step_recomputed"' in (tmp_path / "second").read_text()
 
 
-async def test_what_was_rounded_otherwise_goes_on_and_is_said(bus: Bus, learner: Learner) -> None:
+async def test_run_that_was_rounded_otherwise_continues_and_is_reported(bus: Bus, learner: Learner) -> None:
     """A learner with other micro-batches, so with other rounding."""
     updates = await steps(bus, fresh(bus, learner), 2)
     other = Learner(learner._policy, learner._thread, budget_tokens=32)

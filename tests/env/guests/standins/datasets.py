@@ -1,4 +1,4 @@
-"""What `env_svc.datasets` meets of the package `datasets`, for folders of JSONL files."""
+"""Stand-in for the part of the package `datasets` that `env_svc.datasets` uses, for folders of JSONL files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Services whose servers come late, or vanish while they run: they wait and say so, stay alive, and go on when the server is back."""
+"""Services whose servers start late, or vanish: they wait and report it, stay alive, and continue when the server is back."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Process:
     port: int
 
     def said(self, event: str) -> int:
-        """How often."""
+        """Number of log lines of `event`."""
         return sum(json.loads(line)["event"] == event for line in self.log.read_text().splitlines() if line.startswith("{"))
 
     def is_ready(self) -> bool:
@@ -70,13 +70,13 @@ def service(module: str, log: Path, **settings: str) -> Iterator[Process]:
 
 
 async def handles_a_message(bus: Bus, subject: str, number: int) -> None:
-    """Garbage is given up with its reason, so whoever gives it up is at work."""
+    """Garbage becomes a dead letter, so the service that stores one is at work."""
     await bus.publish_raw(subject, b"\xff", f"garbage:{number}", {})
 
-    async def given_up() -> bool:
+    async def is_dead_letter() -> bool:
         return await bus.streams.backlog(streams.FAILED) >= number
 
-    await eventually(given_up, PATIENCE_S)
+    await eventually(is_dead_letter, PATIENCE_S)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def nats(folder: Path, port: int) -> Iterator[Callable[[], None]]:
         ("trainer_svc", {"MARLAAS_TRAINER_POOL": "tiny"}, "trajectories.batch.tiny.a"),
     ],
 )
-async def test_service_waits_for_nats_and_goes_on_when_it_comes_back(
+async def test_service_waits_for_nats_and_continues_when_it_returns(
     module: str, settings: dict[str, str], subject: str, tmp_path: Path
 ) -> None:
     port = servers.free_port()
@@ -122,7 +122,7 @@ async def test_service_waits_for_nats_and_goes_on_when_it_comes_back(
             await bus.close()
 
 
-async def test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_back(tmp_path: Path) -> None:
+async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return(tmp_path: Path) -> None:
     nats_port, postgres_port = servers.free_port(), servers.free_port()
     url, database = servers.nats_url(nats_port), servers.database_url(postgres_port)
     settings = {"MARLAAS_NATS_URL": url, "MARLAAS_SCHEDULER_DATABASE_URL": database}
@@ -132,10 +132,10 @@ async def test_scheduler_waits_for_nats_and_postgres_and_goes_on_when_they_come_
         """The job is rejected with its reasons, which takes both servers."""
         await bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
 
-        async def told() -> bool:
+        async def answered() -> bool:
             return await bus.streams.last(streams.EVENTS, streams.events("acme", task)) is not None
 
-        await eventually(told, PATIENCE_S)
+        await eventually(answered, PATIENCE_S)
 
     with service("scheduler_svc", tmp_path / "service.log", **settings) as process:
         await process.says("nats_unreachable", times=2)
