@@ -189,10 +189,7 @@ def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[s
         "tokens_per_s": round(tokens / took_s),
         "tokens_per_turn": round(tokens / len(found.sampled), 2),
         "sampler": asdict(sampler)
-        | {
-            "core": cores.busy_share(found.cpu_s["engine"] / took_s, idle["engine"]),
-            "idle_core": idle["engine"],
-        },
+        | {"core": cores.busy_share(found.cpu_s["engine"] / took_s, idle["engine"]), "idle_core": idle["engine"]},
         "trainer": asdict(trainer)
         | {"core": cores.busy_share(found.cpu_s["trainer"] / took_s, idle["trainer"]), "idle_core": idle["trainer"]},
         "stages_s": stages.stage_times(trace, found.groups_per_step),

@@ -37,7 +37,7 @@ TEXT: Schema = {"type": "object", "properties": {"query": {"type": "string"}}, "
 TWO: Schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
 TOOLS = {"search": TEXT, "calculator": TEXT, "pair": TWO}
 SLOW_TO_MAKE = {
-    *("acre", "arc_agi", "codeio", "composite", "futoshiki", "intermediate_integration", "knight_swap", "puzzle24", "zebra_puzzles"),
+    *("acre", "arc_agi", "codeio", "composite", "futoshiki", "intermediate_integration", "knight_swap", "puzzle24", "zebra_puzzles")
 }
 """Data sets that take seconds to make an item; their scorers are plain comparisons, or other data sets'."""
 

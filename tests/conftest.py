@@ -18,8 +18,8 @@ from nats.errors import Error as NatsError
 
 from common.backoff import Backoff
 from common.bus import Bus
+from common.bus.timings import Timings
 from common.errors import Unavailable
-from common.timings import Timings
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks

@@ -41,10 +41,7 @@ def written_in_code(pattern: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("what", "pattern"),
-    [
-        ("log event", r'log\.(?:info|warning|error|exception)\(\s*"([a-z_]+)"'),
-        ("metric", r'(?:Counter|Gauge|Histogram)\(\s*"([a-z_]+)"'),
-    ],
+    [("log event", r'log\.(?:info|warning|error|exception)\(\s*"([a-z_]+)"'), ("metric", r'(?:Counter|Gauge|Histogram)\(\s*"([a-z_]+)"')],
 )
 def test_operations_explain_every(what: str, pattern: str) -> None:
     explained = set(re.findall(r"`([a-z_]+)`", Path(FOLDER / "operations.md").read_text()))

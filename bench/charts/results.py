@@ -95,12 +95,7 @@ def _timelines(runs: Runs, name: str) -> Path:
 
 
 def _lines(
-    axes: Axes,
-    runs: Runs,
-    value: Callable[[dict[str, Any]], float],
-    title: str,
-    scale: str = "linear",
-    style: str = "solid",
+    axes: Axes, runs: Runs, value: Callable[[dict[str, Any]], float], title: str, scale: str = "linear", style: str = "solid"
 ) -> None:
     """One line a policy: medians by number of tasks, and the spread of repeated runs."""
     for policy, colour in COLOURS.items():

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import structlog
 from nats.aio.msg import Msg
@@ -16,21 +15,20 @@ from common import crashpoints, metrics
 from common.bus.clock import Clock
 from common.bus.connection import Connection
 from common.bus.declarations import Declarations
-from common.bus.delivery import TRACE_HEADER, BatchHandler, Handler, Outgoing, Slots, current_trace, delivery_of, new_trace, refuse_oversize
-from common.bus.handling import Handling, one_by_one
+from common.bus.delivery import TRACE_HEADER, BatchHandler, Delivery, Handler, Outgoing, Slots, delivery_of, refuse_oversize, trace
+from common.bus.handling import Handling
 from common.bus.key_value import KeyValueStore
 from common.bus.pull import Pull
 from common.bus.stream_reader import StreamReader
+from common.bus.timings import DEFAULT, Timings
 from common.errors import Fatal, MarlaasError, Reject, Unavailable
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
-from common.timings import DEFAULT, Timings
 
 IDLE_RATIO = 4.0
 """Interval between batches as a multiple of the previous batch's handling time."""
 MAX_IDLE_S = 0.5
 """Maximum pause between batches: one that took seconds because a server was unavailable must not wait for many more."""
 
-T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -40,6 +38,7 @@ class Bus:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._timings = connection.timings
+        self.close, self.wait_fatal, self.retry_until_ready = connection.close, connection.wait_fatal, connection.retry_until_ready
         self.declarations = Declarations(connection)
         self._handling = Handling(self.publish, connection.timings.backoff)
         self._pulls: list[Pull] = []
@@ -57,20 +56,9 @@ class Bus:
         """
         return cls(await Connection.open(url, name, until_accepted=until_accepted, timings=timings))
 
-    async def close(self) -> None:
-        await self._connection.close()
-
     @property
     def is_connected(self) -> bool:
         return self._connection.client.is_connected
-
-    async def wait_fatal(self) -> None:
-        """Never returns. Raises: Fatal when the server forbids something that this process needs, or closes the connection for good."""
-        await self._connection.wait_fatal()
-
-    async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
-        """See `Connection.retry_until_ready`."""
-        return await self._connection.retry_until_ready(action)
 
     def blobs_context(self) -> JetStreamContext:
         """JetStream's context, for `common.blobs` only."""
@@ -91,7 +79,7 @@ class Bus:
         Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
         """
         body = out.message.encode()
-        headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: current_trace.get() or new_trace(), **out.headers}
+        headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: trace(), **out.headers}
         return await self.publish_raw(out.subject, body, out.message_id, headers)
 
     async def publish_raw(self, subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
@@ -156,7 +144,7 @@ class Bus:
                     not_before = began + (batch_interval_s(spacing_s, time.monotonic() - began) if done else spacing_s)
                     if not done:
                         for message in messages:
-                            await self._handling.handle(pull, message, one_by_one(handler), None)
+                            await self._handling.handle(pull, message, _one_by_one(handler), None)
             finally:
                 await asyncio.shield(pull.stop())
                 await asyncio.shield(pull.return_held())
@@ -204,3 +192,12 @@ class Bus:
 def batch_interval_s(spacing_s: float, took_s: float) -> float:
     """Seconds from the start of a batch that took `took_s` to the start of the next."""
     return max(spacing_s, min(IDLE_RATIO * took_s, took_s + MAX_IDLE_S)) if spacing_s else 0.0
+
+
+def _one_by_one(handler: BatchHandler) -> Handler:
+    async def handle(delivery: Delivery) -> AsyncIterator[Outgoing]:
+        await handler([delivery])
+        return
+        yield  # makes this an async generator, as handlers are
+
+    return handle

@@ -13,9 +13,9 @@ from nats.js.errors import APIError
 
 from common.bus.address import nodes, objection_to_address, without_password
 from common.bus.delivery import MAX_PAYLOAD_BYTES
+from common.bus.timings import Timings
 from common.errors import Fatal, Unavailable
 from common.heartbeats import Heartbeats
-from common.timings import Timings
 
 T = TypeVar("T")
 

@@ -100,6 +100,6 @@ def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> No
         raise Reject(f"{headers.get(KIND_HEADER, 'a message')} for {subject} has {size} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
 
 
-def new_trace() -> str:
-    """A W3C trace context: everything that follows from one message shares it."""
-    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+def trace(received: str | None = None) -> str:
+    """W3C trace context, `received` or the current or a new one: everything that follows from one message shares it."""
+    return received or current_trace.get() or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"

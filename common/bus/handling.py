@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
@@ -12,18 +12,7 @@ from nats.aio.msg import Msg
 
 from common import crashpoints, metrics
 from common.backoff import Backoff, jittered
-from common.bus.delivery import (
-    MAX_PAYLOAD_BYTES,
-    TRACE_HEADER,
-    BatchHandler,
-    Delivery,
-    Handler,
-    Outgoing,
-    Slots,
-    current_trace,
-    delivery_of,
-    new_trace,
-)
+from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
 from common.bus.pull import Pull
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, Reject, Retry, Unavailable
@@ -45,7 +34,7 @@ class Handling:
         """Raises: Fatal from the handler."""
         consumer = pull.consumer
         delivery = delivery_of(message)
-        trace = current_trace.set(delivery.headers.get(TRACE_HEADER) or new_trace())
+        previous = current_trace.set(trace(delivery.headers.get(TRACE_HEADER)))
         started = time.monotonic()
         outcome = "done"
         try:
@@ -84,7 +73,7 @@ class Handling:
                     else:
                         await pull.redeliver(message, delay_s=self._backoff.pause_s(delivery.attempt))
         finally:
-            current_trace.reset(trace)
+            current_trace.reset(previous)
             metrics.HANDLED.labels(consumer.stage, outcome).inc()
             metrics.HANDLING_S.labels(consumer.stage).observe(time.monotonic() - started)
             if slots is not None:
@@ -131,15 +120,6 @@ class Handling:
             await pull.redeliver(message, delay_s=error.delay_s)
         else:
             await pull.terminate(message)
-
-
-def one_by_one(handler: BatchHandler) -> Handler:
-    async def handle(delivery: Delivery) -> AsyncIterator[Outgoing]:
-        await handler([delivery])
-        return
-        yield  # makes this an async generator, as handlers are
-
-    return handle
 
 
 def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:

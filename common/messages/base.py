@@ -26,6 +26,9 @@ class Message(Value):
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls, *, kind: str) -> None:
+        cls.kind = kind
+
     def encode(self) -> bytes:
         packed = msgpack.packb(self.model_dump())
         assert packed is not None

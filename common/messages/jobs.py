@@ -1,17 +1,14 @@
 """Jobs: any client → scheduler."""
 
-from typing import ClassVar
-
 from pydantic import Field, JsonValue
 
 from common.messages.base import Message, Sentence
 from common.spec import TASK_ID_PATTERN, Name
 
 
-class SubmitTask(Message):
+class SubmitTask(Message, kind="submit-task.1"):
     """Run this task. Harmless when repeated with the same spec; rejected when the id is taken by another spec."""
 
-    kind: ClassVar[str] = "submit-task.1"
     task: str = Field(pattern=TASK_ID_PATTERN)
     """Id made by the client, unique per submission."""
     tenant: Name
@@ -19,29 +16,26 @@ class SubmitTask(Message):
     """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
 
 
-class ControlTask(Message):
+class ControlTask(Message, kind="control-task.1"):
     """Cancel, pause, resume or delete a task; the verb is in the subject."""
 
-    kind: ClassVar[str] = "control-task.1"
     task: str = Field(pattern=TASK_ID_PATTERN)
     tenant: Name
     reason: Sentence = ""
 
 
-class ResendLetter(Message):
+class ResendLetter(Message, kind="resend-letter.1"):
     """Resend a dead letter's message."""
 
-    kind: ClassVar[str] = "resend-letter.1"
     tenant: Name
     """Tenant of the task; for a failed job, its sender."""
     letter: int = Field(ge=1, lt=2**63)
     """Its sequence in the stream FAILED."""
 
 
-class PruneTasks(Message):
+class PruneTasks(Message, kind="prune-tasks.1"):
     """Free a tenant's blobs that no rule keeps, and delete tasks that ended long ago. Answered by the event `pruned`."""
 
-    kind: ClassVar[str] = "prune-tasks.1"
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
     """Id made by the sender, repeated in the answer."""

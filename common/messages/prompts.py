@@ -1,6 +1,6 @@
 """Prompts: scheduler → environment service → sampler."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -51,10 +51,9 @@ class GroupContext(Value):
         return f"{self.group}-{member}"
 
 
-class CheckEnvironment(Message):
+class CheckEnvironment(Message, kind="check-environment.1"):
     """Check that the environment can be built with these options; sent once, before a task is accepted."""
 
-    kind: ClassVar[str] = "check-environment.1"
     tenant: str
     task: str
     family: str
@@ -64,20 +63,18 @@ class CheckEnvironment(Message):
     """Environment of held-out prompts, where the task gives it other options for those."""
 
 
-class EnvironmentChecked(Message):
+class EnvironmentChecked(Message, kind="environment-checked.1"):
     """The answer to CheckEnvironment: accepted, or why not."""
 
-    kind: ClassVar[str] = "environment-checked.1"
     tenant: str
     task: str
     objection: Sentence | None
     """None when the environment opened its first prompt, with the task's options and with the evaluation's."""
 
 
-class OpenGroup(Message):
+class OpenGroup(Message, kind="open-group.1"):
     """Open this prompt and request every member's first turn."""
 
-    kind: ClassVar[str] = "open-group.1"
     group: GroupContext
 
 
@@ -96,7 +93,6 @@ class TurnRequest(Value):
     """State of the environment, opaque to all others, MessagePack."""
 
 
-class SampleTurns(Message):
-    kind: ClassVar[str] = "sample-turns.1"
+class SampleTurns(Message, kind="sample-turns.1"):
     group: GroupContext
     members: list[TurnRequest] = Field(min_length=1)

@@ -1,6 +1,6 @@
 """Events, dead letters, and values of key-value buckets."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -8,10 +8,9 @@ from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Sentence, Value, from_json
 
 
-class Event(Message):
+class Event(Message, kind="event.1"):
     """Report to the task's owner. `data` depends on `event`; see docs/events.md."""
 
-    kind: ClassVar[str] = "event.1"
     tenant: str
     task: str
     event: Literal[
@@ -48,10 +47,9 @@ class StoredStep(Value):
         return from_json(cls, stored) if isinstance(stored, dict) else None
 
 
-class DeadLetter(Message):
+class DeadLetter(Message, kind="dead-letter.1"):
     """A message that could not be handled, with the reason; the scheduler settles what it was about."""
 
-    kind: ClassVar[str] = "dead-letter.1"
     stage: str
     subject: str
     reason: Sentence
@@ -63,10 +61,9 @@ class DeadLetter(Message):
     """Position of the message in its own stream; 0 where the sender is older than this field."""
 
 
-class TaskStatus(Message):
+class TaskStatus(Message, kind="task-status.1"):
     """A task's current state, in the key-value bucket `tasks` under the task's id."""
 
-    kind: ClassVar[str] = "task-status.1"
     tenant: str
     task: str
     name: str
@@ -91,18 +88,16 @@ class TaskStatus(Message):
     updated_s: float
 
 
-class HistoryMark(Message):
+class HistoryMark(Message, kind="history-mark.1"):
     """Position up to which NATS has the scheduler's outbox, in the key-value bucket `history`."""
 
-    kind: ClassVar[str] = "history-mark.1"
     deployment: str
     position: int = Field(ge=0)
 
 
-class ReplicaReport(Message):
+class ReplicaReport(Message, kind="replica-report.1"):
     """Identity, capacity and load of a replica, in the key-value bucket `replicas` until it expires."""
 
-    kind: ClassVar[str] = "replica-report.1"
     replica: str
     service: Literal["rollout", "env", "trainer"]
     pool: str | None = None

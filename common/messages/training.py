@@ -1,7 +1,5 @@
 """Steps: scheduler → trainer → scheduler and every rollout replica."""
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
@@ -23,10 +21,9 @@ class BatchGroup(Value):
     members: list[BatchMember]
 
 
-class TrainBatch(Message):
+class TrainBatch(Message, kind="train-batch.1"):
     """Take the optimizer step from `version` to `version + 1` with exactly these trajectories."""
 
-    kind: ClassVar[str] = "train-batch.1"
     tenant: str
     task: str
     pool: str
@@ -39,10 +36,9 @@ class TrainBatch(Message):
     groups: list[BatchGroup] = Field(min_length=1)
 
 
-class WeightUpdated(Message):
+class WeightUpdated(Message, kind="weight-updated.1"):
     """A step was taken; its adapter and checkpoint are in the blob store."""
 
-    kind: ClassVar[str] = "weight-updated.1"
     tenant: str
     task: str
     pool: str

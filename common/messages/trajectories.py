@@ -1,6 +1,6 @@
 """Trajectories: sampler → environment service → scheduler and trainer."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,8 +28,7 @@ class SampledTurn(Value):
     """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
 
 
-class TurnsSampled(Message):
-    kind: ClassVar[str] = "turns-sampled.1"
+class TurnsSampled(Message, kind="turns-sampled.1"):
     group: GroupContext
     members: list[SampledTurn] = Field(min_length=1)
 
@@ -65,10 +64,9 @@ class Settlement(Value):
     members: list[SettledMember]
 
 
-class TrajectoriesScored(Message):
+class TrajectoriesScored(Message, kind="trajectories-scored.1"):
     """Read by the trainer, by stream sequence; the scheduler sees only its `Settlement` header."""
 
-    kind: ClassVar[str] = "trajectories-scored.1"
     group: GroupContext
     members: list[ScoredTrajectory] = Field(min_length=1)
 

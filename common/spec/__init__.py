@@ -9,16 +9,12 @@ from common.spec.sections import (
     Correction,
     EnvironmentSection,
     Evaluation,
-    Keep,
     Limits,
     Lora,
     Name,
     Optimizer,
-    Overlong,
     Sampling,
     Section,
-    Start,
-    Stop,
     ToolSection,
 )
 from common.spec.task import TaskSpec

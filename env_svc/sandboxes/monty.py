@@ -101,11 +101,7 @@ async def _cancel_when(flooded: asyncio.Event, running: Coroutine[Any, Any, Any]
 
 
 def _limits(bounds: Bounds) -> monty.ResourceLimits:
-    return {
-        "max_feed_duration_secs": bounds.time_s,
-        "max_total_sleep_secs": bounds.time_s,
-        "max_memory": bounds.memory_bytes,
-    }
+    return {"max_feed_duration_secs": bounds.time_s, "max_total_sleep_secs": bounds.time_s, "max_memory": bounds.memory_bytes}
 
 
 def _run_result(error: monty.MontyRuntimeError, printed: CapturedOutput) -> RunResult:

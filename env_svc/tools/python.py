@@ -17,12 +17,7 @@ class Python(Tool):
 
     name = "python"
     description = "Run Python code and see what it prints. The value of the last line is printed too. Nothing is kept between calls."
-    parameters = {
-        "type": "object",
-        "properties": {"code": {"type": "string"}},
-        "required": ["code"],
-        "additionalProperties": False,
-    }
+    parameters = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"], "additionalProperties": False}
 
     def __init__(self, time_s: float = 5.0, memory_mib: int = 256) -> None:
         if not 0 < time_s <= MAX_TIME_S:

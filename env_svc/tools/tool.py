@@ -50,10 +50,7 @@ class Tool(ABC):
     @property
     def schema(self) -> dict[str, JsonValue]:
         """The tool's JSON schema, as chat templates take it."""
-        return {
-            "type": "function",
-            "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
-        }
+        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": self.parameters}}
 
 
 class ToolSource(ABC):

@@ -118,8 +118,7 @@ def psql(
 
 
 def pools(
-    data: Data = DEFAULT_DATA,
-    file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
+    data: Data = DEFAULT_DATA, file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None
 ) -> None:
     """List the base models of this deployment."""
     from rich.table import Table

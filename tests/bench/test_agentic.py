@@ -14,16 +14,7 @@ from bench.harness.tap import Heard, overheard, sampled_spans
 from bench.trl import spec
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import (
-    Event,
-    SampledTurn,
-    SampleTurns,
-    ScoredTrajectory,
-    TokenRecord,
-    TrajectoriesScored,
-    TurnRequest,
-    TurnsSampled,
-)
+from common.messages import Event, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest, TurnsSampled
 from marlaas.reporting.progress import TrainedStep, step_of
 from tests.conftest import eventually
 

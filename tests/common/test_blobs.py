@@ -8,9 +8,9 @@ import pytest
 from common.backoff import Backoff
 from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
+from common.bus.timings import Timings
 from common.errors import Reject, Unavailable
 from common.streams import Stream
-from common.timings import Timings
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually

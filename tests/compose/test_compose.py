@@ -13,7 +13,7 @@ from tests.compose.deployment import REPOSITORY, SERVICES, Deployment, log_event
 pytestmark = pytest.mark.timeout(3600)
 
 READY_S = 180.0
-"""Bound from nothing but images to a deployment that takes jobs, with much to spare: two cores with nothing else to do need a third of it."""
+"""Bound from nothing but images to a deployment that takes jobs: two cores with nothing else to do need a third of it."""
 STEP_TIMEOUT_S = 240.0
 
 

@@ -26,13 +26,7 @@ from common.messages import (
 from common.spec import TaskSpec
 
 STEPS = 3
-SPEC: dict[str, JsonValue] = {
-    "name": "gcd",
-    "tenant": "acme",
-    "pool": "tiny",
-    "steps": STEPS,
-    "environment": {"name": "reasoning_gym:gcd"},
-}
+SPEC: dict[str, JsonValue] = {"name": "gcd", "tenant": "acme", "pool": "tiny", "steps": STEPS, "environment": {"name": "reasoning_gym:gcd"}}
 
 
 class Answering:

@@ -130,12 +130,7 @@ def test_what_cannot_be_used_is_one_line_with_the_way_out(command: list[str], ex
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["submit", "task.toml", "--id", "My Task"],
-        ["watch", "fine", "My Task"],
-        ["failures", "My Task"],
-        ["cancel", "My Task"],
-    ],
+    [["submit", "task.toml", "--id", "My Task"], ["watch", "fine", "My Task"], ["failures", "My Task"], ["cancel", "My Task"]],
     ids=" ".join,
 )
 def test_id_that_no_task_can_have_is_refused_before_any_request(command: list[str], task_file: Path) -> None:

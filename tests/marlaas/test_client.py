@@ -10,10 +10,10 @@ import pytest
 from common import streams
 from common.backoff import Backoff
 from common.bus import Bus, Outgoing
+from common.bus.timings import Timings
 from common.errors import Reject
 from common.messages import Event, ReplicaReport
 from common.spec import TASK_ID_PATTERN
-from common.timings import Timings
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
 from marlaas.stack import servers
 from marlaas.sync import connect

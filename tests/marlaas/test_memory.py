@@ -43,8 +43,7 @@ def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"),
-    [({"model_type": "mamba"}, "memory not estimated: an unknown kind of model"), (None, "is not downloaded yet")],
+    ("config", "expected"), [({"model_type": "mamba"}, "memory not estimated: an unknown kind of model"), (None, "is not downloaded yet")]
 )
 def test_model_that_cannot_be_estimated_stops_nothing(config: dict[str, object] | None, expected: str, tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "model", config) if config else Pool(model="someone/no-such-model")

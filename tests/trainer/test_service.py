@@ -104,7 +104,7 @@ async def test_batch_of_a_version_long_past_is_dropped(bus: Bus, trainer: Traine
     assert await call(trainer, batch_of("a", 0, named, None)) == []
 
 
-async def test_evicted_and_resumed_tasks_continue_from_their_checkpoints(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:
+async def test_evicted_and_resumed_tasks_continue_from_checkpoints(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:
     checkpoint = None
     for version in range(3):
         trainer = Trainer(bus, learner, Residents(1), "tiny")  # as after a restart

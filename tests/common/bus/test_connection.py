@@ -14,10 +14,10 @@ from nats.js.kv import KeyValue
 from common import streams
 from common.backoff import Backoff
 from common.bus import Bus, Outgoing
+from common.bus.timings import Timings
 from common.errors import Fatal
 from common.messages import ReplicaReport, TaskStatus
 from common.task_states import TaskStates
-from common.timings import Timings
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
 from tests.chaos.clock import Clocks

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from common import streams
 from common.bus import Bus, Delivery
+from common.bus.timings import Timings
 from common.messages import SubmitTask
-from common.timings import Timings
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire
 from tests.common.bus.consuming import JOBS, consuming, drained, job

@@ -6,10 +6,7 @@ UNPLAYABLE = {
         "class Mine(vf.Env[Config]):\n    async def run(self, task, agents): ...\n__all__ += ['Mine']",
         "is played by several agents (user, helper)",
     ),
-    "own_harness": (
-        "class Mine(vf.Harness):\n    async def launch(self, *given): ...\n__all__ += ['Mine']",
-        "brings a harness",
-    ),
+    "own_harness": ("class Mine(vf.Harness):\n    async def launch(self, *given): ...\n__all__ += ['Mine']", "brings a harness"),
     "own_setup": (
         "class Plain(vf.Task[vf.TaskData]):\n    async def setup(self, trace, runtime): ...",
         "needs a runtime of verifiers for its setup",

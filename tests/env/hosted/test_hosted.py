@@ -301,10 +301,7 @@ async def test_calls_that_wait_for_a_start_count_as_running_there(workers: Worke
     ("hosted", "problem"),
     [
         (HostedConfig(python="/nowhere/python", environment="guest:Guest"), "/nowhere/python cannot be run: No such file or directory"),
-        (
-            HostedConfig(python=sys.executable, environment="guest:Guest"),
-            "ended before it was ready (exit status 1)",
-        ),
+        (HostedConfig(python=sys.executable, environment="guest:Guest"), "ended before it was ready (exit status 1)"),
     ],
 )
 async def test_environment_that_does_not_start_is_an_infrastructure_failure(workers: Workers, hosted: HostedConfig, problem: str) -> None:

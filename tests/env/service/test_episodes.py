@@ -6,14 +6,7 @@ import pytest
 from pydantic import JsonValue
 
 from common.bus import Delivery
-from common.messages import (
-    ChatMessage,
-    GroupContext,
-    SampledTurn,
-    SampleTurns,
-    TokenRecord,
-    TurnsSampled,
-)
+from common.messages import ChatMessage, GroupContext, SampledTurn, SampleTurns, TokenRecord, TurnsSampled
 from common.spec import EnvironmentSection, Limits
 from env_svc import replies
 from env_svc.calls import Opened

@@ -8,11 +8,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.messages import (
-    TaskStatus,
-    TokenRecord,
-    TurnRequest,
-)
+from common.messages import TaskStatus, TokenRecord, TurnRequest
 from env_svc.execution.workers import Workers
 from tests.conftest import eventually
 from tests.env.service.desk import POOL, Desk, at_desk, group_of, sampled, service_of, serving

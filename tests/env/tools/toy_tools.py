@@ -100,10 +100,7 @@ class Equipped(Talk):
 
 KEY: dict[str, object] = {
     "type": "function",
-    "function": {
-        "name": "open_door",
-        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-    },
+    "function": {"name": "open_door", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}},
 }
 
 

@@ -64,8 +64,7 @@ def test_event_with_missing_fields_is_shown_with_dashes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [([], ""), ([1.0], "▁"), ([0.0, 1.0], "▁█"), ([1.0, 1.0], "▁▁"), ([0.0, 0.0, 1.0, 1.0], "▁▁██")],
+    ("values", "expected"), [([], ""), ([1.0], "▁"), ([0.0, 1.0], "▁█"), ([1.0, 1.0], "▁▁"), ([0.0, 0.0, 1.0, 1.0], "▁▁██")]
 )
 def test_sparkline_runs_from_minimum_to_maximum(values: list[float], expected: str) -> None:
     assert sparkline(values) == expected

@@ -46,10 +46,7 @@ def test_point_has_every_number_of_a_step_and_where_its_time_went() -> None:
 def test_point_of_an_evaluation_is_of_the_version_that_answered() -> None:
     point = point_of(EVALUATION)
     assert point is not None
-    assert (point.version, point.values) == (
-        2,
-        {"evaluation/reward": 0.25, "evaluation/pass_at.1": 0.25, "evaluation/pass_at.4": 0.5},
-    )
+    assert (point.version, point.values) == (2, {"evaluation/reward": 0.25, "evaluation/pass_at.1": 0.25, "evaluation/pass_at.4": 0.5})
 
 
 def test_other_events_and_evaluations_without_reward_have_no_such_number() -> None:

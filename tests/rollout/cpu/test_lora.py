@@ -18,10 +18,7 @@ Slices = tuple[torch.Tensor, ...]
 
 def make_slices(outputs: Sequence[int]) -> tuple[Slices, Slices]:
     """Slices in vLLM's layout: A (S, 1, R, I) and B (S, 1, O, R) for each merged projection."""
-    return (
-        tuple(torch.randn(SLOTS, 1, RANK, INPUTS) for _ in outputs),
-        tuple(torch.randn(SLOTS, 1, width, RANK) for width in outputs),
-    )
+    return (tuple(torch.randn(SLOTS, 1, RANK, INPUTS) for _ in outputs), tuple(torch.randn(SLOTS, 1, width, RANK) for width in outputs))
 
 
 def plain(x: torch.Tensor, slots: Sequence[int], a_slices: Slices, b_slices: Slices) -> torch.Tensor:
