@@ -82,8 +82,16 @@ def submit(tenant: str) -> str:
     return f"jobs.submit.{tenant}"
 
 
-def control(verb: Literal["cancel", "pause", "resume", "delete", "resend", "prune"], tenant: str) -> str:
+def control(verb: Literal["cancel", "pause", "resume", "delete"], tenant: str) -> str:
     return f"jobs.{verb}.{tenant}"
+
+
+def resend(tenant: str) -> str:
+    return f"jobs.resend.{tenant}"
+
+
+def prune(tenant: str) -> str:
+    return f"jobs.prune.{tenant}"
 
 
 def check(family: str, task: str) -> str:

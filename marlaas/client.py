@@ -146,7 +146,7 @@ class Client:
         for one in tenants:
             request = secrets.token_hex(6)
             prune = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
-            out, about = Outgoing(streams.control("prune", one), prune, f"prune:{request}"), streams.events(one, "none")
+            out, about = Outgoing(streams.prune(one), prune, f"prune:{request}"), streams.events(one, "none")
             answer = await self._answer_to(out, about, lambda event, request=request: event.data.get("request") == request, timeout_s)
             found.append(Pruned.of(one, answer))
         return found
@@ -163,7 +163,7 @@ class Client:
                 subject = streams.events(tenant, failure.task or "none")
                 before = await self._bus.streams.last(streams.EVENTS, subject)
                 message = ResendLetter(tenant=tenant, letter=letter)
-                await self._bus.publish(Outgoing(streams.control("resend", tenant), message, f"resend:{letter}:{secrets.token_hex(6)}"))
+                await self._bus.publish(Outgoing(streams.resend(tenant), message, f"resend:{letter}:{secrets.token_hex(6)}"))
                 async for delivery in self._bus.streams.follow(streams.EVENTS, subject):
                     event = delivery.read(Event)
                     if delivery.sequence <= (before.sequence if before else 0) or event.data.get("letter") != letter:

@@ -135,7 +135,7 @@ async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     """Raises: Reject when it is none; Retry when NATS is unavailable."""
     job = delivery.read(ResendLetter)
-    if delivery.subject != streams.control("resend", job.tenant):
+    if delivery.subject != streams.resend(job.tenant):
         raise Reject(f"{delivery.subject} carries a job of tenant '{job.tenant}'")
     try:
         stored = await bus.streams.read(streams.FAILED, job.letter)

@@ -82,7 +82,7 @@ async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus
 async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database_url: str) -> None:
     job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
     number = await bury(bus, "jobs", "none", job)
-    wish = await read_resend_request(bus, Delivery(streams.control("resend", "acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
+    wish = await read_resend_request(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
     database = await Database.connect(database_url)
     try:
         for _ in range(2):
@@ -208,7 +208,7 @@ async def test_nobody_has_another_tenants_message_sent_again(bus: Bus, database_
         await recorded(world, 2)
         for letter in letters:
             wish = ResendLetter(tenant="mallory", letter=letter)
-            await bus.publish(Outgoing(streams.control("resend", "mallory"), wish, f"wish:{letter}"))
+            await bus.publish(Outgoing(streams.resend("mallory"), wish, f"wish:{letter}"))
         assert "is about no task of tenant 'mallory'" in str(await world.event("a", "rejected", tenant="mallory"))
         assert "is about no task of tenant 'mallory'" in str(await world.event("none", "rejected", tenant="mallory"))
         assert await world.rows("SELECT count(*) FROM dead_letters WHERE resent_at IS NOT NULL") == [(0,)]

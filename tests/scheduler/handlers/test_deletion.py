@@ -53,7 +53,7 @@ async def names(world: World) -> set[str]:
 
 async def pruned(world: World, request: str, **wish: Any) -> dict[str, Any]:
     tenant = wish.pop("tenant", "acme")
-    await world.bus.publish(Outgoing(streams.control("prune", tenant), PruneTasks(tenant=tenant, request=request, **wish), f"prune:{request}"))
+    await world.bus.publish(Outgoing(streams.prune(tenant), PruneTasks(tenant=tenant, request=request, **wish), f"prune:{request}"))
     async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(tenant, "none")):
         event = delivery.read(Event)
         if event.data.get("request") == request:

@@ -64,7 +64,7 @@ class Scene:
         await self.cleaner.erase_deleted()
 
     async def prune(self) -> None:
-        await prune_tasks(self.context, self.delivery(Outgoing(streams.control("prune", "acme"), PruneTasks(tenant="acme", request="r"), "")))
+        await prune_tasks(self.context, self.delivery(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request="r"), "")))
 
     def submission(self, task: str, version: int) -> Delivery:
         raw = spec(task, start={"task": "a", "version": version})
