@@ -12,6 +12,10 @@ from docs.generate import FOLDER, pages
 
 REPOSITORY = FOLDER.parent
 CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc")
+FOLDERS = (*CODE, "marlaas", "migrations", "models", "bench", "tests", "docs", "deploy", "examples", "requirements")
+PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*|[\w/-]+\.py)(?:::\w+)?`")
+PAGES = [*REPOSITORY.glob("*.md"), *(path for path in FOLDER.rglob("*.md") if not path.name.startswith("0015-"))]
+"""Pages that name files and tests; ADR 15 has a table of old names."""
 
 
 @pytest.mark.parametrize("page", sorted(pages()))
@@ -47,3 +51,15 @@ def test_operations_explain_every(what: str, pattern: str) -> None:
     explained = set(re.findall(r"`([a-z_]+)`", Path(FOLDER / "operations.md").read_text()))
     missing = written_in_code(pattern) - explained
     assert not missing, f"docs/operations.md explains no {what} {sorted(missing)}"
+
+
+def test_pages_name_files_and_tests_that_exist() -> None:
+    files = [path for folder in FOLDERS for path in [REPOSITORY / folder, *(REPOSITORY / folder).rglob("*")]]
+    tests = {name for path in files if path.suffix == ".py" for name in re.findall(r"def (test_\w+)", path.read_text())}
+    ends = {"/".join(path.parts[-length:]) for path in files for length in range(1, 7)}
+    for page in PAGES:
+        text = page.read_text()
+        gone = [named for named in PATH.findall(text) if named.rstrip("/") not in ends]
+        gone += [link for link in re.findall(r"\]\(([^)#:]+)[#)]", text) if not (page.parent / link).exists()]
+        gone += [test for test in re.findall(r"::(test_\w+)`", text) if test not in tests]
+        assert not gone, f"{page.name} names {gone}"
