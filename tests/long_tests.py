@@ -26,7 +26,7 @@ REASONS: dict[str, str] = {
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
-    "tests/scheduler/doctor/test_doctor.py::test_process_says_what_is_wrong_and_how_it_ended":
+    "tests/scheduler/doctor/test_doctor.py::test_process_prints_violations_and_exits_with_a_status":
         "four processes, of which two look twice, three seconds apart",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",

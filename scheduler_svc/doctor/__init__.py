@@ -1,9 +1,9 @@
-"""Says whether everything that must always hold does: `python -m scheduler_svc.doctor`, or `marlaas doctor`.
+"""Checks the invariants of a running stack: `python -m scheduler_svc.doctor`, or `marlaas doctor`.
 
-Reads PostgreSQL, the streams and the blob store, and changes nothing. Each rule is a sentence; what breaks it is listed.
+Reads PostgreSQL, the streams and the blob store, and changes nothing. Each rule is a sentence; the report lists its violations.
 
-    database_rules.py  what PostgreSQL alone can say: one SQL query a sentence, whose rows are what is wrong
-    stream_rules.py    what NATS holds, against PostgreSQL
-    blob_rules.py      the blob store, against PostgreSQL
-    runner.py          all of it, twice where something is wrong: a change under way is not a fault
+    database_rules.py  PostgreSQL alone: one SQL query a rule, whose rows are its violations
+    stream_rules.py    NATS's streams and status bucket against PostgreSQL
+    blob_rules.py      the blob store against PostgreSQL
+    runner.py          all rules, twice where one is broken: a transaction in flight is no violation
 """

@@ -11,12 +11,10 @@ CONNECT_TIMEOUT_S = 20.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m scheduler_svc.doctor", description="Says whether everything that must always hold does."
-    )
+    parser = argparse.ArgumentParser(prog="python -m scheduler_svc.doctor", description="Check the invariants of a running stack.")
     parser.add_argument("--deep", action="store_true", help="read every adapter and checkpoint, and compare its digest")
-    parser.add_argument("--strict", action="store_true", help="count also what the scheduler's next sweep would delete")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--strict", action="store_true", help="report also what the scheduler's next sweep would delete")
+    parser.add_argument("--json", action="store_true", help="print the violations as JSON")
     parser.add_argument("--timeout-s", type=float, default=CONNECT_TIMEOUT_S, help="seconds to wait for PostgreSQL and NATS together")
     options = parser.parse_args()
     settings = read_or_exit(SchedulerSettings)
@@ -35,7 +33,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     from scheduler_svc.doctor.runner import Depth, examine
     from scheduler_svc.store.database import Database
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line says what is missing
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line names the server that is missing
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     missing = "PostgreSQL does not answer with this version's schema; correct MARLAAS_SCHEDULER_DATABASE_URL"
     try:

@@ -1,4 +1,4 @@
-"""Rules about the blob store, against what PostgreSQL says."""
+"""Rules that compare the blob store with PostgreSQL."""
 
 import tempfile
 from pathlib import Path
@@ -21,14 +21,14 @@ RULES = (MISSING, ORPHANS, DAMAGED)
 
 
 async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
-    """For each task what must be there, and what may be."""
+    """Needed blobs of each task, deleted tasks included."""
     known = (await connection.execute(select(tasks.c.id).union_all(select(deleted_tasks.c.id)))).scalars()
     needed = {task: await needed_blobs(connection, task) for task in known}
     return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 
 async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Violation]:
-    """`grace_s`: how old a blob that nothing needs may be; `deep`: read every required blob. Raises: Retry when NATS is away."""
+    """Violations. `grace_s`: maximum age of an unneeded blob; `deep`: read each required one. Raises: Retry when NATS is unavailable."""
     blobs = Blobs(bus)
     required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
     present = {blob.name: blob for blob in await blobs.listed()}
@@ -40,7 +40,7 @@ async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: fl
         if blob.age_s > grace_s and not _is_needed(blob, needed)
     ]
     if deep:
-        found += [finding for name, ref in required.items() if name not in missing and (finding := await _damage(blobs, ref))]
+        found += [violation for name, ref in required.items() if name not in missing and (violation := await _damage(blobs, ref))]
     return found
 
 

@@ -1,6 +1,6 @@
-"""Rules that PostgreSQL alone can answer: sentence → the query whose rows break it (DESIGN, "rules that hold always").
+"""Rules about PostgreSQL alone: sentence → the query whose rows violate it (DESIGN, "rules that hold always").
 
-What a constraint of the schema forbids is not asked again.
+Constraints of the schema are not repeated here.
 """
 
 from sqlalchemy import text
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from scheduler_svc.doctor.violation import Violation
 
 MAX_ROWS = 20
-"""Of each rule; more of the same says no more."""
+"""Maximum violations reported per rule."""
 ENDED = "('finished', 'cancelled', 'failed', 'rejected')"
 
 RULES: dict[str, str] = {
@@ -63,10 +63,10 @@ RULES: dict[str, str] = {
         SELECT e.task, e.version, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
         JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version
         GROUP BY e.task, e.version, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
-    "an ended task has no evaluation under way, and is told of each that finished": f"""
+    "an ended task has no running evaluation, and each finished evaluation has one event": f"""
         SELECT t.id AS task, t.state, count(e.version) FILTER (WHERE e.state = 'running') AS running,
                count(e.version) FILTER (WHERE e.state = 'finished') AS finished,
-               (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation') AS told
+               (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation') AS events
         FROM tasks t JOIN evaluations e ON e.task = t.id GROUP BY t.id
         HAVING (t.state IN {ENDED} AND count(e.version) FILTER (WHERE e.state = 'running') > 0)
             OR count(e.version) FILTER (WHERE e.state = 'finished')
@@ -85,11 +85,11 @@ RULES: dict[str, str] = {
         SELECT s.task, s.version, s.state, count(g.number) AS groups, t.groups_per_step
         FROM steps s JOIN tasks t ON t.id = s.task LEFT JOIN groups g ON g.task = s.task AND g.step = s.version AND g.state = s.state
         GROUP BY s.task, s.version, s.state, t.groups_per_step HAVING count(g.number) <> t.groups_per_step""",
-    "a trained or batched group belongs to a step that is there": """
+    "a trained or batched group belongs to an existing step": """
         SELECT g.task, g.number AS "group", g.state, g.step FROM groups g
         WHERE g.state IN ('batched', 'trained') AND NOT EXISTS (
             SELECT FROM steps s WHERE s.task = g.task AND s.version = g.step AND s.state = g.state)""",
-    "nothing trained or waiting is staler than its task allows": """
+    "no trained or waiting group is staler than its task allows": """
         SELECT g.task, g.number AS "group", g.state, g.version AS sampled_by, coalesce(g.step, t.version) AS trained_from, t.max_staleness
         FROM groups g JOIN tasks t ON t.id = g.task
         WHERE g.state <> 'void' AND coalesce(g.step, t.version) - g.version NOT BETWEEN 0 AND t.max_staleness""",
@@ -128,7 +128,7 @@ RULES: dict[str, str] = {
         FROM tasks t LEFT JOIN ledger l ON l.task = t.id GROUP BY t.id
         HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
             OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
-    "what is booked is booked to the task's tenant": """
+    "every ledger entry names its task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",
     "a task's adapter and checkpoint are its last trained step's": """
@@ -138,9 +138,9 @@ RULES: dict[str, str] = {
     "a trained step's adapter is its own task's and version's": """
         SELECT task, version, adapter ->> 'task' AS adapter_task, adapter ->> 'version' AS adapter_version FROM steps
         WHERE state = 'trained' AND (adapter ->> 'task' <> task OR (adapter ->> 'version')::int <> version + 1)""",
-    "each step, and each task's end, was told once": f"""
-        SELECT t.id AS task, t.state, t.version, count(e.id) FILTER (WHERE e.event = 'step') AS steps_told,
-               count(e.id) FILTER (WHERE e.event = t.state) AS ends_told
+    "each step, and each task's end, has one event": f"""
+        SELECT t.id AS task, t.state, t.version, count(e.id) FILTER (WHERE e.event = 'step') AS step_events,
+               count(e.id) FILTER (WHERE e.event = t.state) AS end_events
         FROM tasks t LEFT JOIN events e ON e.task = t.id AND e.tenant = t.tenant
         GROUP BY t.id
         HAVING count(e.id) FILTER (WHERE e.event = 'step') <> t.version
@@ -151,8 +151,8 @@ RULES: dict[str, str] = {
 }
 
 
-async def examine_record(connection: AsyncConnection) -> list[Violation]:
-    """What breaks the rules above, as the transaction of `connection` sees it."""
+async def examine_database(connection: AsyncConnection) -> list[Violation]:
+    """Violations of the rules above, as the transaction of `connection` sees them."""
     found: list[Violation] = []
     for rule, query in RULES.items():
         rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MAX_ROWS}"))).mappings()

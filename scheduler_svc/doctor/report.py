@@ -1,4 +1,4 @@
-"""What the doctor says: one line a rule, and below a broken one what breaks it."""
+"""Report of the doctor: one line a rule, followed by the violations of a broken one."""
 
 import json
 from collections import defaultdict
@@ -11,8 +11,8 @@ from scheduler_svc.doctor.violation import Violation
 
 def as_lines(found: Sequence[Violation], *, deep: bool) -> str:
     wrong: dict[str, list[str]] = defaultdict(list)
-    for finding in found:
-        wrong[finding.rule].append(finding.where)
+    for violation in found:
+        wrong[violation.rule].append(violation.where)
     lines: list[str] = []
     for rule in RULES:
         if rule == DAMAGED and not deep:
@@ -20,11 +20,9 @@ def as_lines(found: Sequence[Violation], *, deep: bool) -> str:
         else:
             lines += [f"{'BROKEN  ' if wrong[rule] else 'holds   '}  {rule}", *(f"            {where}" for where in wrong[rule])]
     broken = sum(bool(rows) for rows in wrong.values())
-    lines.append(
-        f"\n{broken} of {len(RULES)} rules are broken" if broken else f"\nall {len(RULES) - (not deep)} rules that were looked at hold"
-    )
+    lines.append(f"\n{broken} of {len(RULES)} rules are broken" if broken else f"\nall {len(RULES) - (not deep)} examined rules hold")
     return "\n".join([*lines, ""])
 
 
 def as_json(found: Sequence[Violation]) -> str:
-    return json.dumps([{"rule": finding.rule, "where": finding.where} for finding in found], indent=2) + "\n"
+    return json.dumps([{"rule": violation.rule, "where": violation.where} for violation in found], indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""All rules at once. What is found broken is looked at again: a change under way is not a fault."""
+"""Checks all rules; violations must be found twice, as a transaction in flight is none."""
 
 import asyncio
 from dataclasses import dataclass
@@ -15,36 +15,36 @@ RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
 
 @dataclass(frozen=True)
 class Depth:
-    """How strictly to look."""
+    """Strictness of an examination."""
 
     grace_s: float
-    """The scheduler sweeps now and then: what is younger may still wait for it. 0: nothing may wait."""
+    """Age below which messages and blobs may still await the scheduler's periodic sweep; 0 accepts none."""
     deep: bool
     """Read every blob and compare its digest."""
     second_look_s: float = 3.0
-    """Between the two looks at what is broken."""
+    """Pause between the two examinations."""
 
 
 async def examine(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
-    """What is wrong, and still is a moment later. Raises: Retry when PostgreSQL or NATS is away."""
-    found = await _look(database, bus, depth)
+    """Violations that persist for `second_look_s`. Raises: Retry when PostgreSQL or NATS is unavailable."""
+    found = await _examine(database, bus, depth)
     if not found:
         return []
     await asyncio.sleep(depth.second_look_s)
-    still = {(finding.rule, _identity(finding)) for finding in await _look(database, bus, depth)}
-    return sorted(finding for finding in found if (finding.rule, _identity(finding)) in still)
+    still = {(violation.rule, _identity(violation)) for violation in await _examine(database, bus, depth)}
+    return sorted(violation for violation in found if (violation.rule, _identity(violation)) in still)
 
 
-def _identity(finding: Violation) -> str:
-    """The row without what grows by itself."""
-    return finding.where.partition(" age_s=")[0]
+def _identity(violation: Violation) -> str:
+    """The violation without its age, which grows."""
+    return violation.where.partition(" age_s=")[0]
 
 
-async def _look(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
+async def _examine(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
     async with database.transaction() as tx:
         await tx.connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        found = await database_rules.examine_record(tx.connection)
-        told = await stream_rules.read_told(tx.connection, depth.grace_s)
+        found = await database_rules.examine_database(tx.connection)
+        recorded = await stream_rules.read_recorded(tx.connection, depth.grace_s)
         needed = await blob_rules.read_needed(tx.connection)
-    found += await stream_rules.examine_messages(bus, told)
+    found += await stream_rules.examine_streams(bus, recorded)
     return found + await blob_rules.examine_blobs(bus, needed, grace_s=depth.grace_s, deep=depth.deep)

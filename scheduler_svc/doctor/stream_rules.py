@@ -1,4 +1,4 @@
-"""Rules about what NATS holds, against what PostgreSQL says."""
+"""Rules that compare NATS's streams and status bucket with PostgreSQL."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,43 +16,44 @@ from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 
-READS_AT_ONCE = 32
+MAX_CONCURRENT_READS = 32
 
-ORPHANS = "every message on its way is about a task that has not ended"
+ORPHANS = "every message in flight is about a task that has not ended"
 SCORES = "the message of every scored trajectory is stored, and is about it"
-WEIGHTS = "what weight-updated says of a version is what its step says"
+WEIGHTS = "weight-updated names the adapter of the version's step"
 ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
-LETTERS = "every dead letter is on record"
-DELETED = "nothing announces a deleted task"
+LETTERS = "every dead letter is recorded"
+DELETED = "no announcement or status of a deleted task is stored"
 RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What PostgreSQL says that NATS must agree with."""
+class Recorded:
+    """Rows of PostgreSQL that NATS must agree with."""
 
     tasks: dict[str, tuple[str, int, str]]
     """Task → state, version, pool."""
     in_use: set[str]
-    """Tasks that have not ended, or whose messages the scheduler may still be about to delete."""
+    """Tasks that have not ended, or ended so recently that the scheduler may still delete their messages."""
     scored: list[tuple[str, int, int, int]]
     """(task, group, member, sequence) of every scored trajectory."""
     adapters: dict[tuple[str, int], AdapterRef]
     """(task, version) → adapter of every trained step."""
     letters: set[int]
+    """Sequences of the recorded dead letters."""
     deleted: set[str]
-    """Tasks that were deleted, and of which NATS was found empty."""
+    """Deleted tasks whose data in NATS was erased."""
 
 
-async def read_told(connection: AsyncConnection, grace_s: float) -> Told:
-    """`grace_s`: how long after a task's end its messages may still be there."""
+async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
+    """Read the rows. `grace_s`: seconds after a task's end during which its messages may still be stored."""
     in_use = text("SELECT id FROM tasks WHERE ended_at IS NULL OR ended_at > now() - make_interval(secs => :grace_s)")
     deleted = text("SELECT id FROM deleted_tasks WHERE freed_bytes IS NOT NULL AND deleted_at <= now() - make_interval(secs => :grace_s)")
     scored = select(trajectories.c.task, trajectories.c.group, trajectories.c.member, trajectories.c.sequence)
     trained = select(steps.c.task, steps.c.version, steps.c.adapter).where(steps.c.adapter.is_not(None))
     rows = (await connection.execute(select(tasks.c.id, tasks.c.state, tasks.c.version, tasks.c.pool))).all()
-    return Told(
+    return Recorded(
         tasks={row.id: (row.state, row.version, row.pool) for row in rows},
         in_use=set((await connection.execute(in_use, {"grace_s": grace_s})).scalars()),
         scored=[tuple(row) for row in (await connection.execute(scored.where(trajectories.c.state == TrajectoryState.SCORED))).all()],
@@ -62,32 +63,32 @@ async def read_told(connection: AsyncConnection, grace_s: float) -> Told:
     )
 
 
-async def examine_messages(bus: Bus, told: Told) -> list[Violation]:
-    """Raises: Retry when NATS is away."""
+async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
+    """Violations of the rules above. Raises: Retry when NATS is unavailable."""
     parts: Sequence[list[Violation]] = [
-        await _orphans(bus, told),
-        await _scores(bus, told),
-        await _weights(bus, told),
-        await _statuses(bus, told),
-        await _letters(bus, told),
-        await _deleted(bus, told),
+        await _orphans(bus, recorded),
+        await _scores(bus, recorded),
+        await _weights(bus, recorded),
+        await _statuses(bus, recorded),
+        await _letters(bus, recorded),
+        await _deleted(bus, recorded),
     ]
-    return [finding for part in parts for finding in part]
+    return [violation for part in parts for violation in part]
 
 
-async def _orphans(bus: Bus, told: Told) -> list[Violation]:
+async def _orphans(bus: Bus, recorded: Recorded) -> list[Violation]:
     found: list[Violation] = []
     for stream in streams.IN_FLIGHT:
         for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
-            if task not in told.in_use:
-                state = told.tasks[task][0] if task in told.tasks else "unknown"
+            if task not in recorded.in_use:
+                state = recorded.tasks[task][0] if task in recorded.tasks else "unknown"
                 found.append(Violation(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))
     return found
 
 
-async def _scores(bus: Bus, told: Told) -> list[Violation]:
-    bound = asyncio.Semaphore(READS_AT_ONCE)
+async def _scores(bus: Bus, recorded: Recorded) -> list[Violation]:
+    bound = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
     async def problem(task: str, group: int, member: int, sequence: int) -> str | None:
         async with bound:
@@ -99,17 +100,17 @@ async def _scores(bus: Bus, told: Told) -> list[Violation]:
         about = {(settled.task, settled.group, one.member) for one in settled.members}
         return None if (task, group, member) in about else f"the message is about {sorted(about)}"
 
-    problems = await asyncio.gather(*(problem(*row) for row in told.scored))
+    problems = await asyncio.gather(*(problem(*row) for row in recorded.scored))
     return [
         Violation(SCORES, f"task={task} group={group} member={member} sequence={sequence}: {problem}")
-        for (task, group, member, sequence), problem in zip(told.scored, problems, strict=True)
+        for (task, group, member, sequence), problem in zip(recorded.scored, problems, strict=True)
         if problem
     ]
 
 
-async def _weights(bus: Bus, told: Told) -> list[Violation]:
+async def _weights(bus: Bus, recorded: Recorded) -> list[Violation]:
     found: list[Violation] = []
-    for task, (state, version, pool) in told.tasks.items():
+    for task, (state, version, pool) in recorded.tasks.items():
         if version == 0:
             continue
         announced = [delivery async for delivery in bus.streams.stored(streams.WEIGHTS, streams.weight_updated(pool, task))]
@@ -120,7 +121,7 @@ async def _weights(bus: Bus, told: Told) -> list[Violation]:
         found += [
             Violation(WEIGHTS, f"task={task} version={number} announced={update.adapter.blob.name} of_step={adapter.blob.name}")
             for number, update in first.items()
-            if (adapter := told.adapters.get((task, number))) is not None and adapter.blob.sha256 != update.adapter.blob.sha256
+            if (adapter := recorded.adapters.get((task, number))) is not None and adapter.blob.sha256 != update.adapter.blob.sha256
         ]
         if state in (TaskState.RUNNING, TaskState.PAUSED) and version not in first:
             found.append(Violation(ANNOUNCED, f"task={task} version={version} announced={sorted(first)}"))
@@ -130,41 +131,41 @@ async def _weights(bus: Bus, told: Told) -> list[Violation]:
 def _update(delivery: Delivery) -> WeightUpdated | None:
     try:
         return delivery.read(WeightUpdated)
-    except Reject:  # not ours: it is a dead letter as well
+    except Reject:  # malformed: it is a dead letter too
         return None
 
 
-async def _statuses(bus: Bus, told: Told) -> list[Violation]:
-    said = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
+async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
+    shown = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
     found: list[Violation] = []
-    for task, (state, version, _) in told.tasks.items():
-        status = said.get(task)
+    for task, (state, version, _) in recorded.tasks.items():
+        status = shown.get(task)
         if status is None or (status.state, status.version) != (state, version):
-            shown = f"{status.state} at {status.version}" if status else "nothing"
-            found.append(Violation(STATUS, f"task={task} state={state} version={version}: users read {shown}"))
+            seen = f"{status.state} at {status.version}" if status else "nothing"
+            found.append(Violation(STATUS, f"task={task} state={state} version={version}: users read {seen}"))
     return found
 
 
-async def _deleted(bus: Bus, told: Told) -> list[Violation]:
-    """What a trainer announced after its task was deleted the sweep finds; a status that is left nothing would ever correct."""
-    announced = await bus.streams.subjects(streams.WEIGHTS) if told.deleted else {}
-    statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if told.deleted else []
+async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
+    """The sweep deletes late announcements of a trainer; a status that remains would stay for ever."""
+    announced = await bus.streams.subjects(streams.WEIGHTS) if recorded.deleted else {}
+    statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if recorded.deleted else []
     found = [
         Violation(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
         for subject, count in sorted(announced.items())
-        if streams.token(subject, 2) in told.deleted
+        if streams.token(subject, 2) in recorded.deleted
     ]
     return found + [
-        Violation(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in told.deleted
+        Violation(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in recorded.deleted
     ]
 
 
-async def _letters(bus: Bus, told: Told) -> list[Violation]:
-    """What the scheduler could not read, or could not put on record, is a letter about a letter: nobody records those."""
+async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:
+    """Unreadable letters and letters about letters are never recorded."""
     return [
         Violation(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
         async for letter in bus.streams.stored(streams.FAILED, "failed.>")
-        if letter.sequence not in told.letters and _is_readable(letter) and not concerns_dead_letter(letter)
+        if letter.sequence not in recorded.letters and _is_readable(letter) and not concerns_dead_letter(letter)
     ]
 
 

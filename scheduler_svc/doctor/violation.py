@@ -1,13 +1,13 @@
-"""What is wrong."""
+"""A violation of a rule."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
 class Violation:
-    """One thing that breaks a rule."""
+    """A row, message or blob that breaks a rule."""
 
     rule: str
-    """The sentence that does not hold."""
+    """The rule's sentence."""
     where: str
-    """Which row, message or blob, and what it says."""
+    """The row, message or blob, with its values."""

@@ -23,7 +23,7 @@ from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupCo
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.dispatch import admission
-from scheduler_svc.doctor.database_rules import examine_record
+from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, weight_updates
 from scheduler_svc.handlers.jobs import Offer
 from scheduler_svc.store.database import Database
@@ -253,7 +253,7 @@ class Interleavings(RuleBasedStateMachine):
     def doctor_finds_nothing(self) -> None:
         async def examine() -> list[object]:
             async with self.database.transaction() as tx:
-                return list(await examine_record(tx.connection))
+                return list(await examine_database(tx.connection))
 
         assert self.runner.run(examine()) == []
 

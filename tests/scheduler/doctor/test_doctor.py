@@ -1,10 +1,9 @@
-"""The doctor against real PostgreSQL and NATS: a clean record is clean, and each rule, once broken, is named."""
+"""The doctor against real PostgreSQL and NATS: sound stores have no violation, and each broken rule is reported."""
 
 import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
-from tests.scheduler.doctor import breakages, mutations
-from tests.scheduler.doctor.breakages import Breaking
+from tests.scheduler.doctor import database_breakages, mutations, store_breakages
+from tests.scheduler.doctor.store_breakages import Change
 from tests.scheduler.finished import AT_REST, WAITING, Copy, Finished, clean, copied, finish, sentences, settled, stages, store
 from tests.scheduler.stages import running_world, spec
 from tests.scheduler.test_life_of_a_task import control
@@ -35,16 +34,16 @@ async def finished(postgres_port: int, migrated_database: str, tmp_path_factory:
 
 
 @pytest.fixture(scope="module")
-def record_url(finished: Finished) -> str:
-    """A database that the tests of the record's rules share: each undoes what it breaks."""
+def shared_url(finished: Finished) -> str:
+    """URL of a database that tests share; each undoes its changes."""
     return finished.database()
 
 
 def test_every_rule_has_a_test() -> None:
-    assert {rule for rule, _ in (*breakages.RECORD, *breakages.STORED)} == set(RULES)
+    assert {*database_breakages.VIOLATIONS, *(rule for rule, _ in store_breakages.VIOLATIONS)} == set(RULES)
 
 
-async def test_clean_run_with_failures_and_a_cancelled_task_is_clean(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_run_with_failures_and_a_cancelled_task_violates_no_rule(bus: Bus, database_url: str, tmp_path: Path) -> None:
     made = stages(
         bus,
         tmp_path,
@@ -64,36 +63,36 @@ async def test_clean_run_with_failures_and_a_cancelled_task_is_clean(bus: Bus, d
         await clean(world)
 
 
-async def test_world_at_rest_is_clean(finished: Finished, tmp_path: Path) -> None:
-    """What the tests below break."""
+async def test_finished_world_violates_no_rule(finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
-        assert await named(world) == []
+        assert await violated(world) == []
 
 
-# -------------------------------------------------------------------------------------------------- the rules, each broken
+# --------------------------------------------------------------------------------------------------------- broken rules
 
 
-@pytest.mark.parametrize(("rule", "statements"), breakages.RECORD, ids=[rule for rule, _ in breakages.RECORD])
-async def test_rule_of_the_record_is_named_when_it_is_broken(rule: str, statements: Sequence[str], record_url: str) -> None:
-    for statement in statements:
-        found = [finding for finding in await broken_rules(record_url, statement) if finding.rule == rule]
+@pytest.mark.parametrize("rule", database_breakages.VIOLATIONS)
+async def test_violation_in_the_database_is_reported(rule: str, shared_url: str) -> None:
+    for statement in database_breakages.VIOLATIONS[rule]:
+        found = [violation for violation in await violations_after(shared_url, statement) if violation.rule == rule]
         assert found, statement
-        assert all("task=" in finding.where or "subject=" in finding.where for finding in found)
+        assert all("task=" in violation.where or "subject=" in violation.where for violation in found)
 
 
-async def test_rules_of_the_record_are_not_named_for_what_leaves_them_whole(record_url: str) -> None:
-    for rule, statement in breakages.SOUND:
-        assert rule not in {finding.rule for finding in await broken_rules(record_url, statement)}, statement
+async def test_statement_that_keeps_a_rule_is_not_reported(shared_url: str) -> None:
+    for rule, statements in database_breakages.COMPLIANT.items():
+        for statement in statements:
+            assert rule not in {violation.rule for violation in await violations_after(shared_url, statement)}, statement
 
 
-async def broken_rules(database_url: str, statement: str) -> list[Violation]:
-    """What the doctor finds after `statement`, which is then undone."""
+async def violations_after(database_url: str, statement: str) -> list[Violation]:
+    """Violations that the doctor finds after `statement`, which is then undone."""
     database = await Database.connect(database_url)
     try:
         async with database.transaction() as tx:
             outer = await tx.connection.begin_nested()
             await tx.connection.execute(text(statement))
-            found = await database_rules.examine_record(tx.connection)
+            found = await database_rules.examine_database(tx.connection)
             await outer.rollback()
             return found
     except DBAPIError as error:  # names the statement, for the author of a constraint
@@ -102,58 +101,59 @@ async def broken_rules(database_url: str, statement: str) -> list[Violation]:
         await database.close()
 
 
-@pytest.mark.parametrize(("rule", "break_it"), breakages.STORED, ids=[breaking.__name__ for _, breaking in breakages.STORED])
-async def test_rule_about_nats_is_named_when_it_is_broken(rule: str, break_it: Breaking, finished: Finished, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rule", "change"), store_breakages.VIOLATIONS, ids=[change.__name__ for _, change in store_breakages.VIOLATIONS])
+async def test_violation_in_nats_is_reported(rule: str, change: Change, finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
-        await break_it(world)
-        assert rule in await named(world)
+        await change(world)
+        assert rule in await violated(world)
 
 
-@pytest.mark.parametrize(("rule", "change", "depth"), breakages.SOUND_STORES, ids=[each[1].__name__ for each in breakages.SOUND_STORES])
-async def test_rule_about_nats_is_not_named_for_what_leaves_it_whole(
-    rule: str, change: Breaking, depth: Depth, finished: Finished, tmp_path: Path
+@pytest.mark.parametrize(
+    ("rule", "change", "depth"), store_breakages.COMPLIANT, ids=[each[1].__name__ for each in store_breakages.COMPLIANT]
+)
+async def test_change_that_keeps_a_rule_about_nats_is_not_reported(
+    rule: str, change: Change, depth: Depth, finished: Finished, tmp_path: Path
 ) -> None:
     async with copied(finished, tmp_path) as world:
         await change(world)
-        assert rule not in await named(world, depth)
+        assert rule not in await violated(world, depth)
 
 
-async def named(world: Copy, depth: Depth = AT_REST) -> list[str]:
+async def violated(world: Copy, depth: Depth = AT_REST) -> list[str]:
     found = await examine(world.database, world.bus, depth)
     print(*found, sep="\n")
-    return sorted({finding.rule for finding in found})
+    return sorted({violation.rule for violation in found})
 
 
 @pytest.mark.slow
-async def test_tests_of_the_rules_fail_for_every_rule_that_is_changed(finished: Finished, tmp_path: Path) -> None:
-    """And the page has the numbers."""
-    tallies = await mutations.every_mutant(finished, tmp_path)
-    assert mutations.unexpected(tallies) == []
+async def test_every_mutant_is_caught_or_equivalent_and_docs_have_the_counts(finished: Finished, tmp_path: Path) -> None:
+    counts = await mutations.every_mutant(finished, tmp_path)
+    assert mutations.unexpected(counts) == []
     page = mutations.PAGE.read_text()
-    assert mutations.written(page, mutations.table(tallies)) == page, "python -m tests.scheduler.doctor.mutations --write"
+    assert mutations.written(page, mutations.table(counts)) == page, "python -m tests.scheduler.doctor.mutations --write"
 
 
 # --------------------------------------------------------------------------------------------------- sweep and process
 
 
-async def test_sweep_deletes_what_nothing_needs_and_nothing_else(finished: Finished, tmp_path: Path) -> None:
+async def test_sweep_deletes_only_unneeded_messages_and_blobs(finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
         blobs = Blobs(world.bus)
         before = sorted(await blobs.names())
-        await store(blobs, tmp_path, "live", 99)  # a step that may be on its way
-        await breakages.leave_a_blob_of_a_step_taken_twice(world)
-        await breakages.leave_a_message_of_an_ended_task(world)
-        await breakages.leave_a_message_of_an_unknown_task(world)
-        assert await named(world) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
+        await store(blobs, tmp_path, "live", 99)  # a step whose announcement may be in flight
+        await store_breakages.leave_a_blob_of_a_step_taken_twice(world)
+        await store_breakages.leave_a_message_of_an_ended_task(world)
+        await store_breakages.leave_a_message_of_an_unknown_task(world)
+        assert await violated(world) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
         await GarbageCollector(world.database, world.bus, sweep_s=60).sweep()
-        assert await named(world) == []
+        assert await violated(world) == []
         assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
         assert len([name for name in await blobs.names() if ".v99." in name]) == 2
         assert set(await world.bus.streams.subjects(streams.SCORED)) >= WAITING
 
 
 async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url: str, tmp_path: Path) -> None:
-    """After each step, not only by the sweep; and the doctor asks for exactly these."""
+    """Superseded blobs are deleted after each step, not only by the sweep; the doctor requires exactly the others."""
     keep = {"checkpoints": 1, "every": 3, "adapters": "checkpoints", "batches": 2}
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
         await world.submit("a", spec(steps=8, keep=keep))
@@ -171,7 +171,7 @@ async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url
         assert await sentences(world) == [blob_rules.MISSING]
 
 
-async def test_process_says_what_is_wrong_and_how_it_ended(finished: Finished, tmp_path: Path) -> None:
+async def test_process_prints_violations_and_exits_with_a_status(finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
 
         async def doctor(*options: str, **changes: str) -> tuple[int, str]:
@@ -181,13 +181,13 @@ async def test_process_says_what_is_wrong_and_how_it_ended(finished: Finished, t
             done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, timeout=250)
             return done.returncode, done.stdout + done.stderr
 
-        status, said = await doctor("--deep", "--strict")
-        assert (status, "rules that were looked at hold" in said, "BROKEN" in said) == (0, True, False)
-        await world.bus.publish(Outgoing(streams.open_group("x", "nobody", 0), OpenGroup(group=finished.opened[0]), "x"))
-        (status, said), (as_json_status, as_json), (absent_status, absent) = await asyncio.gather(
+        status, printed = await doctor("--deep", "--strict")
+        assert (status, "examined rules hold" in printed, "BROKEN" in printed) == (0, True, False)
+        await world.bus.publish(Outgoing(streams.open_group("x", "unknown", 0), OpenGroup(group=finished.opened[0]), "x"))
+        (status, printed), (as_json_status, as_json), (absent_status, absent) = await asyncio.gather(
             doctor(), doctor("--json"), doctor("--timeout-s", "5", MARLAAS_NATS_URL="nats://127.0.0.1:1")
         )
         assert status == 1
-        assert f"BROKEN    {stream_rules.ORPHANS}\n            stream=PROMPTS subject=prompts.open.x.nobody.0" in said
+        assert f"BROKEN    {stream_rules.ORPHANS}\n            stream=PROMPTS subject=prompts.open.x.unknown.0" in printed
         assert (as_json_status, as_json.count('"rule"')) == (1, 1)
         assert (absent_status, absent) == (2, "doctor: NATS does not answer; correct MARLAAS_NATS_URL\n")

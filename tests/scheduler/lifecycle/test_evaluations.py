@@ -22,7 +22,7 @@ from scheduler_svc.decisions.evaluation_plan import (
     prompt_seed,
     result_of,
 )
-from scheduler_svc.doctor.database_rules import examine_record
+from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.maintenance.garbage_collector import needed_blobs
 from scheduler_svc.store.queries import tasks
@@ -103,7 +103,7 @@ async def told(world: World, task: str) -> list[dict[str, Any]]:
 async def clean(world: World) -> None:
     """Whatever happened, the record holds together."""
     async with world.database.transaction() as tx:
-        assert await examine_record(tx.connection) == []
+        assert await examine_database(tx.connection) == []
 
 
 async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus, database_url: str) -> None:

@@ -17,8 +17,8 @@ from common.messages import HistoryMark, TaskStatus
 from common.streams import BLOBS_BUCKET
 from marlaas.client import Client
 from marlaas.stack import servers
-from scheduler_svc.doctor.database_rules import examine_record
-from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_messages, read_told
+from scheduler_svc.doctor.database_rules import examine_database
+from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_streams, read_recorded
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
@@ -103,10 +103,10 @@ async def store_checkpoints(bus: Bus, database: Database) -> None:
 
 async def broken_rules(world: World, bus: Bus) -> list[str]:
     async with world.database.transaction() as tx:
-        found = await examine_record(tx.connection)
-        told = await read_told(tx.connection, grace_s=0)
+        found = await examine_database(tx.connection)
+        told = await read_recorded(tx.connection, grace_s=0)
     rules = (ORPHANS, SCORES, ANNOUNCED, STATUS, LETTERS)
-    return [str(each) for each in [*found, *await examine_messages(bus, told)] if each in found or each.rule in rules]
+    return [str(each) for each in [*found, *await examine_streams(bus, told)] if each in found or each.rule in rules]
 
 
 async def becomes_healthy(world: World, bus: Bus) -> None:

@@ -1,0 +1,168 @@
+"""Violations of the rules about NATS: changes to a copy of the finished world."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Outgoing
+from common.messages import DeadLetter, OpenGroup, TaskStatus
+from scheduler_svc.doctor import blob_rules, stream_rules
+from scheduler_svc.doctor.runner import Depth
+from tests.scheduler.finished import AT_REST, Copy, store
+from tests.scheduler.stages import scored, updated
+
+Change = Callable[[Copy], Awaitable[None]]
+
+
+async def leave_a_message_of_an_ended_task(world: Copy) -> None:
+    await world.bus.publish(replace(scored(world.made.opened[0], 0, reward=1.0), message_id="late"))
+
+
+async def leave_a_message_of_an_unknown_task(world: Copy) -> None:
+    group = world.made.opened[0].model_copy(update={"task": "unknown"})
+    await world.bus.publish(Outgoing(streams.open_group("elsewhere", "unknown", 0), OpenGroup(group=group), "x"))
+
+
+async def lose_a_scored_message(world: Copy) -> None:
+    await world.bus.streams.purge(streams.SCORED, "trajectories.scored.live.>")
+
+
+async def announce_other_weights(world: Copy) -> None:
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.a")
+    other = updated(world.made.batches[0])
+    await world.bus.publish(replace(other, message_id="other"))
+
+
+async def lose_an_announcement(world: Copy) -> None:
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.live")
+
+
+async def put_status(world: Copy, key: str, **changes: object) -> None:
+    """Put the status of task `a`, with changes, at `key`."""
+    status = await world.bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
+    assert status is not None
+    await world.bus.kv.put(streams.TASKS_BUCKET, key, status.model_copy(update=changes))
+
+
+async def show_another_state_to_users(world: Copy) -> None:
+    await put_status(world, "a", state="running")
+
+
+async def publish_a_dead_letter_that_is_not_recorded(world: Copy) -> None:
+    letter = DeadLetter(stage="open", subject="x", reason="y", attempts=1, headers={}, body=b"")
+    await world.bus.publish(Outgoing(streams.failed("open", "a"), letter, "another letter"))
+
+
+async def lose_a_status(world: Copy) -> None:
+    await world.bus.kv.delete(streams.TASKS_BUCKET, "a")
+
+
+async def show_an_older_version_to_users(world: Copy) -> None:
+    await put_status(world, "a", version=1)
+
+
+async def lose_an_adapter(world: Copy) -> None:
+    [name] = [name for name in await Blobs(world.bus).names() if name.startswith("a.v1.adapter")]
+    await Blobs(world.bus).delete(name)
+
+
+async def lose_the_content_of_blobs(world: Copy) -> None:
+    await world.bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
+
+
+async def leave_a_blob_of_a_step_taken_twice(world: Copy) -> None:
+    await store(Blobs(world.bus), world.folder, "a", 1, "other bits")
+
+
+async def leave_a_blob_of_an_unknown_task(world: Copy) -> None:
+    await store(Blobs(world.bus), world.folder, "unknown", 1, kinds=["adapter"])
+
+
+async def leave_a_blob_that_no_step_can_name(world: Copy) -> None:
+    (world.folder / "strange").mkdir()
+    await Blobs(world.bus).put_folder("strange", world.folder / "strange")
+
+
+async def change_a_digest(world: Copy) -> None:
+    zeros = f"jsonb_set(adapter, '{{blob,sha256}}', '\"{'0' * 64}\"')"
+    await world.execute(f"UPDATE steps SET adapter = {zeros} WHERE task = 'a' AND version = 2")
+
+
+async def delete_a_task(world: Copy) -> None:
+    """Insert the row of a deleted task `gone`, which has no data in NATS."""
+    await world.execute(
+        "INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens,"
+        " deleted_by, freed_bytes, submitted_at, ended_at) VALUES ('gone', 'acme', 'gone', 'finished', 3, 1, 1, 1, 0, 1, 0, now(), now())"
+    )
+
+
+async def announce_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    step = updated(world.made.batches[0].model_copy(update={"task": "gone"}))
+    await world.bus.publish(step)
+
+
+async def leave_the_status_of_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    await put_status(world, "gone", task="gone")
+
+
+async def leave_a_blob_of_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    await store(Blobs(world.bus), world.folder, "gone", 1)
+
+
+VIOLATIONS: list[tuple[str, Change]] = [
+    (stream_rules.ORPHANS, leave_a_message_of_an_ended_task),
+    (stream_rules.ORPHANS, leave_a_message_of_an_unknown_task),
+    (stream_rules.SCORES, lose_a_scored_message),
+    (stream_rules.WEIGHTS, announce_other_weights),
+    (stream_rules.ANNOUNCED, lose_an_announcement),
+    (stream_rules.STATUS, show_another_state_to_users),
+    (stream_rules.STATUS, lose_a_status),
+    (stream_rules.STATUS, show_an_older_version_to_users),
+    (stream_rules.LETTERS, publish_a_dead_letter_that_is_not_recorded),
+    (blob_rules.MISSING, lose_an_adapter),
+    (blob_rules.MISSING, lose_the_content_of_blobs),
+    (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice),
+    (blob_rules.ORPHANS, leave_a_blob_of_an_unknown_task),
+    (blob_rules.ORPHANS, leave_a_blob_that_no_step_can_name),
+    (blob_rules.DAMAGED, change_a_digest),
+    (stream_rules.DELETED, announce_a_deleted_task),
+    (stream_rules.DELETED, leave_the_status_of_a_deleted_task),
+    (blob_rules.ORPHANS, leave_a_blob_of_a_deleted_task),
+]
+"""(rule, change that violates it)"""
+
+
+async def lose_the_announcements_of_an_ended_task(world: Copy) -> None:
+    await world.bus.streams.purge(streams.WEIGHTS, "weight-updated.tiny.a")
+
+
+async def announce_garbage_and_weights_of_another_task(world: Copy) -> None:
+    subject = streams.weight_updated("tiny", "a")
+    await world.bus.publish_raw(subject, b"garbage", "garbage", {})
+    await world.bus.streams.purge(streams.WEIGHTS, subject)
+    other = next(batch for batch in world.made.batches if (batch.task, batch.version) == ("live", 0))
+    await world.bus.publish(replace(updated(other), subject=subject, message_id="another's"))
+    await world.bus.publish_raw(subject, b"garbage", "more garbage", {})
+
+
+async def publish_garbage_and_a_letter_about_a_letter(world: Copy) -> None:
+    await world.bus.publish_raw(streams.failed("open", "a"), b"garbage", "garbage", {})
+    letter = DeadLetter(stage="settle", subject="failed.open.a", reason="y", attempts=1, headers={}, body=b"")
+    await world.bus.publish(Outgoing(streams.failed("settle", "none"), letter, "letter about a letter"))
+
+
+SHALLOW, PATIENT = replace(AT_REST, deep=False), replace(AT_REST, grace_s=3600)
+COMPLIANT: list[tuple[str, Change, Depth]] = [
+    (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, AT_REST),
+    (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, AT_REST),
+    (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, AT_REST),
+    (stream_rules.DELETED, delete_a_task, AT_REST),
+    (blob_rules.DAMAGED, change_a_digest, SHALLOW),
+    (blob_rules.DAMAGED, lose_an_adapter, AT_REST),
+    (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice, PATIENT),
+]
+"""(rule, change that keeps it at this depth, depth)"""
