@@ -96,8 +96,6 @@ class Heartbeats:
                 self._leases[reply].due = now + self._leases[reply].every_s
         return found
 
-    # ------------------------------------------------------------------------------------------------------- the thread
-
     def _work(self, loop: asyncio.AbstractEventLoop, running: asyncio.Task[None]) -> None:
         try:
             with suppress(asyncio.CancelledError):

@@ -68,6 +68,14 @@ def read_pools(path: Path) -> Pools:
     return {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
 
 
+def chosen_pool(name: str, path: Path, setting: str) -> Pool:
+    """Pool `name` of the pools file. Raises: Fatal as `read_pools`, and naming `setting` when the file has no such pool."""
+    pools = read_pools(path)
+    if name not in pools:
+        raise Fatal(f"{setting} is '{name}', but {path} has {', '.join(sorted(pools))}")
+    return pools[name]
+
+
 def objections(spec: TaskSpec, pools: Pools) -> list[str]:
     """Reasons why the pools cannot take `spec`."""
     pool = pools.get(spec.pool)

@@ -75,9 +75,6 @@ FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
 
 
-# ------------------------------------------------------------------------------------------------------------ subjects
-
-
 def submit(tenant: str) -> str:
     return f"jobs.submit.{tenant}"
 
@@ -172,9 +169,6 @@ def token(subject: str, place: int) -> str | None:
 def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours."""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
-
-
-# ----------------------------------------------------------------------------------------------------------- consumers
 
 
 SCHEDULER_JOBS = Consumer("scheduler-jobs", "JOBS", "jobs.>", "jobs", task_token=-1)

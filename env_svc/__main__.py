@@ -7,7 +7,7 @@ MAX_CONCURRENT_CHECKS = 8
 """Environments checked concurrently, per family."""
 
 
-async def serve(running: Running[EnvSettings]) -> None:
+async def main(running: Running[EnvSettings]) -> None:
     """Consume the queues of every family served, until cancelled."""
     import asyncio
 
@@ -62,9 +62,5 @@ async def serve(running: Running[EnvSettings]) -> None:
             await asyncio.shield(sandbox.close())
 
 
-def main() -> None:
-    run_service(EnvSettings, serve)
-
-
 if __name__ == "__main__":
-    main()
+    run_service(EnvSettings, main)

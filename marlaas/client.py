@@ -156,23 +156,14 @@ class Client:
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                failure = await read_failure(self._bus, letter)
-                tenant = (await self.status(failure.task)).tenant if failure.task else failure.sender
-                subject = streams.events(tenant, failure.task or "none")
-                before = await self._bus.streams.last(streams.EVENTS, subject)
-                message = ResendLetter(tenant=tenant, letter=letter)
-                await self._bus.publish(Outgoing(streams.resend(tenant), message, f"resend:{letter}:{secrets.token_hex(6)}"))
-                async for delivery in self._bus.streams.follow(streams.EVENTS, subject):
-                    event = delivery.read(Event)
-                    if delivery.sequence <= (before.sequence if before else 0) or event.data.get("letter") != letter:
-                        continue
-                    if event.event == "rejected":
-                        raise ClientError("; ".join(rejection_reasons(event)))
-                    return
-        except (TimeoutError, Retry):
-            raise NoAnswer(f"the scheduler does not answer: nothing is known of letter {letter} after {timeout_s:.0f} s") from None
+        async with self._reading():
+            failure = await read_failure(self._bus, letter)
+        tenant = (await self.status(failure.task)).tenant if failure.task else failure.sender
+        out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
+        about = streams.events(tenant, failure.task or "none")
+        answer = await self._answer_to(out, about, lambda event: event.data.get("letter") == letter, timeout_s)
+        if answer.event == "rejected":
+            raise ClientError("; ".join(rejection_reasons(answer)))
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -184,10 +175,8 @@ class Client:
     async def status(self, task: str) -> TaskStatus:
         """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
         check_id(task)
-        try:
+        async with self._reading():
             found = await self._bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
-        except Retry as error:
-            raise await self._why(error) from None
         if found is None:
             raise UnknownTask.among(task, [status.task for status in await self.tasks()])
         return found
@@ -199,25 +188,19 @@ class Client:
         """
         if task is not None:
             await self.status(task)
-        try:
+        async with self._reading():
             found = [letter async for letter in self._bus.streams.stored(streams.FAILED, streams.failed("*", task or "*"))]
-        except Retry as error:
-            raise await self._why(error) from None
         return [failure for letter in found if (failure := failure_of(letter)) is not None]
 
     async def stored(self) -> dict[str, Stored]:
         """Blobs that each task has stored; tasks without blobs are absent. Raises: NoAnswer."""
-        try:
+        async with self._reading():
             return await stored_by_task(self._bus)
-        except Retry as error:
-            raise await self._why(error) from None
 
     async def store_usage(self) -> StoreUsage:
         """Use of the blob store. Raises: NoAnswer."""
-        try:
+        async with self._reading():
             return await Blobs(self._bus).usage()
-        except Retry as error:
-            raise await self._why(error) from None
 
     async def replicas(self) -> list[ReplicaReport]:
         """Every live replica of every service."""
@@ -329,13 +312,14 @@ class Client:
         except (TimeoutError, NatsError, Retry) as error:
             raise NoAnswer(f"NATS at {_shown(self._url)} does not answer: {str(error) or type(error).__name__}") from None
 
-    async def _why(self, error: Retry) -> NoAnswer:
-        """Why the bus could not read: NATS knows no stack, or the bus's own reason."""
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[None]:
+        """Raises: NoAnswer where the bus cannot read inside the block, because NATS knows no stack or for the bus's own reason."""
         try:
+            yield
+        except Retry as error:
             await self.tasks()
-        except NoAnswer as answer:
-            return answer
-        return NoAnswer(str(error))
+            raise NoAnswer(str(error)) from None
 
 
 def new_task_id(name: str) -> str:

@@ -1,7 +1,6 @@
 """The sampler's process: `python -m rollout_svc`."""
 
-from common.errors import Fatal
-from common.pools import Pool, read_pools
+from common.pools import chosen_pool
 from common.runtime.service import Running, run_service
 from rollout_svc.settings import RolloutSettings
 
@@ -22,7 +21,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.service import Rollout
 
     settings, bus = running.settings, running.bus
-    pool = _pool(settings)
+    pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
     engine = await Engine.start(EngineSettings.of(pool, device=settings.device, cores=settings.cores))
     try:
@@ -61,13 +60,6 @@ async def main(running: Running[RolloutSettings]) -> None:
             await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:
         engine.close()
-
-
-def _pool(settings: RolloutSettings) -> Pool:
-    pools = read_pools(settings.pools_file)
-    if settings.pool not in pools:
-        raise Fatal(f"MARLAAS_ROLLOUT_POOL is '{settings.pool}', but {settings.pools_file} has {', '.join(sorted(pools))}")
-    return pools[settings.pool]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from common import streams
 from common.bus import Slots
 from common.errors import Fatal
 from common.messages import ReplicaReport
-from common.pools import Pool, read_pools
+from common.pools import Pool, chosen_pool
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 
@@ -21,7 +21,7 @@ PREFETCHED_BATCHES = 2
 
 async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
-    pool = _pool(settings)
+    pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
     _pin(settings.cores)
     running.health.detail = f"loading base model {pool.model}"
     trainer = await _trainer(running, pool)
@@ -34,13 +34,6 @@ async def main(running: Running[TrainerSettings]) -> None:
         slots = Slots(settings.shared_steps + PREFETCHED_BATCHES)
         runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         running.health.set_ready(f"training for pool '{settings.pool}'")
-
-
-def _pool(settings: TrainerSettings) -> Pool:
-    pools = read_pools(settings.pools_file)
-    if settings.pool not in pools:
-        raise Fatal(f"MARLAAS_TRAINER_POOL is '{settings.pool}', but {settings.pools_file} has {', '.join(sorted(pools))}")
-    return pools[settings.pool]
 
 
 def _pin(cores: tuple[int, ...]) -> None:

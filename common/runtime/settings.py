@@ -60,41 +60,31 @@ class Settings(BaseSettings):
     @classmethod
     def read(cls) -> Self:
         """The settings in the environment. Raises: Fatal, naming the variable."""
-        known = {f"MARLAAS_{name.upper()}" for name in Settings.model_fields}
-        if cls.service:
-            own = f"MARLAAS_{cls.service}_"
-            known |= {own + name.upper() for name in cls.own_fields()}
+        fields = {cls.variable(field): field for field in cls.model_fields}
         others = tuple(f"MARLAAS_{name}_" for name in SERVICES if name != cls.service)
         for name in os.environ:
-            if name.startswith("MARLAAS_") and name not in known and not name.startswith(others):
-                raise Fatal(f"{name} is not a setting of this service; known: {', '.join(sorted(known))}")
-        own_values = {
-            name: os.environ[f"MARLAAS_{cls.service}_{name.upper()}"]
-            for name in cls.own_fields()
-            if f"MARLAAS_{cls.service}_{name.upper()}" in os.environ
-        }
+            if name.startswith("MARLAAS_") and name not in fields and not name.startswith(others):
+                raise Fatal(f"{name} is not a setting of this service; known: {', '.join(sorted(fields))}")
+        own = {field: os.environ[name] for name, field in fields.items() if field not in Settings.model_fields and name in os.environ}
         try:
-            return cls(**own_values)  # pyright: ignore[reportArgumentType]  # strings, as in the environment
+            return cls(**own)  # pyright: ignore[reportArgumentType]  # strings, as in the environment
         except ValidationError as error:
             first = error.errors()[0]
-            field = str(first["loc"][0]) if first["loc"] else "?"
-            prefix = f"MARLAAS_{cls.service}_" if field in cls.own_fields() else "MARLAAS_"
             problem = "is required" if first["type"] == "missing" else f"{first['msg']} (given: {first['input']!r})"
-            raise Fatal(f"{prefix}{field.upper()}: {problem}") from None
+            raise Fatal(f"{cls.variable(str(first['loc'][0]) if first['loc'] else '?')}: {problem}") from None
 
     @classmethod
-    def own_fields(cls) -> list[str]:
-        """Fields that only this service has."""
-        return [name for name in cls.model_fields if name not in Settings.model_fields]
+    def variable(cls, field: str) -> str:
+        """Environment variable of `field`; of those that only this service has, with its prefix."""
+        return f"MARLAAS_{'' if field in Settings.model_fields else cls.service + '_'}{field.upper()}"
 
 
 def describe(settings: type[Settings]) -> str:
     """Every setting of a service, with its default and meaning, for `--help` and the documentation."""
     lines = []
     for name, field in settings.model_fields.items():
-        prefix = f"MARLAAS_{settings.service}_" if name in settings.own_fields() else "MARLAAS_"
         default = "required" if field.is_required() else "" if field.default_factory else str(field.default)
-        lines.append(f"{prefix}{name.upper()}={default}")
+        lines.append(f"{settings.variable(name)}={default}")
         if field.description:
             lines.append(f"    {' '.join(field.description.split())}")
     return "\n".join(lines)

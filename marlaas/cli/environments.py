@@ -17,11 +17,11 @@ app = typer.Typer()
 def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """List the environments that a task may name: the stack's, or without a stack those installed here."""
     from marlaas.reporting import tables
-    from marlaas.stack.state_files import is_running_on
+    from marlaas.stack.state_files import find_stack
 
     if context.invoked_subcommand is not None:
         return
-    if not url and not is_running_on(data):
+    if not url and find_stack(data) is None:
         echo(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
         raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
     replicas = with_client(data, url, lambda client: client.replicas())

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from marlaas.client import Client
 
@@ -32,8 +33,6 @@ def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
 Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
 Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=valid_ids)]
-Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
-Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole reasons, in lines of any length.")]
 
 
@@ -62,9 +61,10 @@ def open_console(wide: bool = False) -> "Console":
     return Console(width=None if sys.stdout.isatty() and not wide else PIPE_WIDTH)
 
 
-def line_width(console: "Console") -> int | None:
-    """Maximum characters of a line; None for no maximum."""
-    return None if console.width == PIPE_WIDTH else console.width
+def print_table(table: "Callable[[int | None], Table]", wide: bool = False) -> None:
+    """Print a table that is made for a maximum of characters per line; None for no maximum."""
+    console = open_console(wide)
+    console.print(table(None if console.width == PIPE_WIDTH else console.width))
 
 
 def echo(text: str, to: TextIO | None = None) -> None:

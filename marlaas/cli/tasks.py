@@ -8,27 +8,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from marlaas.cli.session import (
-    DEFAULT_DATA,
-    Data,
-    Pools,
-    Reason,
-    Task,
-    Url,
-    Wide,
-    echo,
-    exec_module,
-    line_width,
-    open_console,
-    pools_file,
-    valid_ids,
-    with_client,
-)
+from marlaas.cli.session import DEFAULT_DATA, Data, Task, Url, Wide, echo, exec_module, pools_file, print_table, valid_ids, with_client
 
 if TYPE_CHECKING:
     from common.blobs import StoreUsage
     from common.messages import TaskStatus
     from marlaas.client import Client, Stored
+
+Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
+Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
 
 
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
@@ -40,9 +28,8 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
 
     statuses, stored, usage = with_client(data, url, ask)
     if statuses:
-        console = open_console(wide)
         more = storage.stored_fields(stored) if wide else []
-        console.print(tables.status_table(statuses, line_width(console), more=more))
+        print_table(lambda width: tables.status_table(statuses, width, more=more), wide)
     else:
         echo("no tasks yet; submit one with `marlaas submit task.toml`")
     if (said := storage.store_line(usage, always=wide)) is not None:
@@ -53,7 +40,8 @@ def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Show every field of one task."""
     from marlaas.reporting import tables
 
-    open_console().print(tables.task_table(with_client(data, url, lambda client: client.status(task))))
+    found = with_client(data, url, lambda client: client.status(task))
+    print_table(lambda _: tables.task_table(found))
 
 
 def submit(
@@ -144,10 +132,8 @@ def prune(
     from marlaas.reporting import storage
 
     age_s = None if older_than is None else older_than * 86_400
-    for line in storage.pruned_lines(
-        with_client(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run)), dry_run
-    ):
-        echo(line)
+    pruned = with_client(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run))
+    echo("\n".join(storage.pruned_lines(pruned, dry_run)))
 
 
 def failures(
@@ -161,8 +147,7 @@ def failures(
 
     found = with_client(data, url, lambda client: client.failures(task))
     if found:
-        console = open_console(wide)
-        console.print(tables.failures_table(found, line_width(console)))
+        print_table(lambda width: tables.failures_table(found, width), wide)
     else:
         echo("no dead letters")
 

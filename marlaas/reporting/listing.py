@@ -57,3 +57,11 @@ def _wanted(reasons: Sequence[str]) -> int:
 def _whole(header: str) -> Column:
     """A column that is never truncated: ids are there to be copied."""
     return Column(header, no_wrap=True, overflow="ignore")
+
+
+def scaled(value: float, unit: str = "") -> str:
+    """1234567 → 1.2 M, or 1.2 MB with the unit "B"."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f} {prefix}{unit}"
+    return f"{value:.0f} {unit}".rstrip()

@@ -7,7 +7,7 @@ from rich.text import Text
 from common.blobs import ROOM, StoreUsage
 from common.messages import TaskStatus
 from marlaas.client import Pruned, Stored
-from marlaas.reporting.listing import Field
+from marlaas.reporting.listing import Field, scaled
 
 NEARLY_FULL = 0.8
 """Share of the blob store above which `marlaas ps` warns; the alarm's default."""
@@ -48,8 +48,4 @@ def pruned_lines(found: Sequence[Pruned], dry_run: bool) -> list[str]:
 
 
 def size(number: int) -> str:
-    """1234567 → 1.2 MB."""
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= limit:
-            return f"{number / limit:.1f} {unit}"
-    return f"{number} B"
+    return scaled(number, "B")

@@ -9,22 +9,16 @@ from rich.text import Text
 
 from common.messages import Event, ReplicaReport, TaskStatus
 from marlaas.client import Failure
-from marlaas.reporting.listing import Field, listing
+from marlaas.reporting.listing import Field, listing, scaled
 from marlaas.reporting.progress import Progress, sparkline, step_of
 from marlaas.stack.state_files import Stack
 
-COLOURS = {
-    "ready": "green",
-    "done": "green",
-    "running": "green",
-    "finished": "cyan",
-    "starting": "yellow",
-    "restarting": "yellow",
-    "paused": "yellow",
-    "failing": "red",
-    "failed": "red",
-    "rejected": "red",
-}
+COLOURS = (
+    dict.fromkeys(("ready", "done", "running"), "green")
+    | dict.fromkeys(("starting", "restarting", "paused"), "yellow")
+    | dict.fromkeys(("failing", "failed", "rejected"), "red")
+    | {"finished": "cyan"}
+)
 
 
 def stack_table(stack: Stack, now_s: float | None = None) -> Table:
@@ -214,10 +208,4 @@ def _share(value: float | None) -> str:
 
 
 def _count(value: float | None) -> str:
-    """1234 → 1.2 k."""
-    if value is None:
-        return "-"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.1f} {unit}"
-    return f"{value:.0f}"
+    return "-" if value is None else scaled(value)

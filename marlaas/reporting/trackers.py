@@ -101,13 +101,21 @@ class TensorBoard:
             writer.close()
 
 
-class WeightsAndBiases:
-    """A run for each task, grouped by tenant. WANDB_MODE=offline writes to ./wandb without a server."""
+class _Runs:
+    """Runs of a package with wandb's interface, one for each task."""
 
     def __init__(self, package: Any, project: str) -> None:
         self._package = package
         self._project = project
         self._runs: dict[str, Any] = {}
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+class WeightsAndBiases(_Runs):
+    """Grouped by tenant. WANDB_MODE=offline writes to ./wandb without a server."""
 
     def log(self, point: Point) -> None:
         run = self._runs.get(point.task)
@@ -118,27 +126,14 @@ class WeightsAndBiases:
             self._runs[point.task] = run
         run.log({**point.values, "version": point.version})
 
-    def close(self) -> None:
-        for run in self._runs.values():
-            run.finish()
 
-
-class Trackio:
-    """A run for each task, kept on this machine."""
-
-    def __init__(self, package: Any, project: str) -> None:
-        self._package = package
-        self._project = project
-        self._runs: dict[str, Any] = {}
+class Trackio(_Runs):
+    """Kept on this machine."""
 
     def log(self, point: Point) -> None:
         if point.task not in self._runs:
             self._runs[point.task] = self._package.init(project=self._project, name=point.task, group=point.tenant, embed=False)
         self._runs[point.task].log(dict(point.values), step=point.version)
-
-    def close(self) -> None:
-        for run in self._runs.values():
-            run.finish()
 
 
 def _numbers(pairs: Iterable[tuple[str, JsonValue]]) -> Iterable[tuple[str, float]]:

@@ -17,18 +17,7 @@ from common.pools import Pools, read_pools
 from marlaas import needs
 from marlaas.stack import os_processes, placement, servers
 from marlaas.stack.placement import Share
-from marlaas.stack.state_files import (
-    Component,
-    Service,
-    Stack,
-    StackError,
-    StackPlan,
-    already_running,
-    is_locked,
-    log_path,
-    read_stack,
-    unusable,
-)
+from marlaas.stack.state_files import Component, Service, Stack, StackError, StackPlan, is_locked, log_path, prepare_folder, read_stack
 from marlaas.stack.supervised_process import last_words, tail
 from marlaas.supervisor import MARK
 
@@ -127,12 +116,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     data = plan.data
     if missing := needs.missing_packages():
         raise StackError(needs.sentence(missing))
-    try:
-        (data / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unusable(data, error) from None
-    if is_locked(data):
-        raise StackError(already_running(data))
+    prepare_folder(data)
     end_leftovers(data)
     _check_port(plan.nats_port, "NATS", "--nats-port")
     _check_port(plan.postgres_port, "PostgreSQL", "--postgres-port")

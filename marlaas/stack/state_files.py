@@ -108,7 +108,7 @@ def read_stack(data: Path) -> Stack | None:
     except ValidationError:
         raise StackError(f"{data / 'stack.json'} is not readable by this version; remove it, and `marlaas up` writes a new one") from None
     except OSError as error:
-        raise unusable(data, error) from None
+        raise _unusable(data, error) from None
 
 
 def read_plan(data: Path) -> StackPlan:
@@ -130,17 +130,14 @@ def write_stack(data: Path, stack: Stack) -> None:
 
 def running_stack(data: Path) -> Stack:
     """State of the running stack on `data`. Raises: StackError when none runs."""
-    stack = _running_stack(data)
+    stack = find_stack(data)
     if stack is None:
         raise StackError(f"no stack runs on {data}; start one with `marlaas up`, or name another with --data or --url")
     return stack
 
 
-def is_running_on(data: Path) -> bool:
-    return _running_stack(data) is not None
-
-
-def _running_stack(data: Path) -> Stack | None:
+def find_stack(data: Path) -> Stack | None:
+    """State of the running stack on `data`; None when none runs."""
     stack = read_stack(data) if is_locked(data) else None
     return stack if stack is not None and is_running(stack.supervisor) else None
 
@@ -156,7 +153,17 @@ def is_locked(data: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        raise unusable(data, error) from None
+        raise _unusable(data, error) from None
+
+
+def prepare_folder(data: Path) -> None:
+    """Make the directory of a new stack. Raises: StackError when it is not writable, or a stack runs there already."""
+    try:
+        (data / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(data, error) from None
+    if is_locked(data):
+        raise _already_running(data)
 
 
 @contextmanager
@@ -167,15 +174,15 @@ def locked(data: Path) -> Generator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StackError(already_running(data)) from None
+            raise _already_running(data) from None
         yield
     finally:
         os.close(file)
 
 
-def unusable(data: Path, error: OSError) -> StackError:
+def _unusable(data: Path, error: OSError) -> StackError:
     return StackError(f"{data} cannot be a stack's directory: {error.strerror}; name another with --data")
 
 
-def already_running(data: Path) -> str:
-    return f"a stack runs on {data} already; `marlaas status` shows it, `marlaas down` stops it"
+def _already_running(data: Path) -> StackError:
+    return StackError(f"a stack runs on {data} already; `marlaas status` shows it, `marlaas down` stops it")
