@@ -18,7 +18,7 @@ from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
 from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.handlers.test_dead_letters import bury, recorded
+from tests.scheduler.handlers.test_dead_letters import dead_letter, recorded
 from tests.scheduler.stages import World, running_world, scored
 
 TASK = """\
@@ -168,7 +168,7 @@ async def test_failures_and_resend(world: World, run: Run) -> None:
     await out(run("submit", "task.toml", "--id", "held"))
     assert await out(run("failures", "held")) == "no dead letters\n"
     await eventually(lambda: world.stages.opened)
-    letter = await bury(world.bus, "settle", "held", scored(world.stages.opened[0], 0, reward=1.0))
+    letter = await dead_letter(world.bus, "settle", "held", scored(world.stages.opened[0], 0, reward=1.0))
     await recorded(world, 1)
     [row] = [line for line in (await out(run("failures"))).splitlines() if "disk full" in line]
     assert row.split()[0] == str(letter)

@@ -1,8 +1,8 @@
-"""A world at rest that tests of the doctor break: made once, then copied, PostgreSQL as a template and NATS as a folder.
+"""Finished world for the doctor's tests: made once, then copied, PostgreSQL as a template and NATS as a folder.
 
 Task `a` and its evaluations finished, `failed` lost a step, `stuck` was cancelled, `refused` was rejected, `sent`
-waits for its first step, and `live` at version 2 for a member of its group 4. No service runs any more, so nothing
-changes but what a test changes.
+waits for its first step, and `live` at version 2 for a member of its group 4. No service runs, so that only tests
+change it.
 """
 
 import hashlib
@@ -25,24 +25,23 @@ from scheduler_svc.maintenance.garbage_collector import SPACING_S, GarbageCollec
 from scheduler_svc.store.database import Database
 from tests.conftest import copied_database, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
-from tests.scheduler.test_life_of_a_task import control
 
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
 STRICT = Depth(grace_s=0, deep=True, second_look_s=4 * SPACING_S)
-"""Enough for what steps have just made old to be deleted in between."""
+"""Examines twice, far enough apart for superseded blobs to be deleted in between."""
 AT_REST = Depth(grace_s=0, deep=True, second_look_s=0)
 LONG = {"episode_timeout_s": 86_400}
-"""Limits of a task whose groups are not late however long the tests take."""
+"""Limits of a task whose groups are never late."""
 
 
 @dataclass
 class StagesWithBlobs(Stages):
-    """A trainer whose adapters and checkpoints are really stored."""
+    """Stages whose trainer stores adapters and checkpoints."""
 
     blobs: Blobs | None = None
     folder: Path = field(default_factory=Path)
     untrained: Sequence[str] = ()
-    """Tasks whose batches the trainer leaves alone."""
+    """Tasks whose batches the trainer ignores."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         self.objection = "no such toy" if delivery.read(CheckEnvironment).task == "refused" else None
@@ -73,7 +72,7 @@ class StagesWithBlobs(Stages):
 async def store(
     blobs: Blobs, folder: Path, task: str, version: int, content: str = "", kinds: Sequence[str] = ("adapter", "checkpoint")
 ) -> dict[str, BlobRef]:
-    """Blobs of a version by kind, as a trainer names them; other content gives them other names."""
+    """Store blobs of a version, by kind, named as a trainer names them; other content gives other names."""
     refs: dict[str, BlobRef] = {}
     for kind in kinds:
         source = folder / hashlib.sha256(f"{task} {version} {kind} {content}".encode()).hexdigest()
@@ -92,16 +91,12 @@ def is_withheld(group: GroupContext, member: int) -> bool:
 
 
 async def settled(world: World) -> None:
-    """The outbox is empty, so that what was announced is what is stored."""
-
-    async def empty() -> bool:
-        return await world.rows("SELECT count(*) FROM outbox") == [(0,)]
-
-    await eventually(empty)
+    """Wait until the outbox is empty: every message is stored in NATS."""
+    await world.rows_become("SELECT count(*) FROM outbox", [(0,)])
 
 
 async def waiting_for_a_member(world: World) -> None:
-    """Task `live`, of whose group 4 a member never comes, is at version 2 and has sampled all that its bound allows."""
+    """Wait until `live`, which lacks a member of group 4, is at version 2 and has sampled all that its bound allows."""
 
     async def stuck() -> bool:
         waiting = await world.rows("SELECT count(*) FROM trajectories WHERE task = 'live' AND state = 'scored'")
@@ -111,26 +106,25 @@ async def waiting_for_a_member(world: World) -> None:
     await settled(world)
 
 
-async def sentences(world: World, depth: Depth = STRICT) -> list[str]:
-    """The rules that the doctor finds broken, and breaks the test's silence about where."""
+async def broken_rules(world: "World | Copy", depth: Depth = STRICT) -> list[str]:
+    """Rules that the doctor reports as broken; prints the violations."""
     found = await examine(world.database, world.bus, depth)
-    for finding in found:
-        print(finding)
-    return sorted({finding.rule for finding in found})
+    print(*found, sep="\n")
+    return sorted({violation.rule for violation in found})
 
 
 async def clean(world: World) -> None:
-    """The doctor finds nothing any more; a slow machine may take longer than STRICT waits to delete what has just become old."""
+    """Wait until the doctor finds no violation; a slow machine may delete superseded blobs later than STRICT allows."""
 
-    async def nothing_is_found() -> bool:
-        return await sentences(world) == []
+    async def is_clean() -> bool:
+        return await broken_rules(world) == []
 
-    await eventually(nothing_is_found)
+    await eventually(is_clean)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What the copies are made of."""
+    """Source of the copies."""
 
     postgres_port: int
     template: str
@@ -139,13 +133,13 @@ class Finished:
     batches: list[TrainBatch]
 
     def database(self) -> str:
-        """URL of a copy of the record."""
+        """URL of a copy of the database."""
         return copied_database(self.postgres_port, self.template)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Servers that no service talks to, holding all that was left."""
+    """Copied servers, without services."""
 
     bus: Bus
     database: Database
@@ -160,7 +154,7 @@ class Copy:
 
 
 async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
-    """Play all tasks to where they rest, then stop."""
+    """Run all tasks to their final states, then stop."""
     url, port = copied_database(postgres_port, migrated), servers.free_port()
     with running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"):
         bus = await Bus.connect(servers.nats_url(port), "test")
@@ -169,7 +163,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
             made = stages(bus, folder / "made", withheld=is_withheld, untrained=("failed", "sent"))
             async with running_world(bus, url, made) as world:
                 await _play(world, made)
-                await GarbageCollector(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task had ended
+                await GarbageCollector(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task's end
                 await clean(world)
         finally:
             await bus.close()
@@ -188,15 +182,12 @@ async def _play(world: World, made: StagesWithBlobs) -> None:
     await world.event("failed", "failed")
     await world.submit("sent", spec(limits=LONG))
 
-    async def sampled() -> bool:
-        """All that its bound allows, of which half is on its way to the trainer."""
-        return await world.rows("SELECT count(*) FROM trajectories WHERE task = 'sent' AND state = 'scored'") == [(8,)]
-
-    await eventually(sampled)
+    # All that its bound allows, of which half is in flight to the trainer.
+    await world.rows_become("SELECT count(*) FROM trajectories WHERE task = 'sent' AND state = 'scored'", [(8,)])
     await eventually(lambda: any(batch.task == "sent" for batch in made.batches))
     await world.submit("stuck", spec(limits=LONG))
     await eventually(lambda: any(group.task == "stuck" for group in made.opened))
-    await world.bus.publish(control("cancel", "stuck"))
+    await world.control("cancel", "stuck")
     await world.event("stuck", "cancelled")
     await world.submit("refused")
     await world.event("refused", "rejected")
@@ -205,7 +196,7 @@ async def _play(world: World, made: StagesWithBlobs) -> None:
 
 @asynccontextmanager
 async def copied(made: Finished, folder: Path) -> AsyncIterator[Copy]:
-    """The world again, on servers of its own, until the block ends."""
+    """A copy of the world on its own servers, until the block ends."""
     shutil.copytree(made.nats, folder / "nats")
     port = servers.free_port()
     with running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"):

@@ -1,6 +1,6 @@
-"""The other three stages as a test plays them: real messages over real NATS, scores and adapters made up.
+"""Test doubles of the other three stages: real messages over real NATS, with invented scores and adapters.
 
-Each answer can be withheld, repeated or made a failure, by the hooks of `Stages`.
+The hooks of `Stages` withhold an answer, or make it a failure.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import text
 
@@ -20,6 +20,7 @@ from common.messages import (
     Canary,
     CheckEnvironment,
     CheckpointRef,
+    ControlTask,
     EnvironmentChecked,
     Event,
     GroupContext,
@@ -38,12 +39,14 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
+from tests.conftest import eventually
 
+ControlVerb = Literal["cancel", "pause", "resume", "delete"]
 POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16)}
 
 
 def spec(name: str = "sums", tenant: str = "acme", **changes: Any) -> dict[str, Any]:
-    """A task file's content."""
+    """Content of a task file."""
     base: dict[str, Any] = {
         "name": name,
         "tenant": tenant,
@@ -70,7 +73,7 @@ def scored(group: GroupContext, member: int, *, reward: float, failure: str | No
 
 
 def updated(batch: TrainBatch, since: int | None = None, metrics: Mapping[str, float] | None = None) -> Outgoing:
-    """`since`: the checkpoint holds no state, and the step's batch is recorded."""
+    """The step's announcement. `since`: its checkpoint holds no state, and its batch is recorded."""
     version = batch.version + 1
     blob = BlobRef(name=f"{batch.task}/v{version}", size_bytes=1, sha256="0" * 64)
     message = WeightUpdated(
@@ -91,7 +94,7 @@ def updated(batch: TrainBatch, since: int | None = None, metrics: Mapping[str, f
 
 @dataclass
 class Stages:
-    """What the environment and the trainer do with each message, and what they saw."""
+    """Environment and trainer with hooks, and the messages that they received."""
 
     objection: str | None = None
     failure: Callable[[GroupContext, int], str | None] = lambda group, member: None
@@ -99,9 +102,9 @@ class Stages:
     withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
     trains: bool = True
     since: Callable[[int], int | None] = lambda version: None
-    """Of the checkpoint of each version."""
+    """`since` of each version's checkpoint."""
     metrics: Callable[[int], Mapping[str, float]] = lambda version: {}
-    """That the trainer measures in the step to each version."""
+    """Metrics of the step to each version."""
     checks: list[CheckEnvironment] = field(default_factory=list)
     opened: list[GroupContext] = field(default_factory=list)
     batches: list[TrainBatch] = field(default_factory=list)
@@ -139,17 +142,22 @@ class World:
     async def submit(self, task: str, raw: dict[str, Any] | None = None) -> None:
         await self.bus.publish(submission(task, raw or spec()))
 
+    async def control(self, verb: ControlVerb, task: str, tenant: str = "acme", reason: str = "") -> None:
+        """Publish a job of `tenant` about the task."""
+        message = ControlTask(task=task, tenant=tenant, reason=reason)
+        await self.bus.publish(Outgoing(streams.control(verb, tenant), message, f"{verb}:{task}:{tenant}"))
+
     def disturb(self) -> None:
-        """Let it never be calm from now on, so that groups which are late are no failures."""
+        """From now on report a disturbance at every moment, so that late groups are no failures."""
         self.scheduler._stability.stable_for_s = lambda: 0.0
 
     async def make_room(self, sequences: int) -> None:
-        """Let the sampler have that much room, from now on and as long as the world lasts."""
+        """Change the sampler's capacity."""
         self.rollout = self.rollout.model_copy(update={"sequences": sequences})
         await self.bus.kv.put(streams.REPLICAS_BUCKET, "rollout.two", self.rollout)
 
     async def event(self, task: str, name: str, tenant: str = "acme") -> dict[str, Any]:
-        """The data of the task's first event of that name; waits for it."""
+        """Data of the task's first event of that name; waits for it."""
         async with within(self.database, 250, f"event {name!r} of task {task!r}"):
             async for delivery in self.bus.streams.follow(streams.EVENTS, streams.events(tenant, task)):
                 event = delivery.read(Event)
@@ -157,9 +165,22 @@ class World:
                     return event.data
         raise AssertionError(name)
 
+    async def events(self, task: str, name: str) -> list[dict[str, Any]]:
+        """Data of the task's stored events of that name, oldest first."""
+        stored = [delivery.read(Event) async for delivery in self.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
+        return [event.data for event in stored if event.event == name]
+
     async def rows(self, query: str) -> list[Any]:
         async with self.database.transaction() as tx:
             return list((await tx.connection.execute(text(query))).all())
+
+    async def rows_become(self, query: str, expected: list[Any], timeout_s: float = 240.0) -> None:
+        """Wait until `query` returns the expected rows."""
+
+        async def are_equal() -> bool:
+            return await self.rows(query) == expected
+
+        await eventually(are_equal, timeout_s)
 
 
 @asynccontextmanager
@@ -175,21 +196,21 @@ async def within(database: Database, limit_s: float, awaited: str) -> AsyncGener
 
 
 async def ended(runners: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them all and wait. Raises: what one of them had died of; AssertionError when one goes on."""
-    died = [error for runner in runners if runner.done() and not runner.cancelled() and (error := runner.exception())]
+    """Cancel all and wait. Raises: the error of one that had failed; AssertionError when one does not end."""
+    errors = [error for runner in runners if runner.done() and not runner.cancelled() and (error := runner.exception())]
     for runner in runners:
         runner.cancel()
-    _, deaf = await asyncio.wait(runners, timeout=250)
-    assert not deaf, f"not ended by cancelling them: {deaf}"
-    if died:
-        raise died[0]
+    _, running = await asyncio.wait(runners, timeout=250)
+    assert not running, f"not ended by cancelling them: {running}"
+    if errors:
+        raise errors[0]
 
 
 @asynccontextmanager
 async def running_world(
     bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
 ) -> AsyncIterator[World]:
-    """The scheduler, an env and a trainer at work until the block ends."""
+    """Run the scheduler, an environment service and a trainer until the block ends."""
     database = await Database.connect(database_url)
     scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, POOLS)
     env = ReplicaReport(replica="one", service="env", families=["toy"], environments=["toy"])

@@ -70,13 +70,13 @@ async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(b
         assert count >= 12
 
 
-async def test_groups_that_time_out_in_calm_fail_their_task(bus: Bus, database_url: str) -> None:
+async def test_groups_that_time_out_without_disturbances_fail_their_task(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages(withheld=lambda group, member: True)) as world:
         await world.submit("a", spec(limits={"episode_timeout_s": 0.8}))
         assert "was not finished before limits.episode_timeout_s" in str((await world.event("a", "failed"))["reason"])
 
 
-async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
+async def test_clock_jump_or_new_replica_resets_the_stability_monitor(bus: Bus) -> None:
     alive = {"rollout-1"}
     monitor = StabilityMonitor(bus, lambda: frozenset(alive))
     monitor._since -= 100
@@ -90,7 +90,7 @@ async def test_calm_ends_with_a_jump_and_with_a_replica(bus: Bus) -> None:
     assert monitor.stable_for_s() >= 100
 
 
-async def test_postgres_that_does_not_answer_is_away_and_not_waited_for_ever(database_url: str) -> None:
+async def test_unresponsive_postgres_is_reported_as_unavailable(database_url: str) -> None:
     async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         started = time.monotonic()

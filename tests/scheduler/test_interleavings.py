@@ -280,7 +280,7 @@ class Interleavings(RuleBasedStateMachine):
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []
 
 
-def test_whatever_delivery_does_nothing_is_lost_repeated_or_stuck(database_url: str) -> None:
+def test_any_delivery_order_loses_repeats_and_blocks_nothing(database_url: str) -> None:
     run_state_machine_as_test(
         lambda: Interleavings(database_url),
         settings=settings(

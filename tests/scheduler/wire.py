@@ -1,4 +1,4 @@
-"""A database at the end of a wire that can fall silent."""
+"""A database behind a proxy that can fall silent."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -101,7 +101,7 @@ def test_newcomer_has_no_credit_from_the_past_of_others() -> None:
     assert starting_virtual_time(0.0, [400.0], 900.0) == 400.0
 
 
-def test_nobody_is_next_when_no_pace_is_left() -> None:
+def test_no_task_is_next_without_allowance() -> None:
     assert next_task([share("a", allowance=0)], tenants(acme=1), {}) is None
 
 
@@ -119,7 +119,7 @@ def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: lis
 # ------------------------------------------------------------------------------------------------------------ capacity
 
 
-def test_admission_stops_at_capacity_and_lets_nobody_small_overtake() -> None:
+def test_admission_stops_at_capacity_and_lets_no_small_group_overtake() -> None:
     big = share("big", "a", group_size=64, reserved_tokens=6400.0)
     small = share("small", "b", virtual_time=0.0)
     shares = tenants(a=1, b=1)
@@ -128,7 +128,7 @@ def test_admission_stops_at_capacity_and_lets_nobody_small_overtake() -> None:
     assert groups_to_admit([big, small], shares, {"tiny": Capacity(60, 10**9)}, in_flight, limit=9) == AdmissionDecision([], {"tiny"})
 
 
-def test_one_group_always_goes_when_nothing_is_in_flight() -> None:
+def test_one_group_is_always_admitted_when_nothing_is_in_flight() -> None:
     assert admitted([share("huge", group_size=500)], tenants(acme=1), Capacity(8, 10**9)) == ["huge"]
 
 
@@ -154,7 +154,7 @@ def test_pools_with_room_are_those_that_might_take_a_group() -> None:
     assert pools_with_room(capacities, in_flight) == {"idle", "tiny"}
 
 
-def test_no_more_is_admitted_at_once_than_was_asked_for() -> None:
+def test_admission_is_limited_to_the_requested_number() -> None:
     tasks = [share("a"), share("b", virtual_time=150.0)]
     shares = tenants(acme=1)
     assert [each.task for each in groups_to_admit(tasks, shares, dict(PLENTY), {}, limit=3).groups] == ["a", "a", "b"]
@@ -300,7 +300,7 @@ TestPaceAndBatching = PaceAndBatching.TestCase
     st.integers(1, 40),
     st.integers(1, 5),
 )
-def test_everything_that_is_not_kept_has_grown_old_just_now_or_before(
+def test_blobs_that_are_not_kept_were_superseded_by_this_step_or_earlier(
     checkpoints: int, every: int, adapters: dict[str, Any], batches: int, staleness: int, steps: int, whole: int
 ) -> None:
     """Deleting after each step only what that step made old leaves nothing else, and never the latest, nor what it is recomputed from."""

@@ -73,7 +73,7 @@ def test_tokens_decide_above_the_minimum_shares() -> None:
     assert done["short"] / done["long"] == pytest.approx(2.0, rel=0.05)
 
 
-def test_shares_are_weighted_and_what_is_scarcer_counts() -> None:
+def test_shares_are_weighted_and_the_scarcer_resource_counts() -> None:
     in_flight = InFlight()
     in_flight.add("x", 3.0, "a", Load(sequences=30, tokens=10.0))
     in_flight.add("y", 1.0, "b", Load(sequences=1, tokens=20.0))

@@ -26,7 +26,7 @@ class Watched:
         return self.controller.factor("tiny")
 
 
-def test_more_is_let_in_step_by_step_while_samplers_are_idle_and_it_is_used() -> None:
+def test_factor_rises_stepwise_while_samplers_are_idle_and_it_is_used() -> None:
     watched = Watched()
     assert watched.after(ADJUSTMENT_S, sampled=10) == LEAST
     assert watched.after(1, sampled=10) == LEAST * 1.25
@@ -34,11 +34,11 @@ def test_more_is_let_in_step_by_step_while_samplers_are_idle_and_it_is_used() ->
     assert watched.controller.factor("other") == LEAST
 
 
-def test_what_is_not_used_is_not_raised() -> None:
+def test_unused_factor_is_not_raised() -> None:
     assert Watched().after(3600, sampled=10, used=0.5) == LEAST
 
 
-def test_one_full_moment_keeps_it_and_full_samplers_take_it_back() -> None:
+def test_one_full_moment_keeps_the_factor_and_full_samplers_lower_it() -> None:
     watched = Watched()
     raised = watched.after(60, sampled=10)
     assert raised > LEAST
@@ -48,7 +48,7 @@ def test_one_full_moment_keeps_it_and_full_samplers_take_it_back() -> None:
     assert watched.after(3600, sampled=100) == LEAST
 
 
-def test_nothing_more_is_let_in_for_environments_that_cannot_keep_up() -> None:
+def test_factor_is_not_raised_for_environments_that_cannot_keep_up() -> None:
     assert Watched().after(3600, sampled=10, spent=0.6) == LEAST
     watched = Watched()
     assert watched.after(3600, sampled=10) == MOST
@@ -56,14 +56,14 @@ def test_nothing_more_is_let_in_for_environments_that_cannot_keep_up() -> None:
     assert watched.after(1, sampled=10, spent=0.8) == LEAST
 
 
-def test_an_empty_pool_begins_anew() -> None:
+def test_empty_pool_resets_the_factor() -> None:
     watched = Watched()
     watched.after(3600, sampled=10)
     assert watched.after(1, sampled=0, used=0.0) == LEAST
 
 
 @pytest.mark.parametrize(("share", "least_busy", "most_factor"), [(0.5, 0.6, 1.6), (0.2, 0.75, 5.5), (0.01, 0.07, MOST)])
-def test_samplers_become_busy_where_dialogues_are_with_them_a_share_of_their_time(
+def test_samplers_become_busy_where_dialogues_spend_a_share_of_their_time_in_them(
     share: float, least_busy: float, most_factor: float
 ) -> None:
     """Everything that may be in flight is; dialogues are with the samplers for that share of their time."""

@@ -41,7 +41,7 @@ def test_synchronous_samples_one_step_each_and_nothing_while_a_step_is_trained()
     assert allowances(SchedulingPolicy.SYNCHRONOUS, [*tasks, standing("c", is_training=True)]) == {}
 
 
-def test_steps_leave_together_once_all_are_there() -> None:
+def test_steps_are_sent_together_once_all_are_ready() -> None:
     ready = [standing("a", has_step_ready=True), standing("b", has_step_ready=True)]
     assert steps_to_send_together(ready) == ["a", "b"]
     assert steps_to_send_together([*ready, standing("c")]) == []
@@ -77,7 +77,7 @@ async def test_synchronous_steps_are_batched_together_in_every_round(bus: Bus, d
         assert [group.version for group in world.stages.opened] == [version for version in (0, 1, 2) for _ in range(6)]
 
 
-async def test_lockstep_goes_on_without_a_task_that_ends(bus: Bus, database_url: str) -> None:
+async def test_lockstep_continues_without_a_task_that_ends(bus: Bus, database_url: str) -> None:
     stuck = Stages(withheld=lambda group, member: group.task == "stuck")
     async with running_world(bus, database_url, stuck, policy=SchedulingPolicy.SYNCHRONOUS) as world:
         for task in ("a", "stuck"):

@@ -36,7 +36,7 @@ STALL = Stall(
         ({"sampler_mismatch": 2.1e-3}, {"sampler_mismatch": 1.9e-3}, TaskWarning.MISMATCH_GROWING),
     ],
 )
-def test_warning_stands_when_all_of_the_last_steps_show_its_sign(
+def test_warning_is_active_when_all_of_the_last_steps_show_its_sign(
     sick: Mapping[str, float], nearly: Mapping[str, float], warning: TaskWarning
 ) -> None:
     first, latest = [HEALTHY] * 3, [replace(HEALTHY, **sick)] * 3
@@ -63,7 +63,7 @@ def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
         ({}, "room in pool 'tiny' (2 rollout replicas alive)"),
     ],
 )
-def test_task_without_progress_is_said_to_wait_for(changes: Mapping[str, Any], waits_for: str) -> None:
+def test_stall_warning_names_what_the_task_waits_for(changes: Mapping[str, Any], waits_for: str) -> None:
     sentence = no_progress(replace(STALL, **changes), {"trainer": 1, "rollout": 2})
     assert sentence == f"no attempt was scored and no step taken for 20 min; waits for {waits_for}"
 
@@ -93,7 +93,7 @@ async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, 
         assert [list(row.warnings) for row in await world.rows("SELECT warnings FROM tasks")] == [["equal_rewards"]]
 
 
-async def test_task_that_stands_still_is_warned_about_once_until_it_goes_on(bus: Bus, database_url: str) -> None:
+async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=2))

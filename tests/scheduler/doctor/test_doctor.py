@@ -16,16 +16,15 @@ from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.messages import OpenGroup
 from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
-from scheduler_svc.doctor.runner import RULES, Depth, examine
+from scheduler_svc.doctor.runner import RULES, Depth
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.doctor import database_breakages, mutations, store_breakages
 from tests.scheduler.doctor.store_breakages import Change
-from tests.scheduler.finished import AT_REST, WAITING, Copy, Finished, clean, copied, finish, sentences, settled, stages, store
+from tests.scheduler.finished import AT_REST, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
 from tests.scheduler.stages import running_world, spec
-from tests.scheduler.test_life_of_a_task import control
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -57,7 +56,7 @@ async def test_run_with_failures_and_a_cancelled_task_violates_no_rule(bus: Bus,
         await world.event("a", "finished")
         await settled(world)
         await clean(world)  # with one task live
-        await bus.publish(control("cancel", "stuck", tenant="other"))
+        await world.control("cancel", "stuck", tenant="other")
         await world.event("stuck", "cancelled", tenant="other")
         await settled(world)
         await clean(world)
@@ -65,7 +64,7 @@ async def test_run_with_failures_and_a_cancelled_task_violates_no_rule(bus: Bus,
 
 async def test_finished_world_violates_no_rule(finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
-        assert await violated(world) == []
+        assert await broken_rules(world, AT_REST) == []
 
 
 # --------------------------------------------------------------------------------------------------------- broken rules
@@ -105,7 +104,7 @@ async def violations_after(database_url: str, statement: str) -> list[Violation]
 async def test_violation_in_nats_is_reported(rule: str, change: Change, finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
         await change(world)
-        assert rule in await violated(world)
+        assert rule in await broken_rules(world, AT_REST)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +115,7 @@ async def test_change_that_keeps_a_rule_about_nats_is_not_reported(
 ) -> None:
     async with copied(finished, tmp_path) as world:
         await change(world)
-        assert rule not in await violated(world, depth)
-
-
-async def violated(world: Copy, depth: Depth = AT_REST) -> list[str]:
-    found = await examine(world.database, world.bus, depth)
-    print(*found, sep="\n")
-    return sorted({violation.rule for violation in found})
+        assert rule not in await broken_rules(world, depth)
 
 
 @pytest.mark.slow
@@ -144,9 +137,9 @@ async def test_sweep_deletes_only_unneeded_messages_and_blobs(finished: Finished
         await store_breakages.leave_a_blob_of_a_step_taken_twice(world)
         await store_breakages.leave_a_message_of_an_ended_task(world)
         await store_breakages.leave_a_message_of_an_unknown_task(world)
-        assert await violated(world) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
+        assert await broken_rules(world, AT_REST) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
         await GarbageCollector(world.database, world.bus, sweep_s=60).sweep()
-        assert await violated(world) == []
+        assert await broken_rules(world, AT_REST) == []
         assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
         assert len([name for name in await blobs.names() if ".v99." in name]) == 2
         assert set(await world.bus.streams.subjects(streams.SCORED)) >= WAITING
@@ -168,7 +161,7 @@ async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url
         await eventually(cleaned)
         await clean(world)
         await Blobs(bus).delete(next(name for name in await Blobs(bus).names() if name.startswith("a.v3.checkpoint")))
-        assert await sentences(world) == [blob_rules.MISSING]
+        assert await broken_rules(world) == [blob_rules.MISSING]
 
 
 async def test_process_prints_violations_and_exits_with_a_status(finished: Finished, tmp_path: Path) -> None:

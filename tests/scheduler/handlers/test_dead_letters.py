@@ -1,4 +1,4 @@
-"""Dead letters: on record, counted, and sent again without reviving or repeating anything."""
+"""Dead letters: recorded, counted, and resent without reviving or repeating anything."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,10 +7,12 @@ import pytest
 from sqlalchemy import text
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing, Slots
+from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing, Slots
+from common.errors import Reject
 from common.messages import (
     ControlTask,
     DeadLetter,
+    OpenGroup,
     ResendLetter,
     SampledTurn,
     SubmitTask,
@@ -26,8 +28,8 @@ from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
 
 
-async def bury(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int = 0, body: bytes | None = None) -> int:
-    """Put `out` where a message is put that could not be handled; returns the letter's number."""
+async def dead_letter(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int = 0, body: bytes | None = None) -> int:
+    """Publish a dead letter about `out`; returns its number."""
     letter = DeadLetter(
         stage=stage,
         subject=out.subject,
@@ -41,10 +43,8 @@ async def bury(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int 
 
 
 async def recorded(world: World, letters: int) -> None:
-    async def all_there() -> bool:
-        return await world.rows("SELECT count(*) FROM dead_letters") == [(letters,)]
-
-    await eventually(all_there)
+    """Wait until PostgreSQL has so many dead letters."""
+    await world.rows_become("SELECT count(*) FROM dead_letters", [(letters,)])
 
 
 async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reason(bus: Bus, nats_url: str, database_url: str) -> None:
@@ -53,7 +53,7 @@ async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reas
         await world.submit("a")
         await world.submit("b", spec(tenant="other"))
         await eventually(lambda: {group.task for group in stages.opened} == {"a", "b"})
-        number = await bury(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0), body=b"garbage")
+        number = await dead_letter(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0), body=b"garbage")
 
         async def counted() -> bool:
             statuses = {status.task: status.dead_letters for status in await client.tasks()}
@@ -67,10 +67,10 @@ async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reas
         assert await world.rows("SELECT task, dead_letters FROM task_status ORDER BY task") == [("a", 1), ("b", 0)]
 
 
-async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus, nats_url: str, database_url: str) -> None:
+async def test_resent_job_is_handled_once(bus: Bus, nats_url: str, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world, Client.connect(nats_url) as client:
         job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
-        number = await bury(bus, "jobs", "none", job)
+        number = await dead_letter(bus, "jobs", "none", job)
         await recorded(world, 1)
         for _ in range(2):
             await client.resend(number)
@@ -79,15 +79,17 @@ async def test_job_that_could_not_be_taken_is_sent_again_and_taken_once(bus: Bus
         assert await world.rows("SELECT count(*) FROM events WHERE task = 'a' AND event = 'accepted'") == [(1,)]
 
 
-async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database_url: str) -> None:
+async def test_resend_request_that_precedes_its_letter_is_granted(bus: Bus, database_url: str) -> None:
     job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
-    number = await bury(bus, "jobs", "none", job)
-    wish = await read_resend_request(bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1))
+    number = await dead_letter(bus, "jobs", "none", job)
+    request = await read_resend_request(
+        bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1)
+    )
     database = await Database.connect(database_url)
     try:
         for _ in range(2):
             async with database.transaction() as tx:
-                await resend(tx, wish)
+                await resend(tx, request)
         async with database.transaction() as tx:
             rows = (await tx.connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
             sent = (await tx.connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
@@ -96,19 +98,17 @@ async def test_wish_that_is_faster_than_its_letter_is_granted(bus: Bus, database
     assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
 
 
-async def test_score_that_could_not_be_settled_counts_once_however_often_it_is_sent_again(
-    bus: Bus, nats_url: str, database_url: str
-) -> None:
-    """The scheduler reads headers only, so the letter has no body: it is the stored message's."""
+async def test_resent_score_counts_once(bus: Bus, nats_url: str, database_url: str) -> None:
+    """The scheduler reads headers only: the letter has no body, and the stored message's is resent."""
     stages = Stages(withheld=lambda group, member: (group.group, member) == (0, 1))
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
         await world.submit("a", spec(steps=1))
         await eventually(lambda: len(stages.opened) == 2)
         lost = scored(stages.opened[0], 1, reward=5.0)
-        stored = Outgoing(lost.subject, lost.message, "lost")  # without its settlement, which is why it failed
+        stored = Outgoing(lost.subject, lost.message, "lost")  # fails: it has no settlement
         sequence = await bus.publish(stored)
         await recorded(world, 1)  # by the scheduler itself
-        number = await bury(bus, "settle", "a", lost, sequence=sequence, body=b"")
+        number = await dead_letter(bus, "settle", "a", lost, sequence=sequence, body=b"")
         await recorded(world, 2)
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
         await client.resend(number)
@@ -128,16 +128,16 @@ async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_u
         await eventually(lambda: len(stages.opened) == 4)
         out = scored(stages.opened[0], 1, reward=5.0)
         sequence = await bus.publish(out)
-        await client.resend(await bury(bus, "settle", "a", out, sequence=sequence, body=b""))
+        await client.resend(await dead_letter(bus, "settle", "a", out, sequence=sequence, body=b""))
 
-        async def stored_again() -> bool:
+        async def stored_twice() -> bool:
             return await bus.streams.subjects(streams.SCORED) == {out.subject: 2}
 
-        await eventually(stored_again)
-        again = await bus.streams.last(streams.SCORED, out.subject)
-        assert again is not None
-        assert again.read(TrajectoriesScored) == out.message
-        assert again.headers[streams.SETTLEMENT_HEADER] == out.headers[streams.SETTLEMENT_HEADER]
+        await eventually(stored_twice)
+        resent = await bus.streams.last(streams.SCORED, out.subject)
+        assert resent is not None
+        assert resent.read(TrajectoriesScored) == out.message
+        assert resent.headers[streams.SETTLEMENT_HEADER] == out.headers[streams.SETTLEMENT_HEADER]
 
 
 async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, database_url: str) -> None:
@@ -145,7 +145,7 @@ async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, datab
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
         await world.submit("a")
         await eventually(lambda: len(stages.batches) == 1)
-        number = await bury(bus, "train", "a", Outgoing(streams.batch("tiny", "a"), stages.batches[0], "batch"))
+        number = await dead_letter(bus, "train", "a", Outgoing(streams.batch("tiny", "a"), stages.batches[0], "batch"))
         assert (await world.event("a", "failed"))["reason"] == "disk full"
         with pytest.raises(ClientError, match="task a is failed, and a task that has ended is not resumed; submit a new one"):
             await client.resend(number)
@@ -154,15 +154,13 @@ async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, datab
         assert (await client.status("a")).dead_letters == 1
 
 
-async def test_message_of_a_group_that_was_refilled_is_not_sent_again(bus: Bus, nats_url: str, database_url: str) -> None:
+async def test_message_of_a_refilled_group_is_not_resent(bus: Bus, nats_url: str, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
         await world.submit("a")
         await eventually(lambda: len(stages.opened) == 4)
         first = stages.opened[0]
-        from common.messages import OpenGroup
-
-        number = await bury(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
+        number = await dead_letter(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
         await eventually(lambda: len(stages.opened) == 5)
         with pytest.raises(ClientError, match=f"group {first.group} is complete, or was abandoned and refilled"):
             await client.resend(number)
@@ -171,20 +169,16 @@ async def test_message_of_a_group_that_was_refilled_is_not_sent_again(bus: Bus, 
 
 
 @pytest.mark.parametrize("state", ["ready", "batched"])
-async def test_letter_about_a_group_that_is_complete_voids_nothing(bus: Bus, nats_url: str, database_url: str, state: str) -> None:
-    """A turn that was played by one replica may be dead to another, which got it once more."""
+async def test_dead_letter_of_a_complete_group_voids_nothing(bus: Bus, nats_url: str, database_url: str, state: str) -> None:
+    """A turn that one replica handled may fail at another that it is redelivered to."""
     stages = Stages(trains=False, withheld=lambda group, member: state == "ready" and group.group > 0)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
         await world.submit("a", spec(steps=1))
-
-        async def complete() -> bool:
-            return await world.rows("SELECT state FROM groups WHERE number = 0") == [(state,)]
-
-        await eventually(complete)
+        await world.rows_become("SELECT state FROM groups WHERE number = 0", [(state,)])
         first = next(group for group in stages.opened if group.group == 0)
         played = SampledTurn(member=0, turn=0, transcript=TokenRecord(), reply="", finish="stop", state=b"")
         turn = TurnsSampled(group=first, members=[played])
-        number = await bury(bus, "turn", "a", Outgoing(streams.turn("toy", "a", first.trajectory(0)), turn, "turn"))
+        number = await dead_letter(bus, "turn", "a", Outgoing(streams.turn("toy", "a", first.trajectory(0)), turn, "turn"))
         await recorded(world, 1)
         assert await world.rows("SELECT state, void_reason FROM groups WHERE number = 0") == [(state, None)]
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
@@ -198,34 +192,37 @@ async def test_letter_about_a_group_that_is_complete_voids_nothing(bus: Bus, nat
         assert await world.rows("SELECT number, state FROM groups ORDER BY number") == [(0, "trained"), (1, "trained")]
 
 
-async def test_nobody_has_another_tenants_message_sent_again(bus: Bus, database_url: str) -> None:
+async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
         await eventually(lambda: len(stages.opened) == 4)
         own = Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
-        letters = [await bury(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0)), await bury(bus, "jobs", "none", own)]
+        letters = [
+            await dead_letter(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0)),
+            await dead_letter(bus, "jobs", "none", own),
+        ]
         await recorded(world, 2)
         for letter in letters:
-            wish = ResendLetter(tenant="mallory", letter=letter)
-            await bus.publish(Outgoing(streams.resend("mallory"), wish, f"wish:{letter}"))
+            request = ResendLetter(tenant="mallory", letter=letter)
+            await bus.publish(Outgoing(streams.resend("mallory"), request, f"resend:{letter}"))
         assert "is about no task of tenant 'mallory'" in str(await world.event("a", "rejected", tenant="mallory"))
         assert "is about no task of tenant 'mallory'" in str(await world.event("none", "rejected", tenant="mallory"))
         assert await world.rows("SELECT count(*) FROM dead_letters WHERE resent_at IS NOT NULL") == [(0,)]
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
 
 
-async def test_letter_that_is_not_there_is_named(bus: Bus, nats_url: str) -> None:
+async def test_resend_of_a_missing_letter_names_it(bus: Bus, nats_url: str) -> None:
     async with Client.connect(nats_url) as client:
         with pytest.raises(ClientError, match="no dead letter 7"):
             await client.resend(7)
-        await bus.publish(Outgoing(streams.failed("jobs", "none"), ControlTask(task="a", tenant="acme"), "no letter"))
+        await bus.publish(Outgoing(streams.failed("jobs", "none"), ControlTask(task="a", tenant="acme"), "malformed letter"))
         with pytest.raises(ClientError, match="no dead letter 1"):
             await client.resend(1)
 
 
 async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_url: str) -> None:
-    """PostgreSQL refuses it; the environment's output may hold it."""
+    """PostgreSQL rejects null characters; an environment's output may have them."""
     stages = Stages(failure=lambda group, member: "stderr: \0\0" if group.group == 0 else None)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
@@ -236,23 +233,21 @@ async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_ur
         assert status.dead_letters == 0
 
 
-async def test_letter_that_cannot_be_recorded_makes_one_more_letter_and_no_endless_row_of_them(bus: Bus, database_url: str) -> None:
+async def test_malformed_letter_becomes_one_more_dead_letter_only(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await bus.publish(Outgoing(streams.failed("train", "a"), ControlTask(task="a", tenant="acme"), "no letter"))
+        await bus.publish(Outgoing(streams.failed("train", "a"), ControlTask(task="a", tenant="acme"), "malformed letter"))
 
-        async def buried() -> bool:
+        async def dead_lettered_once() -> bool:
             return await bus.streams.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
 
-        await eventually(buried)
+        await eventually(dead_lettered_once)
         await world.submit("a")
         await world.event("a", "finished")
-        assert await bus.streams.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
+        assert await dead_lettered_once()
 
 
-async def test_message_too_large_for_a_letter_is_buried_without_its_body(bus: Bus) -> None:
-    """The letter would not fit either, and whoever buries it would end with an error."""
-    from common.bus import MAX_PAYLOAD_BYTES
-    from common.errors import Reject
+async def test_dead_letter_of_a_large_message_has_no_body(bus: Bus) -> None:
+    """With it the letter would not fit either."""
 
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
         raise Reject("no use")
@@ -262,10 +257,10 @@ async def test_message_too_large_for_a_letter_is_buried_without_its_body(bus: Bu
     try:
         await bus.publish_raw("jobs.submit.acme", b"x" * (MAX_PAYLOAD_BYTES - 1000), "large", {})
 
-        async def buried() -> bool:
+        async def is_dead_lettered() -> bool:
             return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
 
-        await eventually(buried)
+        await eventually(is_dead_lettered)
         letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
         assert letter is not None
         assert (letter.read(DeadLetter).body, letter.read(DeadLetter).reason) == (b"", "no use")

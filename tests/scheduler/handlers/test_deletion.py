@@ -1,4 +1,4 @@
-"""Deleting and pruning against real PostgreSQL and NATS: what goes, what stays, and what is refused."""
+"""Delete and prune against real PostgreSQL and NATS: what they delete, keep and reject."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +43,7 @@ async def refusal(world: World, task: str, tenant: str = "acme") -> str:
 
 
 async def sweep(world: World) -> None:
-    """What steps and evaluations made old is gone."""
+    """Delete what steps and evaluations superseded."""
     await world.scheduler._collector.sweep()  # pyright: ignore[reportPrivateUsage]
 
 
@@ -51,17 +51,17 @@ async def names(world: World) -> set[str]:
     return {blob.name.partition("-")[0] for blob in await Blobs(world.bus).listed()}
 
 
-async def pruned(world: World, request: str, **wish: Any) -> dict[str, Any]:
-    tenant = wish.pop("tenant", "acme")
-    await world.bus.publish(Outgoing(streams.prune(tenant), PruneTasks(tenant=tenant, request=request, **wish), f"prune:{request}"))
-    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(tenant, "none")):
+async def pruned(world: World, request: str, **options: Any) -> dict[str, Any]:
+    """Prune; returns the data of the answer."""
+    await world.bus.publish(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request=request, **options), f"prune:{request}"))
+    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events("acme", "none")):
         event = delivery.read(Event)
         if event.data.get("request") == request:
             return event.data
     raise AssertionError(request)
 
 
-async def test_deleted_task_leaves_what_it_consumed_and_nothing_else(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_deleted_task_leaves_only_its_usage(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with world_of(bus, database_url, tmp_path) as world:
         await finish(world, "a", evaluation={"every": 2, "prompts": 1}, keep={"batches": 3})
         await finish(world, "b")
@@ -82,30 +82,30 @@ async def test_deleted_task_leaves_what_it_consumed_and_nothing_else(bus: Bus, d
         await clean(world)
 
 
-async def test_what_cannot_be_deleted_is_refused_in_one_sentence(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_impossible_deletions_are_rejected_with_one_sentence(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with world_of(bus, database_url, tmp_path, waits="live") as world:
         await finish(world, "a")
         await world.submit("live", spec())
         await world.event("live", "accepted")
         await ask(world, "delete", "live")
         assert "'live' is running; end it first with `marlaas cancel live`, then delete it" in await refusal(world, "live")
-        await ask(world, "delete", "nobody")
-        assert "no task 'nobody' of tenant 'acme'" in await refusal(world, "nobody")
+        await ask(world, "delete", "unknown")
+        assert "no task 'unknown' of tenant 'acme'" in await refusal(world, "unknown")
         await ask(world, "delete", "a", tenant="globex")
         assert "no task 'a' of tenant 'globex'" in await refusal(world, "a", tenant="globex")
-        await ask(world, "delete", "a", tenant="globex", body_tenant="acme")  # by another's subject
+        await ask(world, "delete", "a", tenant="globex", body_tenant="acme")  # on another tenant's subject
         await eventually(lambda: world.rows("SELECT reason FROM dead_letters"))
         assert await world.rows("SELECT reason FROM dead_letters") == [("the subject names tenant 'globex', the message 'acme'",)]
         assert await world.rows("SELECT id FROM deleted_tasks") == []
         await ask(world, "delete", "a")
         await world.event("a", "deleted")
-        await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "again"))
+        await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "repeated"))
         assert "'a' was deleted already, at 20" in await refusal(world, "a")
         await world.bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec(steps=7)), "under its id"))
 
         async def is_refused() -> bool:
-            told = await world.rows("SELECT data ->> 'reasons' FROM events WHERE task = 'a' AND event = 'rejected'")
-            return any("was that of a task that is deleted; make a new one" in reasons for (reasons,) in told)
+            rejections = await world.rows("SELECT data ->> 'reasons' FROM events WHERE task = 'a' AND event = 'rejected'")
+            return any("was that of a task that is deleted; make a new one" in reasons for (reasons,) in rejections)
 
         await eventually(is_refused)
         assert await world.rows("SELECT id FROM tasks ORDER BY id") == [("live",)]
@@ -129,7 +129,7 @@ async def test_adapter_that_another_task_started_from_outlives_its_own_task(bus:
         await clean(world)
 
 
-async def test_prune_says_what_it_would_delete_and_deletes_that(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_prune_deletes_what_its_dry_run_lists(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with world_of(bus, database_url, tmp_path) as world:
         for task, tenant in (("old", "acme"), ("new", "acme"), ("other", "globex")):
             await finish(world, task, tenant=tenant)
@@ -137,8 +137,8 @@ async def test_prune_says_what_it_would_delete_and_deletes_that(bus: Bus, databa
         assert (await pruned(world, "nothing", dry_run=True)).items() >= NOTHING_TRAINED.items()
         async with world.database.transaction() as tx:
             await tx.connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
-        left = stages(bus, tmp_path)
-        await left.store("new", 3, "of a step that was computed twice")
+        repeated = stages(bus, tmp_path)
+        await repeated.store("new", 3, "of a step that was trained twice")
         sizes = {blob.name: blob.size_bytes for blob in await Blobs(bus).listed()}
         of_old = sum(size for name, size in sizes.items() if name.startswith("old."))
         wanted = {"tasks": ["old"], "task_count": 1, "task_bytes": of_old, "blobs": 2, "blob_bytes": 20480}

@@ -1,6 +1,6 @@
-"""Deleting, pruning and sweeping while tasks start from each other and steps are taken, in real PostgreSQL and NATS.
+"""Delete, prune and sweep while tasks start from each other and steps are trained, in real PostgreSQL and NATS.
 
-Whatever the order, what a step, an evaluation or another task's `start.task` needs is stored at the end.
+In every order, blobs that a step, an evaluation or another task's `start.task` needs are stored at the end.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ LIMIT_S = 120.0
 
 @dataclass
 class Scene:
-    """Task `a` has ended at version 4 and keeps 1 only because `second` started from it; no service runs any more."""
+    """Task `a` has ended at version 4 and keeps version 1 only because `second` started from it; no service runs."""
 
     database: Database
     bus: Bus
@@ -75,7 +75,7 @@ class Scene:
             await jobs.take_job(tx, self.submission(task, version), OFFER, SchedulingPolicy.ASYNCHRONOUS)
 
     async def accepted(self, names: Sequence[str]) -> int:
-        """How many of these are tasks."""
+        """Number of these names that are tasks."""
         async with self.database.transaction() as tx:
             return len(set(names) & set(await tasks.all_tasks(tx.connection)))
 
@@ -91,7 +91,7 @@ class Scene:
                 assert set(needed.kept) <= present, task
 
     async def blocked(self, work: asyncio.Task[None]) -> None:
-        """Until `work` waits for a lock, or is done."""
+        """Wait until `work` waits for a lock, or is done."""
 
         async def is_blocked() -> bool:
             async with self.database.transaction() as tx:
@@ -138,7 +138,7 @@ async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refu
                 await asyncio.gather(*(work() for work in works))
             await world.needed_is_stored()
             accepted += await world.accepted(names)
-        assert 0 < accepted < 2 * ROUNDS, "every order gave the same: the race was none"
+        assert 0 < accepted < 2 * ROUNDS, "every order had the same outcome: there was no race"
 
 
 @pytest.mark.parametrize("gone", ["a", "second"])
@@ -190,7 +190,7 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
                 rounds += 1
         assert rounds >= 3
         await settled(world)
-        await cleaner.sweep()  # members that were scored after the last step
+        await cleaner.sweep()  # removes members that were scored after the last step
         await clean(world)
         await scene.needed_is_stored()
         await database.close()

@@ -1,4 +1,4 @@
-"""Evaluations: held-out prompts beside training, their results, and what they end."""
+"""Evaluations: held-out prompts beside training, their results, and the tasks that they finish."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.bus import Bus
+from common import streams
+from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Evaluation, parse_spec
@@ -28,7 +29,6 @@ from scheduler_svc.maintenance.garbage_collector import needed_blobs
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
-from tests.scheduler.test_life_of_a_task import control
 
 # ---------------------------------------------------------------------------------------------------------------- pure
 
@@ -42,13 +42,13 @@ def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
     assert pass_at_k(4, 2, 3) == 1
 
 
-def test_result_leaves_failures_out_and_says_how_many_there_were() -> None:
+def test_result_excludes_failures_and_reports_their_share() -> None:
     wanted = Evaluation(every=1, prompts=3, attempts=3, temperature=1.0, success=0.5)
 
     def attempts(*rewards: float | None) -> list[Attempt]:
         return [Attempt(reward, sampled_tokens=10, truncated=reward == 0) for reward in rewards]
 
-    result = result_of([attempts(1.0, 0.0, 0.5), attempts(0.0, None, 0.0)], wanted)  # of the third prompt nothing came back
+    result = result_of([attempts(1.0, 0.0, 0.5), attempts(0.0, None, 0.0)], wanted)  # the third prompt has no attempt
     assert result.reward == pytest.approx(1.5 / 5)
     assert result.prompts == 2
     assert result.failed_share == pytest.approx(4 / 9)
@@ -57,7 +57,7 @@ def test_result_leaves_failures_out_and_says_how_many_there_were() -> None:
     assert result.response_length == 10
 
 
-def test_nothing_scored_has_no_reward() -> None:
+def test_evaluation_without_scores_has_no_reward() -> None:
     result = result_of([[Attempt(None, 0, False)]], Evaluation(every=1, prompts=1))
     assert (result.reward, result.pass_at, result.failed_share) == (None, {}, 1.0)
 
@@ -91,17 +91,12 @@ def evaluates(group: GroupContext) -> bool:
 
 
 def reward_of(answer: Callable[[int], float]) -> Callable[[GroupContext, int], float]:
-    """In training 0 and 1; in evaluations `answer` to the version."""
+    """Rewards: 0 and 1 in training, `answer` of the version in evaluations."""
     return lambda group, member: answer(group.version) if evaluates(group) else float(member)
 
 
-async def told(world: World, task: str) -> list[dict[str, Any]]:
-    rows = await world.rows(f"SELECT data FROM events WHERE task = '{task}' AND event = 'evaluation' ORDER BY id")
-    return [row.data for row in rows]
-
-
 async def clean(world: World) -> None:
-    """Whatever happened, the record holds together."""
+    """Check the doctor's rules about PostgreSQL."""
     async with world.database.transaction() as tx:
         assert await examine_database(tx.connection) == []
 
@@ -111,7 +106,7 @@ async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=4, seed=7, evaluation={"every": 2, "prompts": 3, "options": {"split": "test"}}))
         await world.event("a", "finished")
-        assert [(one["version"], one["reward"]) for one in await told(world, "a")] == [(0, 0.0), (2, 0.25), (4, 0.5)]
+        assert [(one["version"], one["reward"]) for one in await world.events("a", "evaluation")] == [(0, 0.0), (2, 0.25), (4, 0.5)]
         assert await world.rows("SELECT version, state, reward FROM task_evaluations ORDER BY version") == [
             (0, "finished", 0.0), (2, "finished", 0.25), (4, "finished", 0.5),
         ]  # fmt: skip
@@ -121,7 +116,7 @@ async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus
         prompts = {version: sorted((g.row, g.seed) for g in opened if g.version == version) for version in (0, 2, 4)}
         assert prompts[0] == prompts[2] == prompts[4]
         assert [row for row, _ in prompts[0]] == [FIRST_ROW, FIRST_ROW + 1, FIRST_ROW + 2]
-        # Training is what it is without: every step, each group trained once, and nothing of an evaluation among it.
+        # Training is unchanged: every step, each group trained once, and no group of an evaluation.
         assert all(not group.greedy and group.environment.options == {} for group in stages.opened if not evaluates(group))
         assert await world.rows("SELECT count(*), max(number) FROM groups WHERE state = 'trained'") == [(8, 7)]
         assert all(group.group < FIRST_GROUP for batch in stages.batches for group in batch.groups)
@@ -134,10 +129,10 @@ async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus
 
 async def test_sampled_attempts_are_groups_of_their_own_size(bus: Bus, database_url: str) -> None:
     stages = Stages(reward=lambda group, member: float(member == 0))
-    async with running_world(bus, database_url, stages, sequences=8) as world:  # less than an evaluation wants at once
+    async with running_world(bus, database_url, stages, sequences=8) as world:  # fewer than one evaluation needs
         await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 5, "attempts": 4, "temperature": 0.7}))
         await world.event("a", "finished")
-        assert [one["pass_at"] for one in await told(world, "a")] == [{"1": 0.25, "2": 0.5, "4": 1.0}] * 2
+        assert [one["pass_at"] for one in await world.events("a", "evaluation")] == [{"1": 0.25, "2": 0.5, "4": 1.0}] * 2
         opened = [group for group in stages.opened if evaluates(group)]
         assert len(opened) == 10
         assert all(group.size == 4 and group.sampling.temperature == 0.7 and not group.greedy for group in opened)
@@ -171,12 +166,12 @@ async def test_budgets_finish_the_task_after_the_step_that_uses_them_up(bus: Bus
 
 
 async def test_failed_attempts_count_neither_for_nor_against_the_version(bus: Bus, database_url: str) -> None:
-    """And nothing of it fails the task, however often it happens."""
+    """Nor do they fail the task, however many there are."""
     stages = Stages(failure=lambda group, member: "sandbox died" if evaluates(group) and group.row > FIRST_ROW else None)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=2, evaluation={"every": 1, "prompts": 20}))
         await world.event("a", "finished")
-        results = await told(world, "a")
+        results = await world.events("a", "evaluation")
         assert [one["prompts"] for one in results] == [1, 1, 1]
         assert results[0]["failed_share"] == pytest.approx(0.95)
         assert results[0]["failure"] == "sandbox died"
@@ -188,14 +183,14 @@ async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, da
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 3}, evaluation={"every": 1, "prompts": 2}))
         await world.event("a", "finished")
-        results = await told(world, "a")
+        results = await world.events("a", "evaluation")
         assert [one["failed_share"] for one in results] == [0.5, 0.5]
         assert results[0]["failure"] == "was not finished before limits.episode_timeout_s"
         await clean(world)
 
 
-async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_what_arrived(bus: Bus, database_url: str) -> None:
-    """An outage may take longer than a group has."""
+async def test_late_groups_are_retried_after_a_disturbance_and_keep_scored_members(bus: Bus, database_url: str) -> None:
+    """An outage may last longer than a group's time limit."""
 
     def lost(group: GroupContext, member: int) -> bool:
         return evaluates(group) and group.row == FIRST_ROW and member > 0 and group.group < FIRST_GROUP + RETRY_INCREMENT
@@ -206,10 +201,10 @@ async def test_groups_that_are_late_in_disturbed_times_are_asked_again_and_keep_
         evaluation = {"every": 1, "prompts": 2, "attempts": 2, "temperature": 1.0}
         await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation=evaluation))
         await world.event("a", "finished")
-        results = await told(world, "a")
+        results = await world.events("a", "evaluation")
         assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
-        asked = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
-        assert {FIRST_GROUP, FIRST_GROUP + RETRY_INCREMENT} <= set(asked)
+        numbers = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
+        assert {FIRST_GROUP, FIRST_GROUP + RETRY_INCREMENT} <= set(numbers)
         assert await world.rows("SELECT count(*) FROM evaluation_groups WHERE state <> 'ended'") == [(0,)]
         [(charged, booked)] = await world.rows(
             "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
@@ -223,11 +218,7 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
         await eventually(lambda: sum(map(evaluates, stages.opened)) == 4)
-
-        async def first_has_ended() -> bool:
-            return await world.rows(f"SELECT state FROM evaluation_groups WHERE number = {FIRST_GROUP}") == [("ended",)]
-
-        await eventually(first_has_ended)
+        await world.rows_become(f"SELECT state FROM evaluation_groups WHERE number = {FIRST_GROUP}", [("ended",)])
         late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
         async with world.database.transaction() as tx:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, ["a"])}
@@ -236,20 +227,20 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
             (FIRST_GROUP,),
             (FIRST_GROUP + 1 + RETRY_INCREMENT,),
         ]
-        await world.bus.publish(control("cancel", "a"))
+        await world.control("cancel", "a")
         await world.event("a", "cancelled")
         await clean(world)
 
 
-async def test_groups_that_never_end_are_not_asked_for_ever(bus: Bus, database_url: str) -> None:
+async def test_retries_of_groups_that_never_end_are_bounded(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
         world.disturb()
         await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 0.8}, evaluation={"every": 1, "prompts": 1}))
         await world.event("a", "finished")
-        assert [one["failed_share"] for one in await told(world, "a")] == [1.0, 1.0]
-        asked = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
-        assert asked == [FIRST_GROUP + times * RETRY_INCREMENT for times in range(MAX_RETRIES + 1)]
+        assert [one["failed_share"] for one in await world.events("a", "evaluation")] == [1.0, 1.0]
+        numbers = [group.group for group in stages.opened if evaluates(group) and group.version == 0]
+        assert numbers == [FIRST_GROUP + times * RETRY_INCREMENT for times in range(MAX_RETRIES + 1)]
         await clean(world)
 
 
@@ -278,27 +269,20 @@ async def test_dead_letter_of_an_evaluation_gives_up_its_group_only(bus: Bus, da
             answered += 1
             body = OpenGroup(group=stuck).encode()
             letter = DeadLetter(stage="open", subject="x", reason="no such file", attempts=5, headers={}, body=body)
-            await bus.publish(_buried(letter, answered))
+            await bus.publish(Outgoing(streams.failed("open", "a"), letter, f"letter-{answered}"))
         await world.event("a", "finished")
-        assert [one["failure"] for one in await told(world, "a")] == ["no such file", "no such file"]
+        assert [one["failure"] for one in await world.events("a", "evaluation")] == ["no such file", "no such file"]
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
         await clean(world)
 
 
-def _buried(letter: DeadLetter, number: int) -> Any:
-    from common import streams
-    from common.bus import Outgoing
-
-    return Outgoing(streams.failed("open", "a"), letter, f"letter-{number}")
-
-
-async def test_cancelled_task_leaves_no_evaluation_under_way(bus: Bus, database_url: str) -> None:
+async def test_cancelled_task_leaves_no_running_evaluation(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and member == 1)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=3, evaluation={"every": 1, "prompts": 2, "attempts": 2, "temperature": 1}))
         await eventually(lambda: any(evaluates(group) and group.version == 3 for group in stages.opened))
         assert await world.rows("SELECT state, version FROM tasks") == [("running", 3)]  # it waits for its evaluations
-        await bus.publish(control("cancel", "a"))
+        await world.control("cancel", "a")
         await world.event("a", "cancelled")
         assert await world.rows("SELECT DISTINCT state FROM evaluations") == [("void",)]
         assert await world.rows("SELECT DISTINCT state FROM evaluation_groups") == [("ended",)]

@@ -53,7 +53,7 @@ async def delete(world: World, task: str) -> None:
     await world.event(task, "deleted")
 
 
-async def test_full_store_is_told_before_loses_nothing_and_goes_on_when_there_is_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
     await bus.declare(blobs_bytes=ROOM_FOR * BLOB_BYTES)
     made = Waiting(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
     async with running_world(bus, database_url, made) as world:
@@ -89,7 +89,7 @@ async def _is_cleared(world: World) -> bool:
     return told[-1] is False
 
 
-async def test_blob_is_deleted_where_not_one_more_byte_fits(bus: Bus, tmp_path: Path) -> None:
+async def test_full_store_still_deletes_blobs(bus: Bus, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "content").write_bytes(b"x" * 5000)
     blobs = Blobs(bus)
@@ -106,7 +106,7 @@ async def test_blob_is_deleted_where_not_one_more_byte_fits(bus: Bus, tmp_path: 
     assert (await blobs.put_folder("a.v2.adapter", tmp_path / "one")).name.startswith("a.v2")
 
 
-async def test_bound_beyond_what_nats_may_store_is_said_and_changes_nothing(bus: Bus) -> None:
+async def test_limit_above_that_of_nats_changes_nothing(bus: Bus) -> None:
     await bus.declare(blobs_bytes=2**20)
     await bus.declare(blobs_bytes=2**60)
     assert (await Blobs(bus).usage()).limit_bytes == 2**20
@@ -115,7 +115,7 @@ async def test_bound_beyond_what_nats_may_store_is_said_and_changes_nothing(bus:
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_alarm_comes_before_the_largest_version_finds_no_room_and_does_not_flutter(limit: int, used: int, version: int) -> None:
+def test_alarm_is_raised_before_the_next_version_finds_no_room_and_does_not_flap(limit: int, used: int, version: int) -> None:
     usage = StoreUsage(min(used, limit), limit)
     raised = is_alarming(usage, threshold=0.8, next_bytes=version, raised=False)
     assert raised == (usage.share >= 0.8 or limit - usage.used_bytes < version)

@@ -28,7 +28,7 @@ def test_values_stored_before_an_older_one_are_found() -> None:
     assert superseded_rows(parcels, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
 
 
-async def test_task_is_told_to_be_in_its_last_state_when_an_earlier_one_is_stored_late(
+async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish, is_late, later_is_there = bus.publish_raw, True, asyncio.Event()

@@ -19,7 +19,7 @@ async def forget_message_ids(bus: Bus) -> None:
         await js.update_stream(config.evolve(duplicate_window=0.1))
 
 
-async def test_step_whose_message_is_gone_is_sent_again_and_counts_once(bus: Bus, database_url: str) -> None:
+async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)  # it acknowledges the message and takes no step, as if somebody had deleted it
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
@@ -55,7 +55,7 @@ class Slow(Stages):
             yield out
 
 
-async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, database_url: str) -> None:
+async def test_step_that_the_trainer_is_handling_is_not_resent(bus: Bus, database_url: str) -> None:
     stages = Slow()
     stages.told = asyncio.Event()
     async with running_world(bus, database_url, stages) as world:
@@ -72,7 +72,7 @@ async def test_step_that_the_trainer_is_taking_is_not_sent_again(bus: Bus, datab
         assert len(stages.batches) == 1
 
 
-async def test_step_that_was_announced_and_is_not_settled_yet_is_not_sent_again(bus: Bus, database_url: str) -> None:
+async def test_announced_step_that_is_not_settled_is_not_resent(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)

@@ -49,7 +49,7 @@ STEPS = 30
         (Relayed("ours", 0), HistoryMark(deployment="theirs", position=3), 0, "NATS belongs to deployment theirs"),
     ],
 )
-def test_marks_tell_which_store_is_older(relayed: Relayed, mark: HistoryMark | None, last_given: int, expected: str | None) -> None:
+def test_marks_show_which_store_is_older(relayed: Relayed, mark: HistoryMark | None, last_given: int, expected: str | None) -> None:
     found = store_consistency.disagreement(relayed, mark, last_given)
     assert (found is None) if expected is None else (found is not None and found.startswith(expected))
 
@@ -118,7 +118,7 @@ async def becomes_healthy(world: World, bus: Bus) -> None:
     assert found == []
 
 
-async def test_database_restored_to_an_older_backup_is_noticed_and_its_tasks_go_on_from_what_it_knows(
+async def test_database_restored_to_an_older_backup_is_detected_and_tasks_resume_from_it(
     bus: Bus, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
     async with running_world(bus, database_url, Stages()) as world:
@@ -179,7 +179,7 @@ async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
             await bus.close()
 
 
-async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:
+async def test_withdrawn_step_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
@@ -188,16 +188,12 @@ async def test_step_that_is_taken_back_leaves_none_of_its_groups_to_the_next(bus
             [task] = await task_queries.lock_tasks(tx.connection, ["a"])
             await void_live_groups(tx.connection, task, "restored")
             await steps.withdraw_steps(tx.connection, "a")
-
-        async def batched_again() -> bool:
-            return await world.rows("SELECT state FROM steps") == [("batched",)]
-
-        await eventually(batched_again)
+        await world.rows_become("SELECT state FROM steps", [("batched",)])
         [batch] = stages.batches
         assert await world.rows("SELECT state, count(*) FROM groups WHERE step = 0 GROUP BY state") == [("batched", len(batch.groups))]
 
 
-async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_go_on(database_url: str, tmp_path: Path) -> None:
+async def test_nats_restored_to_an_older_backup_or_emptied_is_detected_and_tasks_resume(database_url: str, tmp_path: Path) -> None:
     port, log = servers.free_port(), tmp_path / "nats.log"
     async with nats_on(tmp_path / "nats", port, log) as bus, running_world(bus, database_url, Stages()) as world:
         await world.submit("a", spec(steps=STEPS))
@@ -221,7 +217,7 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_noticed_and_tasks_
             await becomes_healthy(world, bus)
 
 
-async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, database_url: str) -> None:
+async def test_running_scheduler_ends_when_histories_diverge(bus: Bus, database_url: str) -> None:
     database = await Database.connect(database_url)
     await bus.kv.put(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
@@ -229,7 +225,7 @@ async def test_scheduler_that_meets_another_past_while_it_runs_ends(bus: Bus, da
     await database.close()
 
 
-async def test_mark_of_a_relay_that_lost_its_lock_is_refused_and_no_mark_goes_back(bus: Bus) -> None:
+async def test_mark_of_a_relay_that_lost_its_lock_is_rejected_and_marks_never_decrease(bus: Bus) -> None:
     lost, holder = await HighWaterMark.read(bus, "ours"), await HighWaterMark.read(bus, "ours")
     await holder.write(9)
     with pytest.raises(Retry, match="another process"):

@@ -13,7 +13,7 @@ from scheduler_svc.store.queries.progress import progress_of
 from tests.scheduler.stages import spec
 
 
-async def test_what_is_booked_again_does_not_count_again(database_url: str) -> None:
+async def test_usage_recorded_twice_counts_once(database_url: str) -> None:
     database = await Database.connect(database_url)
     entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
     try:
@@ -34,7 +34,7 @@ async def test_what_is_booked_again_does_not_count_again(database_url: str) -> N
         await database.close()
 
 
-def test_what_an_older_version_booked_counts_before_and_after_the_migration(database_url: str) -> None:
+def test_usage_recorded_by_an_older_version_counts_after_the_migration(database_url: str) -> None:
     config = alembic_config(database_url)
     command.downgrade(config, "0009")
     engine = create_engine(database_url, poolclass=NullPool)

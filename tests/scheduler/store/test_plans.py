@@ -112,7 +112,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
         step_batched_and_trained,
     ],
 )
-async def test_past_is_not_read_by_plans_for_all_parameters(
+async def test_generic_plans_do_not_read_the_past(
     postgres_port: int, filled_database: str, ask: Callable[[AsyncConnection], Awaitable[object]]
 ) -> None:
     database = await Database.connect(copied_database(postgres_port, filled_database))

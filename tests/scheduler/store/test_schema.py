@@ -21,7 +21,7 @@ def test_views_are_those_of_the_code(database_url: str) -> None:
             assert connection.execute(definition, {"name": name}).scalar_one() == before, name
 
 
-def test_migrating_again_changes_nothing(database_url: str) -> None:
+def test_second_migration_changes_nothing(database_url: str) -> None:
     migrate(database_url)
     command.check(alembic_config(database_url))
 

@@ -21,7 +21,7 @@ NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).
 END = Statement(select(func.pg_terminate_backend(func.pg_backend_pid()).label("ended")))
 
 
-async def test_what_it_writes_is_rolled_back_with_the_rest_of_its_transaction(database_url: str) -> None:
+async def test_statement_is_rolled_back_with_its_transaction(database_url: str) -> None:
     database = await Database.connect(database_url)
     try:
         with pytest.raises(ZeroDivisionError):
@@ -38,7 +38,7 @@ async def test_what_it_writes_is_rolled_back_with_the_rest_of_its_transaction(da
         await database.close()
 
 
-async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_url: str) -> None:
+async def test_lost_connection_is_reported_as_unavailable_and_replaced(database_url: str) -> None:
     database = await Database.connect(database_url)
     try:
         for _ in range(3):
@@ -51,7 +51,7 @@ async def test_lost_connection_under_it_is_told_as_away_and_replaced(database_ur
         await database.close()
 
 
-async def test_interruption_of_one_that_is_not_answered_is_told_as_what_it_was(database_url: str) -> None:
+async def test_interrupted_statement_reports_its_timeout_or_cancellation(database_url: str) -> None:
     async with database_behind_wire(database_url, patience_s=0.5) as (database, wire):
         wire.silence()
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
@@ -77,13 +77,13 @@ async def _asks(database: Database) -> None:
         await NAMES.run(tx.connection)
 
 
-def test_list_of_a_length_that_is_not_known_is_refused_when_it_is_written() -> None:
+def test_list_of_unknown_length_is_rejected_when_it_is_built() -> None:
     with pytest.raises(ValueError, match="spell the list out"):
         Statement(select(tasks.c.id).where(tasks.c.state.in_([TaskState.RUNNING, TaskState.PAUSED])))
     Statement(select(tasks.c.id).where(tasks.c.version == given("version", Integer)))
 
 
-async def test_what_is_posted_leaves_in_order_and_only_with_its_transaction(database_url: str) -> None:
+async def test_posted_messages_leave_in_order_and_only_with_their_transaction(database_url: str) -> None:
     database = await Database.connect(database_url)
     event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
     try:

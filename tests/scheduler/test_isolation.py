@@ -1,4 +1,4 @@
-"""What one job, message or task's rows do to those of others: nothing. Against real NATS and PostgreSQL."""
+"""Isolation: no job, message, row or backlog affects other tasks. Against real NATS and PostgreSQL."""
 
 import pytest
 from pydantic import ValidationError
@@ -7,7 +7,7 @@ from sqlalchemy import text
 from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
-from common.messages import MAX_SENTENCE_CHARS, ControlTask, ResendLetter, SubmitTask
+from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
 from scheduler_svc.handlers import scores
@@ -16,12 +16,7 @@ from scheduler_svc.store.queries import evaluations, groups
 from scheduler_svc.store.states import VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 from tests.conftest import eventually
-from tests.scheduler.stages import Stages, World, running_world, scored, spec, submission
-
-
-async def control(world: World, verb: str, tenant: str, reason: str = "") -> None:
-    job = ControlTask(task="a", tenant=tenant, reason=reason)
-    await world.bus.publish(Outgoing(streams.control(verb, tenant), job, f"{verb}:{tenant}"))  # type: ignore[arg-type]
+from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
 
 
 async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, database_url: str) -> None:
@@ -29,13 +24,13 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
         await eventually(lambda: len(stages.opened) == 4)
-        turn = Outgoing(streams.turn("nobody-serves-this", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
+        turn = Outgoing(streams.turn("unserved", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
         await bus.publish(turn)
-        await control(world, "cancel", "mallory")
-        await control(world, "pause", "acme")  # jobs are taken one after the other
+        await world.control("cancel", "a", "mallory")
+        await world.control("pause", "a")  # jobs are handled in order
         await world.event("a", "paused")
         assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
-        await control(world, "cancel", "acme", reason="\n" * 100_000)
+        await world.control("cancel", "a", reason="\n" * 100_000)
 
         async def swept() -> bool:
             return await bus.streams.subjects(streams.TURNS) == {}
@@ -45,7 +40,7 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
         assert len(reason) == MAX_SENTENCE_CHARS
 
 
-async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing(bus: Bus, database_url: str) -> None:
+async def test_message_too_large_for_the_bus_fails_its_transaction_only(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         large = OutboxMessage("events.acme.a", SubmitTask(task="a", tenant="acme", spec={"x": "x" * MAX_PAYLOAD_BYTES}), "")
         with pytest.raises(Reject, match=r"has 8389\d+ bytes; the bus takes 8388608"):
@@ -53,7 +48,7 @@ async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing
                 tx.post([large])
         body = "convert_to(repeat('x', :size), 'UTF8')"
         rows = text(f"INSERT INTO outbox (subject, message_id, headers, body) VALUES (:subject, 'x', '{{}}', {body})")
-        async with world.database.transaction() as tx:  # as an earlier version may have left them
+        async with world.database.transaction() as tx:  # rows that an earlier version may have left
             await tx.connection.execute(rows, {"subject": "events.acme.a", "size": MAX_PAYLOAD_BYTES})
             await tx.connection.execute(rows, {"subject": "events.acme a", "size": 1})
         await world.submit("a")
@@ -61,20 +56,20 @@ async def test_what_the_bus_cannot_take_fails_what_asks_for_it_and_stops_nothing
         assert await world.rows("SELECT count(*) FROM outbox WHERE message_id = 'x'") == [(0,)]
 
 
-async def test_messages_on_subjects_that_are_too_short_are_put_aside(bus: Bus, database_url: str) -> None:
+async def test_messages_on_too_short_subjects_become_dead_letters(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         for subject in ("failed.test", "weight-updated.test", "jobs.test"):
             await bus.publish_raw(subject, b"hello", subject, {})
         await world.submit("a")
         await world.event("a", "finished")
 
-        async def buried() -> bool:
+        async def dead_lettered() -> bool:
             return await bus.streams.subjects(streams.FAILED) == {"failed.test": 1, "failed.settle.none": 2, "failed.jobs.none": 1}
 
-        await eventually(buried)
+        await eventually(dead_lettered)
 
 
-async def test_repeated_submission_is_not_judged_by_what_is_offered_now(bus: Bus, database_url: str) -> None:
+async def test_repeated_submission_is_not_validated_against_the_current_offer(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         await world.submit("a")
         await world.event("a", "finished")
@@ -85,12 +80,12 @@ async def test_repeated_submission_is_not_judged_by_what_is_offered_now(bus: Bus
         assert await world.rows("SELECT count(*) FROM events WHERE event = 'rejected'") == [(0,)]
 
 
-def test_letter_that_no_stream_can_have_is_no_wish() -> None:
+def test_resend_of_an_impossible_sequence_is_invalid() -> None:
     with pytest.raises(ValidationError):
         ResendLetter(tenant="acme", letter=2**64)
 
 
-async def test_one_task_that_cannot_be_looked_at_keeps_nothing_from_the_others(bus: Bus, database_url: str) -> None:
+async def test_error_with_one_task_does_not_affect_the_others(bus: Bus, database_url: str) -> None:
     changed: list[str] = []
 
     async def change(tx: Transaction, task: str) -> None:
@@ -113,7 +108,6 @@ async def test_any_number_of_groups_can_be_ended(bus: Bus, database_url: str) ->
 
 
 async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, database_url: str) -> None:
-    """However many are settled at once."""
     stages = Stages(withheld=lambda group, member: True)
     size = 2 * MIN_FAILURES_TO_FAIL
     async with running_world(bus, database_url, stages) as world:
@@ -129,16 +123,74 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
         assert await world.rows("SELECT state, failures_in_a_row, voided FROM tasks") == [("running", 0, MIN_FAILURES_TO_FAIL)]
 
 
-async def test_who_comes_back_from_a_pause_has_no_credit(bus: Bus, database_url: str) -> None:
+async def test_tenant_that_resumes_from_a_pause_has_no_credit(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
         await world.event("a", "accepted")
-        await control(world, "pause", "acme")
+        await world.control("pause", "a")
         await world.event("a", "paused")
         async with world.database.transaction() as tx:
             await tx.connection.execute(text("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)"))
-        await control(world, "resume", "acme")
+        await world.control("resume", "a")
         await world.event("a", "resumed")
         [(time,)] = await world.rows("SELECT virtual_time FROM tenants WHERE id = 'acme'")
         assert time >= 1e6
+
+
+async def test_late_messages_of_a_cancelled_task_do_not_affect_its_namesake(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: group.task == "sums-1" and group.group >= 2)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("sums-1", spec("sums", steps=2))
+        await eventually(lambda: len(stages.batches) == 1 and len(stages.opened) >= 4)
+        old, batch = list(stages.opened), stages.batches[0]
+        await world.control("cancel", "sums-1")
+        await world.event("sums-1", "cancelled")
+        before = await world.rows("SELECT version, admitted, voided FROM tasks WHERE id = 'sums-1'")
+        await world.submit("sums-2", spec("sums", steps=2))
+        for group in old:
+            for member in range(group.size):
+                late = scored(group, member, reward=99.0)
+                await bus.publish(Outgoing(late.subject, late.message, f"late:{group.group}:{member}", late.headers))
+        weights = updated(batch.model_copy(update={"version": 1}))
+        await bus.publish(Outgoing(weights.subject, weights.message, "late weights"))
+        repeated = submission("sums-1", spec("sums", steps=2))
+        await bus.publish(Outgoing(repeated.subject, repeated.message, "repeated"))
+        await world.event("sums-2", "finished")
+
+        assert await world.rows("SELECT version, admitted, voided FROM tasks WHERE id = 'sums-1'") == before
+        assert await world.rows("SELECT state FROM tasks WHERE id = 'sums-1'") == [("cancelled",)]
+        assert await world.rows("SELECT max(reward) FROM trajectories") == [(1.0,)]
+        assert await world.rows("SELECT count(*) FROM steps WHERE task = 'sums-2' AND state = 'trained'") == [(2,)]
+        names = await world.rows("SELECT adapter #>> '{blob,name}' FROM tasks WHERE id = 'sums-2'")
+        assert names == [("sums-2/v2",)]
+
+
+class Counting(Stages):
+    """Records the maximum number of members in flight."""
+
+    answered = 0
+    max_in_flight = 0
+
+    async def open(self, delivery: Delivery):  # type: ignore[no-untyped-def]  # an async generator, as its base's
+        async for out in super().open(delivery):
+            self.max_in_flight = max(self.max_in_flight, len(self.opened) * 2 - self.answered)
+            self.answered += 1
+            yield out
+
+
+async def test_forty_times_more_tasks_than_capacity_never_exceed_it(bus: Bus, database_url: str) -> None:
+    room = 6  # capacity in flight for four sequences
+    stages = Counting(reward=lambda group, member: float(member))
+    tasks = 40
+    async with running_world(bus, database_url, stages, sequences=4) as world:
+        for number in range(tasks):
+            await world.submit(f"t{number}", spec(tenant=f"tenant{number % 5}", steps=1, algorithm={"group_size": 2, "groups_per_step": 1}))
+
+        async def all_ended() -> bool:
+            waiting = sum((await bus.streams.subjects(streams.PROMPTS, "prompts.open.>")).values())
+            assert waiting <= room  # a request may be acknowledged after its answer
+            return await world.rows("SELECT count(*) FROM tasks WHERE state = 'finished'") == [(tasks,)]
+
+        await eventually(all_ended)
+    assert 0 < stages.max_in_flight <= room

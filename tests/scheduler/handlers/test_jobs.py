@@ -1,0 +1,129 @@
+"""Jobs against real NATS and PostgreSQL: what is accepted, rejected, cancelled, paused and resumed."""
+
+import asyncio
+
+from common.bus import Bus, Outgoing
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, running_world, scored, spec, submission
+
+
+async def test_repeated_submission_is_harmless_and_another_spec_is_rejected(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a")
+        await world.event("a", "accepted")
+        repeated = submission("a", spec())
+        await bus.publish(Outgoing(repeated.subject, repeated.message, "repeated"))
+        other = submission("a", spec(seed=7))
+        await bus.publish(Outgoing(other.subject, other.message, "other"))
+        assert "taken by another task" in str((await world.event("a", "rejected"))["reasons"])
+        await world.event("a", "finished")
+        assert await world.rows("SELECT count(*) FROM tasks") == [(1,)]
+        assert await world.rows("SELECT count(*) FROM events WHERE event = 'accepted'") == [(1,)]
+
+
+async def test_wrong_specs_are_rejected_with_every_reason(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await eventually(lambda: world.scheduler._replicas.families == {"toy"})
+        cases = {
+            "unknown-key": (spec(stepz=3), "stepz: no such field; did you mean 'steps'?"),
+            "rank": (spec(lora={"rank": 64}), "lora.rank: 64 is above what pool 'tiny' allows: 16"),
+            "pool": (spec(pool="huge"), "no pool 'huge' here; offered: tiny"),
+            "group-of-one": (spec(algorithm={"group_size": 1}), "use 2 or more"),
+            "too-long": (spec(sampling={"max_tokens": 400}), "but pool 'tiny' has a context of 512"),
+            "environment": (spec(environment={"name": "nowhere"}), "no environment 'nowhere' here"),
+        }
+        for task, (raw, reason) in cases.items():
+            await world.submit(task, raw)
+            assert reason in str((await world.event(task, "rejected"))["reasons"]), task
+        assert await world.rows("SELECT count(*) FROM tasks") == [(0,)]
+
+
+async def test_environment_that_refuses_its_options_rejects_the_task(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(objection="toy has no option 'size'")) as world:
+        await world.submit("a")
+        assert (await world.event("a", "rejected"))["reasons"] == ["environment: toy has no option 'size'"]
+        assert await world.rows("SELECT state, reason FROM tasks") == [("rejected", "toy has no option 'size'")]
+
+
+async def test_impossible_start_is_rejected_with_the_field(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: group.task == "young")) as world:
+        await world.submit("a", spec(lora={"targets": ["q_proj", "v_proj"]}, keep={"adapters": "checkpoints", "checkpoints": 1}, steps=5))
+        await world.event("a", "finished")
+        await world.submit("young")
+        await world.event("young", "accepted")
+        same = {"targets": ["v_proj", "q_proj"]}
+        cases = {
+            "unknown": (spec(start={"task": "missing"}), "start.task: tenant 'acme' has no task 'missing'"),
+            "others": (spec(tenant="globex", start={"task": "a"}), "start.task: tenant 'globex' has no task 'a'"),
+            "untrained": (spec(start={"task": "young"}), "start.task: 'young' has trained no version yet"),
+            "future": (spec(start={"task": "a", "version": 9}, lora=same), "start.version: 'a' has versions 1 to 5, not 9"),
+            "deleted": (spec(start={"task": "a", "version": 1}, lora=same), "version 1 of 'a' is no longer stored"),
+            "rank": (spec(start={"task": "a"}, lora={"rank": 4, **same}), "'a' has lora.rank 8, this task 4; they must be equal"),
+            "targets": (spec(start={"task": "a"}), "'a' has lora.targets [q_proj, v_proj], this task [q_proj, k_proj"),
+            "alone": (spec(start={"version": 2}), "version is given, but not the task that it is of"),
+        }
+        for task, (raw, reason) in cases.items():
+            await world.submit(task, raw)
+            assert reason in str((await world.event(task, "rejected", tenant=raw["tenant"]))["reasons"]), task
+        await world.submit("fine", spec(start={"task": "a"}, lora=same))
+        await world.event("fine", "accepted")
+
+
+async def test_control_of_another_tenants_task_is_rejected(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await world.event("a", "accepted")
+        await world.control("cancel", "a", tenant="mallory")
+        assert "no task 'a' of tenant 'mallory'" in str((await world.event("a", "rejected", tenant="mallory"))["reasons"])
+        assert await world.rows("SELECT state FROM tasks") == [("running",)]
+
+
+async def test_cancel_frees_everything_and_touches_no_other_task(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: group.task == "stuck")
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("stuck")
+        await eventually(lambda: any(group.task == "stuck" for group in stages.opened))
+        await world.control("cancel", "stuck")
+        await world.event("stuck", "cancelled")
+        await world.submit("next", spec(tenant="other"))
+        await world.event("next", "finished", tenant="other")
+        assert await world.rows("SELECT DISTINCT state, void_reason FROM groups WHERE task = 'stuck'") == [("void", "cancelled")]
+        assert await world.rows("SELECT admitted - voided FROM tasks WHERE id = 'stuck'") == [(0,)]
+
+
+async def test_pause_stops_admission_until_resume(bus: Bus, database_url: str) -> None:
+    gate = asyncio.Event()
+    stages = Stages(withheld=lambda group, member: not gate.is_set())
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=3))
+        await eventually(lambda: len(stages.opened) == 4)
+        await world.control("pause", "a")
+        await world.event("a", "paused")
+        gate.set()
+        for group in list(stages.opened):
+            for member in range(group.size):
+                await bus.publish(scored(group, member, reward=float(member)))
+        await world.rows_become("SELECT count(*) FROM groups WHERE state = 'ready'", [(4,)])
+        assert stages.batches == []
+        await world.control("resume", "a")
+        await world.event("a", "finished")
+
+
+async def test_pausing_one_task_leaves_work_in_flight_of_others_unchanged(bus: Bus, database_url: str) -> None:
+    answers: set[str] = set()
+    stages = Stages(withheld=lambda group, member: group.task not in answers)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await world.submit("b", spec(tenant="other"))
+        await eventually(lambda: [sum(group.task == task for group in stages.opened) for task in "ab"] == [4, 4])
+        in_flight = [group for group in stages.opened if group.task == "b"]
+        await world.control("pause", "a")
+        await world.event("a", "paused")
+        answers.add("b")
+        for group in in_flight:
+            for member in range(group.size):
+                await bus.publish(scored(group, member, reward=float(member)))
+        await world.event("b", "finished", tenant="other")
+        assert await world.rows("SELECT admitted, voided FROM tasks WHERE id = 'b'") == [(6, 0)]
+        assert await world.rows("SELECT DISTINCT state, count(*) FROM groups WHERE task = 'a' GROUP BY state") == [("open", 4)]

@@ -1,0 +1,162 @@
+"""Garbage collection against real NATS and PostgreSQL: superseded messages and blobs are deleted, needed ones kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from sqlalchemy import select
+
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus, Delivery, Outgoing
+from common.messages import TrainBatch
+from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs, superseded_blobs
+from scheduler_svc.store.queries import steps, tasks
+from scheduler_svc.store.queries.tasks import find_task
+from scheduler_svc.store.tables import stored_blobs
+from tests.conftest import eventually
+from tests.scheduler.maintenance.test_store_consistency import trained
+from tests.scheduler.stages import Stages, World, running_world, scored, spec
+
+
+async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a")
+        await world.event("a", "finished")
+
+        async def nothing_left() -> bool:
+            return not any([await bus.streams.subjects(stream) for stream in streams.IN_FLIGHT])
+
+        await eventually(nothing_left)
+
+
+async def test_steps_do_not_wait_for_garbage_collection(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    deletions: list[str] = []
+
+    async def block(blobs: Blobs, name: str) -> None:
+        deletions.append(name)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Blobs, "delete", block)
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a", spec(steps=6))
+        await world.event("a", "finished")
+        await eventually(lambda: len(deletions) == 1)  # the collector still waits for it
+
+
+async def test_score_pending_at_another_scheduler_is_kept_while_steps_overtake_it(bus: Bus, database_url: str) -> None:
+    taken = asyncio.Event()
+
+    async def hold(deliveries: Sequence[Delivery]) -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, max_batch=1))
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.submit("a")
+        await asyncio.wait_for(taken.wait(), timeout=250)
+        await world.event("a", "step")  # of other groups: version 1 may train those of version 0 too
+        async with world.database.transaction() as tx:
+            locked = await tasks.lock_tasks(tx.connection, ["a"])
+        await GarbageCollector(world.database, bus, sweep_s=60).after_steps(locked)
+        holder.cancel()
+        await asyncio.gather(holder, return_exceptions=True)
+        await world.event("a", "finished")
+
+
+async def test_step_of_a_paused_task_keeps_messages_in_flight(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a")
+        await eventually(lambda: len(stages.opened) == 4)
+        await world.control("pause", "a")
+        await world.event("a", "paused")
+        turn = Outgoing(streams.turn("unserved", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
+        await bus.publish(turn)
+        async with world.database.transaction() as tx:
+            [task] = await tasks.lock_tasks(tx.connection, ["a"])
+        await GarbageCollector(world.database, bus, sweep_s=60).after_steps([task])
+        assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
+
+
+async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: str) -> None:
+    keep = {"adapters": "checkpoints", "checkpoints": 1}
+    held = asyncio.Event()
+
+    class Holding(Stages):
+        async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+            if delivery.read(TrainBatch).version >= 2:  # a version is stored until two more exist
+                await held.wait()
+            async for out in super().train(delivery):
+                yield out
+
+    async with running_world(bus, database_url, Holding(withheld=lambda group, member: group.task == "b")) as world:
+        await world.submit("a", spec(steps=8, keep=keep))
+        await world.event("a", "step")
+        await world.submit("b", spec(start={"task": "a", "version": 1}))
+        await world.event("b", "accepted")
+        held.set()
+        await world.event("a", "finished")
+        async with world.database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, "a")
+        assert needed is not None
+        assert needed.include("a/v1", 1)
+        assert not needed.include("a/v2", 2)
+
+
+# ------------------------------------------------------------------------------------------- checkpoints without a state
+
+
+EVERY = 6
+
+
+def since(version: int) -> int | None:
+    """Only the checkpoints of versions 1, 7, 13, … hold a state."""
+    return version - (version - 1) % EVERY if (version - 1) % EVERY else None
+
+
+def everything(last: int) -> set[str]:
+    """Checkpoints and batches of all versions."""
+    recorded = {f"a/v{version}/batch" for version in range(1, last + 1) if since(version) is not None}
+    return recorded | {f"a/v{version}/checkpoint" for version in range(1, last + 1)}
+
+
+async def stored_names(world: World) -> set[str]:
+    """Blobs that PostgreSQL counts as stored, without adapters."""
+    async with world.database.transaction() as tx:
+        found = await tx.connection.execute(select(stored_blobs.c.name).where(stored_blobs.c.kind != "adapter"))
+        return set(found.scalars())
+
+
+@pytest.mark.parametrize(
+    ("last", "checkpoints", "batches"),
+    [(6, {1, 2, 3, 4, 5, 6}, {2, 3, 4, 5, 6}), (7, {1, 2, 3, 4, 5, 6, 7}, {2, 3, 4, 5, 6}), (8, {7, 8}, {8})],
+)
+async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
+    bus: Bus, database_url: str, last: int, checkpoints: set[int], batches: set[int]
+) -> None:
+    expected = {f"a/v{version}/checkpoint" for version in checkpoints} | {f"a/v{version}/batch" for version in batches}
+    async with running_world(bus, database_url, Stages(since=since)) as world:
+        await world.submit("a", spec(steps=last, keep={"checkpoints": 2}))
+        await trained(world, "a", last)
+
+        async def is_cleaned() -> bool:
+            return await stored_names(world) == expected
+
+        await eventually(is_cleaned)
+        async with world.database.transaction() as tx:
+            needed = await needed_blobs(tx.connection, "a")
+            assert needed is not None
+            assert {name for name in needed.kept if "/" in name.removeprefix("a/")} == expected
+            task = await find_task(tx.connection, "a")
+            assert task is not None
+            old = {name for name in await superseded_blobs(tx.connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
+            restoring = await steps.restored_from(tx.connection, task)
+            announced = await steps.announcement(tx.connection, task)
+    assert old == everything(last) - expected  # also those that were deleted before
+    first = since(last) or last
+    assert set(restoring) == {f"a/v{version}/checkpoint" for version in range(first, last + 1)} | {
+        f"a/v{version}/batch" for version in range(first + 1, last + 1)
+    }
+    assert announced is not None
+    assert announced.checkpoint.since == since(last)
