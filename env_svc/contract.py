@@ -27,21 +27,9 @@ from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
 from env_svc.tools.tool import Tool
 
 __all__ = [
-    "MAX_NUMBER",
-    "MAX_STATE_BYTES",
-    "ChatMessage",
-    "Continue",
-    "Environment",
-    "EnvironmentUnavailable",
-    "Finish",
-    "Opening",
-    "Reply",
-    "ToolCall",
-    "ToolUsage",
-    "Turn",
-    "Unsupported",
-    "WrongOptions",
-]
+    "MAX_NUMBER", "MAX_STATE_BYTES", "ChatMessage", "Continue", "Environment", "EnvironmentUnavailable", "Finish", "Opening", "Reply",
+    "ToolCall", "ToolUsage", "Turn", "Unsupported", "WrongOptions",
+]  # fmt: skip
 
 MAX_NUMBER = 1e12
 """Maximum size of a reward or component: sums and squares over all attempts of a step stay far below a float's limit."""

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -17,13 +17,15 @@ from hypothesis import settings
 from nats.errors import Error as NatsError
 
 from common.backoff import Backoff
-from common.bus import Bus
+from common.bus import Bus, Delivery
 from common.bus.timings import Timings
 from common.errors import Unavailable
+from common.streams import Stream
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
+T = TypeVar("T")
 LONGEST = (
     "tests/compose/",
     "tests/rollout/",
@@ -180,3 +182,20 @@ async def eventually(condition: object, timeout_s: float = 240.0) -> None:
                 if result:
                     return
             await asyncio.sleep(0.02)
+
+
+async def eventually_equals(asked: Callable[[], Awaitable[T]], expected: T) -> None:
+    """Wait until the answer equals `expected`."""
+
+    async def equals() -> bool:
+        return await asked() == expected
+
+    await eventually(equals)
+
+
+async def message_on(bus: Bus, stream: Stream, subject: str) -> Delivery:
+    """The last message on `subject`, once there is one."""
+    await eventually(lambda: bus.streams.last(stream, subject))
+    found = await bus.streams.last(stream, subject)
+    assert found is not None
+    return found

@@ -7,28 +7,16 @@ from pydantic import Field, JsonValue
 from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Sentence, Value, from_json
 
+Ended = Literal["rejected", "cancelled", "finished", "failed"]
+"""Final states of a task, and names of the events that report them."""
+
 
 class Event(Message, kind="event.1"):
     """Report to the task's owner. `data` depends on `event`; see docs/events.md."""
 
     tenant: str
     task: str
-    event: Literal[
-        "accepted",
-        "rejected",
-        "step",
-        "evaluation",
-        "paused",
-        "resumed",
-        "resent",
-        "cancelled",
-        "finished",
-        "failed",
-        "deleted",
-        "pruned",
-        "storage",
-        "warning",
-    ]
+    event: Literal["accepted", Ended, "step", "evaluation", "paused", "resumed", "resent", "deleted", "pruned", "storage", "warning"]
     at_s: float
     data: dict[str, JsonValue] = {}
 

@@ -131,11 +131,7 @@ async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_ret
     async def answers(bus: Bus, task: str) -> None:
         """The job is rejected with its reasons, which takes both servers."""
         await bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
-
-        async def answered() -> bool:
-            return await bus.streams.last(streams.EVENTS, streams.events("acme", task)) is not None
-
-        await eventually(answered, PATIENCE_S)
+        await eventually(lambda: bus.streams.last(streams.EVENTS, streams.events("acme", task)), PATIENCE_S)
 
     with service("scheduler_svc", tmp_path / "service.log", **settings) as process:
         await process.says("nats_unreachable", times=2)

@@ -22,7 +22,7 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import EnvironmentSection, Limits
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals, message_on
 
 
 @contextmanager
@@ -56,10 +56,7 @@ def lives(process: int) -> bool:
 
 
 async def ready(bus: Bus) -> ReplicaReport:
-    async def listed() -> bool:
-        return bool(await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
-
-    await eventually(listed)
+    await eventually(lambda: bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
     return (await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
 
 
@@ -71,34 +68,18 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         environment = EnvironmentSection(name="reasoning_gym:gcd")
         check = CheckEnvironment(tenant="acme", task="t", family="reasoning_gym", environment=environment, seed=1)
         await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
-
-        async def answered() -> bool:
-            return await bus.streams.last(streams.TURNS, streams.checked("t")) is not None
-
-        await eventually(answered)
-        answer = await bus.streams.last(streams.TURNS, streams.checked("t"))
-        assert answer is not None
+        answer = await message_on(bus, streams.TURNS, streams.checked("t"))
         assert answer.read(EnvironmentChecked).objection is None
         group = group_context("t", size=4, family="reasoning_gym", environment=environment, seed=1)
         await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
-
-        async def opened() -> bool:
-            return await bus.streams.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0")) is not None
-
-        await eventually(opened)
-        message = await bus.streams.last(streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
-        assert message is not None
+        message = await message_on(bus, streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
         assert len(message.read(SampleTurns).members) == 4
         below = processes_of(process.pid)
         assert len(below) >= 4
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=250) == 0
         await eventually(lambda: not any(map(lives, below)))
-
-        async def unlisted() -> bool:
-            return not await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
-
-        await eventually(unlisted)
+        await eventually_equals(lambda: bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport), [])
     assert await bus.streams.backlog(streams.FAILED) == 0
 
 
@@ -150,13 +131,7 @@ async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_tur
     gate.touch()
     with replica(nats_url, tmp_path / "second", workers="1", families="module"):
         await say(2, "done")
-
-        async def over() -> bool:
-            return await bus.streams.last(streams.SCORED, streams.scored("t", "0-0")) is not None
-
-        await eventually(over)
-    message = await bus.streams.last(streams.SCORED, streams.scored("t", "0-0"))
-    assert message is not None
+        message = await message_on(bus, streams.SCORED, streams.scored("t", "0-0"))
     (member,) = message.read(TrajectoriesScored).members
     assert (member.reward, member.turns, member.components) == (1.0, 3, {"tool_calls": 2.0, "tool_errors": 0.0, "steps": 1.0})
     assert member.transcript.sampled_T().tolist() == [0, 1, 1] * 3

@@ -1,6 +1,5 @@
 """A minimal scheduler: it answers jobs with the real one's events."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from common.messages import (
     as_json,
 )
 from common.spec import TaskSpec
+from tests.conftest import at_work
 
 STEPS = 3
 SPEC: dict[str, JsonValue] = {"name": "gcd", "tenant": "acme", "pool": "tiny", "steps": STEPS, "environment": {"name": "reasoning_gym:gcd"}}
@@ -112,9 +112,5 @@ def step_data(version: int) -> dict[str, JsonValue]:
 async def scheduler(bus: Bus, tmp_path: Path) -> AsyncGenerator[Answering]:
     """It answers for as long as the test runs."""
     answering = Answering(bus, tmp_path / "made")
-    runner = asyncio.create_task(bus.consume(streams.SCHEDULER_JOBS, answering.handle, Slots(1)))
-    try:
+    async with at_work(bus.consume(streams.SCHEDULER_JOBS, answering.handle, Slots(1))):
         yield answering
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)

@@ -16,7 +16,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.request_ids import seed_of
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import END, Oracle, peft_name, published
 from tests.rollout.stage import QUESTION, Overheard, Stage, agrees, first_turns, group_of, lasting, performing, status, updated
 
@@ -223,11 +223,7 @@ async def test_new_version_of_a_live_task_is_loaded_ahead(stage: Stage, engine: 
     await eventually(lambda: stage.rollout._tasks.is_live("live"))
     for ref in (ended, live):
         await stage.bus.publish(Outgoing(streams.weight_updated("tiny", ref.task), updated(ref), f"updated:{ref.name}"))
-
-    async def loaded() -> bool:
-        return await engine.loaded() == {live.engine_name}
-
-    await eventually(loaded)
+    await eventually_equals(engine.loaded, {live.engine_name})
 
 
 async def test_slots_count_members_and_come_back_as_they_finish(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:

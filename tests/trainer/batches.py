@@ -1,13 +1,14 @@
 """Batches as the scheduler sends them, and the steps that a trainer should make of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import BatchGroup, BatchMember, BlobRef, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.spec import TaskSpec
+from tests.conftest import at_work
 from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.batch import Group
@@ -73,14 +74,8 @@ def steps_alone(policy: Policy, task: str, steps: int) -> list[StepResult]:
     return found
 
 
-@asynccontextmanager
-async def serving(bus: Bus, trainer: Trainer, slots: int = 3) -> AsyncIterator[None]:
-    runner = asyncio.create_task(bus.consume(streams.trainer_batches("tiny"), trainer.handle, Slots(slots)))
-    try:
-        yield
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
+def serving(bus: Bus, trainer: Trainer, slots: int = 3) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+    return at_work(bus.consume(streams.trainer_batches("tiny"), trainer.handle, Slots(slots)))
 
 
 async def announced(bus: Bus, task: str, version: int) -> WeightUpdated:

@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BatchGroup, BatchMember, ReplicaReport, TrainBatch, TrajectoriesScored, WeightUpdated
 from marlaas.stack import servers
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals, message_on
 from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 
 
@@ -65,13 +65,9 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
         async for delivery in bus.streams.follow(streams.WEIGHTS, "weight-updated.tiny.a"):
             assert delivery.read(WeightUpdated).version == 1
             break
-
-        async def is_reported() -> bool:
-            return [(report.service, report.pool) for report in await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)] == [
-                ("trainer", "tiny")
-            ]
-
-        await eventually(is_reported)
+        await eventually(lambda: bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
+        (report,) = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        assert (report.service, report.pool) == ("trainer", "tiny")
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=250) == 0, (tmp_path / "log").read_text()
         assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == []
@@ -91,17 +87,11 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
         await eventually(lambda: running.poll() is not None)
         assert running.returncode == -signal.SIGKILL, (tmp_path / "first").read_text()
     with process(settings, tmp_path / "second"):
-
-        async def acknowledged() -> bool:
-            return await bus.streams.backlog(streams.BATCHES) == 0
-
-        await eventually(acknowledged)
+        await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.backlog(streams.FAILED) == 0
     assert await bus.streams.backlog(streams.WEIGHTS) == 4
     for task in "abcd":
-        last = await bus.streams.last(streams.WEIGHTS, f"weight-updated.tiny.{task}")
-        assert last is not None
-        assert last.read(WeightUpdated).version == 1
+        assert (await message_on(bus, streams.WEIGHTS, f"weight-updated.tiny.{task}")).read(WeightUpdated).version == 1
 
 
 @pytest.mark.parametrize(

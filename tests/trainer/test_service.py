@@ -12,7 +12,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import BlobRef, WeightUpdated
-from tests.conftest import eventually
+from tests.conftest import eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, steps_alone, store, trained_alone, update_in
 from tests.trainer.conftest import make_spec
 from trainer_svc.algorithm.step import train_step
@@ -36,11 +36,7 @@ async def test_interleaved_tasks_are_trained_as_if_alone_and_published_whole(
             for task in SPECS:
                 updates[task] = await announced(bus, task, version + 1)
                 checkpoints[task] = updates[task].checkpoint
-
-        async def acknowledged() -> bool:
-            return await bus.streams.backlog(streams.BATCHES) == 0
-
-        await eventually(acknowledged)
+        await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.backlog(streams.FAILED) == 0
     for task, update in updates.items():
         last = steps_alone(policy, task, 3)[-1]

@@ -17,7 +17,7 @@ from common.errors import Reject, Unavailable
 from common.messages import BatchGroup, BatchMember, BlobRef, DeadLetter, ScoredTrajectory, TaskStatus, TrajectoriesScored, WeightUpdated
 from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, store, trained_alone, update_in
 from tests.trainer.conftest import context_of, make_groups, make_spec, scored
 from trainer_svc.algorithm.step import train_step
@@ -87,11 +87,7 @@ async def test_batches_that_are_ready_together_share_a_step_and_are_answered_eac
             async for delivery in bus.streams.follow(streams.FAILED, "failed.train.a"):
                 assert "parameter norm is nan" in delivery.read(DeadLetter).reason
                 break
-
-            async def acknowledged() -> bool:
-                return await bus.streams.backlog(streams.BATCHES) == 0
-
-            await eventually(acknowledged)
+            await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
     assert await bus.streams.backlog(streams.FAILED) == 1
     assert max(update.metrics["together"] for update in updates.values()) >= 2

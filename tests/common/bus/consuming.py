@@ -10,7 +10,7 @@ from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import SubmitTask
 from common.streams import Consumer
-from tests.conftest import at_work, eventually
+from tests.conftest import at_work, eventually_equals
 
 JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=60.0, max_attempts=3)
 
@@ -39,8 +39,4 @@ def consuming(bus: Bus, work: Work, slots: int = 4, consumer: Consumer = JOBS) -
 
 async def drained(bus: Bus) -> None:
     """Wait until every job is acknowledged."""
-
-    async def is_empty() -> bool:
-        return await bus.streams.backlog(streams.JOBS) == 0
-
-    await eventually(is_empty)
+    await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)

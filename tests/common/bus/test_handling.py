@@ -12,7 +12,7 @@ from common.bus import Bus, Delivery, Outgoing, batch_interval_s
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
 from tests.common.bus.consuming import JOBS, consuming, drained, job
-from tests.conftest import at_work, eventually
+from tests.conftest import at_work, eventually, message_on
 
 
 async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus) -> None:
@@ -22,11 +22,8 @@ async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus)
 
     async with consuming(bus, handler):
         await bus.publish(job("a"))
-
-        async def moved() -> bool:
-            return await bus.streams.backlog(streams.JOBS) == 0 and await bus.streams.backlog(streams.TURNS) == 1
-
-        await eventually(moved)
+        await drained(bus)
+    assert await bus.streams.backlog(streams.TURNS) == 1
 
 
 async def test_same_message_id_is_stored_once(bus: Bus) -> None:
@@ -116,16 +113,13 @@ async def test_message_that_is_never_answered_is_a_dead_letter_in_the_end(bus: B
         taken.append(delivery.attempt)
         raise Fatal("engine died")
 
-    async def buried() -> bool:
-        return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
-
     await bus.publish(job("a"))
-    for life in range(3):
+    for _ in range(2):
         async with consuming(bus, handler, slots=1, consumer=deadly) as runner:
-            await (eventually(buried) if life == 2 else asyncio.wait([runner], timeout=250))
+            await asyncio.wait([runner], timeout=250)
+    async with consuming(bus, handler, slots=1, consumer=deadly):
+        letter = await message_on(bus, streams.FAILED, "failed.jobs.none")
     assert taken == [1, 2]
-    letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
-    assert letter is not None
     assert "delivered 2 times without an answer" in letter.read(DeadLetter).reason
 
 
@@ -194,11 +188,8 @@ async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
         await bus.publish(job(task))
     async with at_work(bus.consume_batches(JOBS, handler, max_batch=256)):
         await eventually(lambda: sorted(handled) == ["a", "b"])
-
-        async def buried() -> bool:
-            return await bus.streams.backlog(streams.FAILED) == 1 and await bus.streams.backlog(streams.JOBS) == 0
-
-        await eventually(buried)
+        await drained(bus)
+    assert await bus.streams.backlog(streams.FAILED) == 1
 
 
 async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: Bus) -> None:
