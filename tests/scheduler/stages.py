@@ -148,7 +148,7 @@ class World:
         await self.bus.publish(Outgoing(streams.control(verb, tenant), message, f"{verb}:{task}:{tenant}"))
 
     def disturb(self) -> None:
-        """From now on report a disturbance at every moment, so that late groups are no failures."""
+        """Report a constant disturbance, so that late groups are no failures."""
         self.scheduler._stability.stable_for_s = lambda: 0.0
 
     async def make_room(self, sequences: int) -> None:

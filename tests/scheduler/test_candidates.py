@@ -1,4 +1,4 @@
-"""Candidates found by indexes are those that the pure decision over all tasks would choose."""
+"""Candidates found by indexes lead to the admissions that the pure decision over all tasks makes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Deadlines and the clocks they are judged by: PostgreSQL's, NATS's, and this process's monotonic one."""
+"""Deadlines and their clocks: PostgreSQL's, NATS's, and this process's monotonic one."""
 
 import time
 
@@ -36,7 +36,7 @@ NOW_S = 2e9
 async def test_one_clock_that_jumps_decides_nothing(
     database_url: str, age_s: float, nats_ahead_s: float, postgres_ahead_s: float, is_overdue: bool
 ) -> None:
-    """A group that was admitted `age_s` ago, after which a clock jumped."""
+    """A group was admitted `age_s` ago; then a clock jumped."""
     database = await Database.connect(database_url)
     async with database.transaction() as tx:
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))

@@ -1,8 +1,8 @@
-"""Settlement, admission, batching and the outbox against a real PostgreSQL, with everything that delivery may do.
+"""Settlement, admission, batching and the outbox against a real PostgreSQL, under every kind of delivery.
 
-NATS is played by lists that forget nothing: any message may be delivered any number of times, in any order, next to any
-other, late, and into a transaction that fails at its end. Whatever happened, the doctor finds nothing, what was settled
-stays settled, and every task still comes to its end.
+Lists that keep every message stand in for NATS: a message may be delivered any number of times, in any order, next to any
+other, late, and into a transaction that fails at its end. In every case the doctor finds no violation, settled members
+stay settled, and every task ends.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Crash(Exception):
 
 @dataclass
 class Streams:
-    """What was ever published, by the stage that reads it."""
+    """All published messages, by the stage that reads them."""
 
     sequence: int = 0
     opens: list[GroupContext] = field(default_factory=list[GroupContext])
@@ -58,7 +58,7 @@ class Streams:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """The scheduler's transactions, called by hand."""
+    """State machine of the scheduler's transactions."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -71,13 +71,13 @@ class Interleavings(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.come_to_an_end()
+            self.finish_all_tasks()
         finally:
             self.runner.run(self.database.close())
             self.runner.close()
 
     def change(self, action: Callable[[Transaction], Awaitable[object]], *, crash: bool = False) -> None:
-        """One transaction, which is lost when it crashes."""
+        """Run one transaction; a crash rolls it back."""
 
         async def transact() -> None:
             async with self.database.transaction() as tx:
@@ -124,26 +124,26 @@ class Interleavings(RuleBasedStateMachine):
     def admit(self, crash: bool) -> None:
         self.change(lambda tx: admission.admit(tx, CAPACITY, self.policy, time.time()), crash=crash)
 
-    @rule(most=st.integers(1, 8), crash=st.booleans())
-    def relay(self, most: int, crash: bool) -> None:
-        """Publish some; after a crash they are still there, and published again."""
+    @rule(limit=st.integers(1, 8), crash=st.booleans())
+    def relay(self, limit: int, crash: bool) -> None:
+        """Publish some rows of the outbox; after a crash they remain and are republished."""
 
         async def publish(tx: Transaction) -> None:
-            parcels = await outbox.oldest_rows(tx.connection, most)
-            for parcel in parcels:
-                if parcel.subject.startswith("prompts.open."):
-                    self.streams.opens.append(OpenGroup.decode(parcel.body).group)
-                elif parcel.subject.startswith("trajectories.batch."):
-                    self.streams.batches.append(TrainBatch.decode(parcel.body))
-            if parcels:
-                await outbox.delivered(tx.connection, [parcel.id for parcel in parcels])
+            rows = await outbox.oldest_rows(tx.connection, limit)
+            for row in rows:
+                if row.subject.startswith("prompts.open."):
+                    self.streams.opens.append(OpenGroup.decode(row.body).group)
+                elif row.subject.startswith("trajectories.batch."):
+                    self.streams.batches.append(TrainBatch.decode(row.body))
+            if rows:
+                await outbox.delivered(tx.connection, [row.id for row in rows])
 
         self.change(publish, crash=crash)
 
     @precondition(lambda self: self.streams.opens)
     @rule(data=st.data(), rewards=st.lists(st.sampled_from([0.0, 1.0, None]), min_size=2, max_size=2))
     def play(self, data: st.DataObject, rewards: list[float | None]) -> None:
-        """Score a group's members, one for the first time or all of them again, with whatever rewards."""
+        """Score a group's members, perhaps repeatedly, with any rewards."""
         self._play(data.draw(st.sampled_from(self.streams.opens)), rewards)
 
     def _play(self, group: GroupContext, rewards: list[float | None]) -> None:
@@ -154,32 +154,32 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.streams.scores)
     @rule(data=st.data(), crash=st.booleans())
     def settle(self, data: st.DataObject, crash: bool) -> None:
-        """Any scores, in any order, some of them twice."""
+        """Settle any scores, in any order, some of them twice."""
         chosen = data.draw(st.lists(st.sampled_from(self.streams.scores), min_size=1, max_size=8))
         self.change(lambda tx: scores.trajectories_scored(tx, chosen, self.policy), crash=crash)
 
     @precondition(lambda self: self.streams.batches)
     @rule(data=st.data(), crash=st.booleans())
     def train(self, data: st.DataObject, crash: bool) -> None:
-        """A batch, perhaps an old one, is trained and announced; a trainer gives the same answer to the same batch."""
+        """Train and announce a batch, perhaps an old one; equal batches have equal announcements."""
         batch = data.draw(st.sampled_from(self.streams.batches))
         self.change(lambda tx: weight_updates.weight_updated(tx, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
 
     @precondition(lambda self: self.streams.opens)
     @rule(data=st.data(), stage=st.sampled_from(["open", "turn", "settle"]), garbage=st.booleans(), crash=st.booleans())
     def give_up(self, data: st.DataObject, stage: str, garbage: bool, crash: bool) -> None:
-        """A message about some group becomes a dead letter; the letter comes twice."""
+        """Make a message about a group a dead letter, which is delivered twice."""
         group = data.draw(st.sampled_from(self.streams.opens))
-        self._bury(stage, group.task, OpenGroup(group=group), b"garbage" if garbage else None, crash)
+        self._dead_letter(stage, group.task, OpenGroup(group=group), b"garbage" if garbage else None, crash)
 
     @precondition(lambda self: self.streams.batches)
     @rule(data=st.data(), crash=st.booleans())
     def give_up_training(self, data: st.DataObject, crash: bool) -> None:
-        """Of the version that the task waits for, or of one that it has left behind."""
+        """Make a batch of the current or of an earlier version a dead letter."""
         batch = data.draw(st.sampled_from(self.streams.batches))
-        self._bury("train", batch.task, batch, None, crash)
+        self._dead_letter("train", batch.task, batch, None, crash)
 
-    def _bury(self, stage: str, task: str, message: Message, body: bytes | None, crash: bool) -> None:
+    def _dead_letter(self, stage: str, task: str, message: Message, body: bytes | None, crash: bool) -> None:
         letter = DeadLetter(stage=stage, subject="x", reason="poison", attempts=5, headers={}, body=body or message.encode())
         delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
         for lost in (crash, False):
@@ -193,7 +193,7 @@ class Interleavings(RuleBasedStateMachine):
             " WHERE state = 'open' AND number <= :number"
         )
         self.change(lambda tx: tx.connection.execute(past, {"number": number}))
-        for lost in (crash, False) if crash else (False,):  # the doctor minds groups that stay overdue
+        for lost in (crash, False) if crash else (False,):  # groups that stay overdue violate a rule
             for task in TASKS:
                 self.change(lambda tx, task=task: self._void_overdue(tx, task), crash=lost)
 
@@ -208,7 +208,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), foreign=st.booleans(), crash=st.booleans())
     def delete(self, which: int, foreign: bool, crash: bool) -> None:
-        """Its owner or another; a task that has not ended is refused, and what a deleted one consumed stays the same."""
+        """Delete as the owner or another tenant; live tasks stay, and the usage of a deleted one is kept."""
         tenant = "other" if (which == 2) != foreign else "acme"
         job = ControlTask(task=TASKS[which], tenant=tenant)
         before = self.consumed()
@@ -230,21 +230,21 @@ class Interleavings(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------------- invariants
 
     @invariant()
-    def what_was_settled_stays_settled(self) -> None:
-        """A scored member keeps its message and its reward; trained or void, it never changes again."""
+    def settled_members_stay_settled(self) -> None:
+        """A scored member keeps its message and reward, also once trained or void."""
         now = self.rows('SELECT task, "group", member, sequence, reward FROM trajectories WHERE reward IS NOT NULL')
         found = {(task, group, member): (sequence, reward) for task, group, member, sequence, reward in now}
         assert {member: found.get(member) for member in self.settled} == self.settled
         self.settled = found  # type: ignore[assignment]
 
     @invariant()
-    def no_more_is_in_flight_than_fits(self) -> None:
+    def work_in_flight_fits_the_capacity(self) -> None:
         [(open_members,)] = self.rows("SELECT count(*) FROM trajectories WHERE state = 'open'")
         assert isinstance(open_members, int)
         assert open_members <= SEQUENCES
 
     @invariant()
-    def one_batch_per_version_says_the_same_however_often_it_is_sent(self) -> None:
+    def batches_of_one_version_are_equal(self) -> None:
         first: dict[tuple[str, int], TrainBatch] = {}
         for batch in self.streams.batches:
             assert first.setdefault((batch.task, batch.version), batch) == batch
@@ -259,24 +259,24 @@ class Interleavings(RuleBasedStateMachine):
 
     # ----------------------------------------------------------------------------------------------------------- end
 
-    def come_to_an_end(self) -> None:
-        """From here on everything works: nobody waits for something that will never come."""
+    def finish_all_tasks(self) -> None:
+        """Handle every message until all tasks have ended."""
         for which in range(len(TASKS)):
             self.control("resume", which, crash=False)
         for _ in range(60):
             if self.rows("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == [(0,)]:
                 break
             self.admit(crash=False)
-            self.relay(most=1000, crash=False)
+            self.relay(limit=1000, crash=False)
             opened = {(task, number) for task, number in self.rows("SELECT task, number FROM groups WHERE state = 'open'")}
             for group in [group for group in self.streams.opens if (group.task, group.group) in opened]:
                 self._play(group, [0.0, 1.0])
             self.change(lambda tx: scores.trajectories_scored(tx, self.streams.scores[-200:], self.policy))
-            self.relay(most=1000, crash=False)
+            self.relay(limit=1000, crash=False)
             for batch in self.streams.batches:
                 self.change(lambda tx, batch=batch: weight_updates.weight_updated(tx, updated(batch).message, self.policy))  # type: ignore[arg-type]
         self.doctor_finds_nothing()
-        self.what_was_settled_stays_settled()
+        self.settled_members_stay_settled()
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []
 
 

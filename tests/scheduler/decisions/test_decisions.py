@@ -53,7 +53,7 @@ def test_pace_allows_one_step_per_version_and_staleness() -> None:
     assert allowed(0, 1, 8) == 0
     assert allowed(1, 1, 8) == 4
     assert allowed(0, 1, 8, voided=3) == 3
-    assert allowed(4, 1, 18) == 2  # no more than all steps take
+    assert allowed(4, 1, 18) == 2  # the groups of all steps
     assert allowed(4, 1, 20) == 0
 
 
@@ -97,7 +97,7 @@ def test_newcomer_has_no_credit_from_the_past_of_others() -> None:
     assert starting_virtual_time(0.0, [900.0, 400.0]) == 400.0
     assert starting_virtual_time(700.0, [900.0, 400.0]) == 700.0
     assert starting_virtual_time(0.0, []) == 0.0
-    assert starting_virtual_time(0.0, [], 900.0) == 900.0  # nobody is active; whoever was comes back without a debt
+    assert starting_virtual_time(0.0, [], 900.0) == 900.0  # no tenant is active: a returning one has no debt
     assert starting_virtual_time(0.0, [400.0], 900.0) == 400.0
 
 
@@ -107,7 +107,7 @@ def test_no_task_is_next_without_allowance() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20), st.floats(500, 1000)), min_size=1, max_size=12))
 def test_shares_of_backlogged_tenants_differ_by_one_group_at_most(described: list[tuple[str, int, float]]) -> None:
-    """With group tokens so close that minimum shares do not decide."""
+    """Group tokens are so close that minimum shares do not decide."""
     tasks = [share(f"t{i}", tenant, allowance=10**6, group_tokens=tokens) for i, (tenant, _, tokens) in enumerate(described)]
     shares = tenants(**{tenant: 1.0 for tenant, _, _ in described})
     for admission in groups_to_admit(tasks, shares, {"tiny": Capacity(8 * 300, 10**12)}, {}, limit=10**6).groups:
@@ -193,7 +193,7 @@ def test_stale_groups_are_those_beyond_the_bound() -> None:
 
 @dataclass
 class Model:
-    """A task as the scheduler's rules see it."""
+    """State of a task in the scheduler's rules."""
 
     max_staleness: int
     groups_per_step: int
@@ -204,7 +204,7 @@ class Model:
 
 
 class PaceAndBatching(RuleBasedStateMachine):
-    """Whatever the order in which groups become ready or void: no group ever turns stale, and no task ever wedges."""
+    """In every order in which groups become ready or void, no group turns stale and no task stalls."""
 
     numbers = Bundle("numbers")
 
@@ -303,7 +303,7 @@ TestPaceAndBatching = PaceAndBatching.TestCase
 def test_blobs_that_are_not_kept_were_superseded_by_this_step_or_earlier(
     checkpoints: int, every: int, adapters: dict[str, Any], batches: int, staleness: int, steps: int, whole: int
 ) -> None:
-    """Deleting after each step only what that step made old leaves nothing else, and never the latest, nor what it is recomputed from."""
+    """Deleting after each step only what it supersedes leaves no other blob, and keeps the latest with its predecessors."""
     keep = {"checkpoints": checkpoints, "every": every, "batches": batches, **adapters}
     spec = TaskSpec.model_validate(task(steps=40, keep=keep, algorithm={"max_staleness": staleness}))
     kinds = ("adapter", "checkpoint", "batch")
@@ -318,7 +318,7 @@ def test_blobs_that_are_not_kept_were_superseded_by_this_step_or_earlier(
         stored |= {(kind, at) for kind in kinds}
         kept = RetentionWindow(spec, at)
         passed = set(kept.superseded_blobs())
-        known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # all that is looked up
+        known = {version: first for version, first in since.items() if version in passed | kept.deciding}  # only these are read
         kept, passed = kept.with_lineages(known), kept.with_recomputed(passed, known)
         wanted = {"adapter": kept.has_adapter, "checkpoint": kept.has_checkpoint, "batch": kept.has_batch}
         stored -= {(kind, version) for version in passed for kind in kinds if not wanted[kind](version)}

@@ -31,7 +31,7 @@ def share(task: str, tenant: str) -> TaskShare:
 
 
 def groups_done(group_s: dict[str, float], shares: list[TaskShare], *, for_s: float) -> Counter[str]:
-    """Groups that each task finishes in a pool that is always full. `group_s`: what a group of each task takes."""
+    """Groups that each task finishes in a full pool. `group_s`: duration of a group, by task."""
     tenants = {each.tenant: TenantShare(each.tenant, 1.0, 0.0) for each in shares}
     by_task = {each.task: each for each in shares}
     ends: list[tuple[float, int, str]] = []
@@ -51,7 +51,7 @@ def groups_done(group_s: dict[str, float], shares: list[TaskShare], *, for_s: fl
 
 @pytest.mark.parametrize("tenants", ["two", "one"])
 def test_slow_environment_leaves_a_quarter_of_the_capacity_to_a_fast_one(tenants: str) -> None:
-    """Half of its share, and both have half. With two tenants, and with two tasks of one."""
+    """A quarter is half of its share of one half, for two tenants and for two tasks of one."""
     shares = [share("slow", "x"), share("fast", "y" if tenants == "two" else "x")]
     done = groups_done({"slow": 60.0, "fast": 1.0}, shares, for_s=1800.0)
     held = {task: done[task] * {"slow": 60.0, "fast": 1.0}[task] / 1800.0 / GROUPS for task in done}
@@ -66,7 +66,7 @@ def test_a_fast_task_among_many_slow_ones_has_half_of_its_share() -> None:
 
 
 def test_tokens_decide_above_the_minimum_shares() -> None:
-    """Groups of equal size of which one takes twice the time and tokens: the same tokens for both."""
+    """Groups of equal size, one with twice the time and tokens: both get the same tokens."""
     long, short = share("long", "x"), share("short", "y")
     long.group_tokens = 200.0
     done = groups_done({"long": 2.0, "short": 1.0}, [long, short], for_s=600.0)
@@ -95,7 +95,7 @@ def test_a_pool_of_unknown_cache_counts_sequences() -> None:
 async def test_task_below_its_min_share_is_found_behind_many_that_are_less_served(
     database_url: str, owners: str, work: str, pools: tuple[str, ...]
 ) -> None:
-    """More tasks hold capacity, and wait for more, than the candidates by least service."""
+    """More tasks hold capacity and wait for more than there are candidates by least service."""
     hogs = [f"t{number:02}" for number in range((ADMISSION_BATCH_SIZE + 4) * len(pools))]
     held_in = "groups" if work == "training" else "evaluation_groups"
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
@@ -109,7 +109,7 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
                 await tasks.add_task(tx.connection, task, parse_spec(raw))
                 if work == "evaluations":
                     await evaluations.add(tx.connection, task, 0, None, range(50), size=2)
-                    await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # as much as training may be ahead
+                    await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
             await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
         await _admit_all(database, capacity)
         async with database.transaction() as tx:
@@ -143,5 +143,5 @@ async def test_tenant_whose_environment_hangs_keeps_no_other_from_sampling(bus: 
         await eventually(lambda: len(stages.opened) >= 6)
         await world.submit("works", spec(tenant="other"))
         await world.event("works", "step", tenant="other")
-        assert await world.rows("SELECT state FROM tasks WHERE id = 'hangs'") == [("running",)]  # and did not have to fail first
+        assert await world.rows("SELECT state FROM tasks WHERE id = 'hangs'") == [("running",)]  # it need not fail first
         await world.event("works", "finished", tenant="other")

@@ -1,4 +1,4 @@
-"""How much is in flight where environments are slow."""
+"""Oversubscription: more sequences in flight than samplers decode, where environments are slow."""
 
 import pytest
 
@@ -8,18 +8,18 @@ from scheduler_svc.decisions.oversubscription import ADJUSTMENT_S, Oversubscript
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
-LEAST, MOST = 1.5, 8.0
+MIN_FACTOR, MAX_FACTOR = 1.5, 8.0
 
 
 class Watched:
-    """A controller with a clock of its own."""
+    """A controller with its own clock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.controller = OversubscriptionController(LEAST, MOST, lambda: self.now_s)
+        self.controller = OversubscriptionController(MIN_FACTOR, MAX_FACTOR, lambda: self.now_s)
 
     def after(self, seconds: float, *, sampled: float, used: float = 1.0, spent: float = 0.1) -> float:
-        """The factor when these were seen each second for so long, with samplers of 100 sequences."""
+        """The factor after observing these values every second, with samplers of 100 sequences."""
         for _ in range(round(seconds)):
             self.now_s += 1.0
             self.controller.observe("tiny", PoolLoad(100, sampled, used, spent))
@@ -28,50 +28,48 @@ class Watched:
 
 def test_factor_rises_stepwise_while_samplers_are_idle_and_it_is_used() -> None:
     watched = Watched()
-    assert watched.after(ADJUSTMENT_S, sampled=10) == LEAST
-    assert watched.after(1, sampled=10) == LEAST * 1.25
-    assert watched.after(3600, sampled=10) == MOST
-    assert watched.controller.factor("other") == LEAST
+    assert watched.after(ADJUSTMENT_S, sampled=10) == MIN_FACTOR
+    assert watched.after(1, sampled=10) == MIN_FACTOR * 1.25
+    assert watched.after(3600, sampled=10) == MAX_FACTOR
+    assert watched.controller.factor("other") == MIN_FACTOR
 
 
 def test_unused_factor_is_not_raised() -> None:
-    assert Watched().after(3600, sampled=10, used=0.5) == LEAST
+    assert Watched().after(3600, sampled=10, used=0.5) == MIN_FACTOR
 
 
 def test_one_full_moment_keeps_the_factor_and_full_samplers_lower_it() -> None:
     watched = Watched()
     raised = watched.after(60, sampled=10)
-    assert raised > LEAST
+    assert raised > MIN_FACTOR
     assert watched.after(100, sampled=80) == raised
     watched.after(1, sampled=100)
     assert watched.after(ADJUSTMENT_S, sampled=10) < raised
-    assert watched.after(3600, sampled=100) == LEAST
+    assert watched.after(3600, sampled=100) == MIN_FACTOR
 
 
 def test_factor_is_not_raised_for_environments_that_cannot_keep_up() -> None:
-    assert Watched().after(3600, sampled=10, spent=0.6) == LEAST
+    assert Watched().after(3600, sampled=10, spent=0.6) == MIN_FACTOR
     watched = Watched()
-    assert watched.after(3600, sampled=10) == MOST
-    assert watched.after(60, sampled=10, spent=0.6) == MOST
-    assert watched.after(1, sampled=10, spent=0.8) == LEAST
+    assert watched.after(3600, sampled=10) == MAX_FACTOR
+    assert watched.after(60, sampled=10, spent=0.6) == MAX_FACTOR
+    assert watched.after(1, sampled=10, spent=0.8) == MIN_FACTOR
 
 
 def test_empty_pool_resets_the_factor() -> None:
     watched = Watched()
     watched.after(3600, sampled=10)
-    assert watched.after(1, sampled=0, used=0.0) == LEAST
+    assert watched.after(1, sampled=0, used=0.0) == MIN_FACTOR
 
 
-@pytest.mark.parametrize(("share", "least_busy", "most_factor"), [(0.5, 0.6, 1.6), (0.2, 0.75, 5.5), (0.01, 0.07, MOST)])
-def test_samplers_become_busy_where_dialogues_spend_a_share_of_their_time_in_them(
-    share: float, least_busy: float, most_factor: float
-) -> None:
-    """Everything that may be in flight is; dialogues are with the samplers for that share of their time."""
-    watched, factor = Watched(), LEAST
+@pytest.mark.parametrize(("share", "min_busy", "max_factor"), [(0.5, 0.6, 1.6), (0.2, 0.75, 5.5), (0.01, 0.07, MAX_FACTOR)])
+def test_samplers_become_busy_where_dialogues_spend_a_share_of_their_time_in_them(share: float, min_busy: float, max_factor: float) -> None:
+    """The pool is always full; dialogues spend `share` of their time in the samplers."""
+    watched, factor = Watched(), MIN_FACTOR
     for _ in range(1000):
         factor = watched.after(1, sampled=min(100.0, share * factor * 100))
-    assert min(100.0, share * factor * 100) >= 100 * least_busy
-    assert factor <= most_factor
+    assert min(100.0, share * factor * 100) >= 100 * min_busy
+    assert factor <= max_factor
 
 
 async def test_idle_samplers_are_given_more_until_they_are_full(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +81,7 @@ async def test_idle_samplers_are_given_more_until_they_are_full(bus: Bus, databa
         world.rollout = world.rollout.model_copy(update={"busy": {"sequences": 8.0}})
         await world.make_room(8)
         await world.submit("slow", raw)
-        await eventually(lambda: len(stages.opened) >= 6)  # 8 sequences, half as much again, groups of two
+        await eventually(lambda: len(stages.opened) >= 6)  # 8 sequences times 1.5, in groups of two
         assert len(stages.opened) == 6
         world.rollout = world.rollout.model_copy(update={"busy": {"sequences": 1.0}})
         await world.make_room(8)

@@ -1,4 +1,4 @@
-"""The scheduling policies: the asynchronous one and the two baselines it is measured against."""
+"""Scheduling policies: the asynchronous one, and the two baselines of its benchmarks."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from common import streams
-from common.bus import Bus, Outgoing
-from common.messages import ControlTask
+from common.bus import Bus
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, TaskSnapshot, allowances, steps_to_send_together
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
@@ -16,7 +14,7 @@ from tests.scheduler.stages import Stages, World, running_world, spec
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def standing(task: str, **changes: object) -> TaskSnapshot:
+def snapshot(task: str, **changes: object) -> TaskSnapshot:
     made = TaskSnapshot(task, START, allowance=4, lockstep_allowance=2, has_step_ready=False, is_training=False)
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -25,34 +23,34 @@ def standing(task: str, **changes: object) -> TaskSnapshot:
 
 
 def test_asynchronous_lets_every_task_keep_its_own_pace() -> None:
-    tasks = [standing("a"), standing("b", is_training=True), standing("c", allowance=0)]
+    tasks = [snapshot("a"), snapshot("b", is_training=True), snapshot("c", allowance=0)]
     assert allowances(SchedulingPolicy.ASYNCHRONOUS, tasks) == {"a": 4, "b": 4, "c": 0}
 
 
 def test_sequential_serves_the_task_accepted_first_even_while_it_waits() -> None:
-    tasks = [standing("a", accepted_at=START + timedelta(seconds=1)), standing("b", allowance=0, is_training=True)]
+    tasks = [snapshot("a", accepted_at=START + timedelta(seconds=1)), snapshot("b", allowance=0, is_training=True)]
     assert allowances(SchedulingPolicy.SEQUENTIAL, tasks) == {"b": 0}
     assert allowances(SchedulingPolicy.SEQUENTIAL, []) == {}
 
 
 def test_synchronous_samples_one_step_each_and_nothing_while_a_step_is_trained() -> None:
-    tasks = [standing("a"), standing("b", lockstep_allowance=0, has_step_ready=True)]
+    tasks = [snapshot("a"), snapshot("b", lockstep_allowance=0, has_step_ready=True)]
     assert allowances(SchedulingPolicy.SYNCHRONOUS, tasks) == {"a": 2, "b": 0}
-    assert allowances(SchedulingPolicy.SYNCHRONOUS, [*tasks, standing("c", is_training=True)]) == {}
+    assert allowances(SchedulingPolicy.SYNCHRONOUS, [*tasks, snapshot("c", is_training=True)]) == {}
 
 
 def test_steps_are_sent_together_once_all_are_ready() -> None:
-    ready = [standing("a", has_step_ready=True), standing("b", has_step_ready=True)]
+    ready = [snapshot("a", has_step_ready=True), snapshot("b", has_step_ready=True)]
     assert steps_to_send_together(ready) == ["a", "b"]
-    assert steps_to_send_together([*ready, standing("c")]) == []
-    assert steps_to_send_together([*ready, standing("c", has_step_ready=True, is_training=True)]) == []
+    assert steps_to_send_together([*ready, snapshot("c")]) == []
+    assert steps_to_send_together([*ready, snapshot("c", has_step_ready=True, is_training=True)]) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- at work
 
 
 async def begin_together(world: World, *names: str) -> None:
-    """Submit tasks to a world without room for any, and make room once all are accepted."""
+    """Submit tasks to a world without capacity, and add capacity once all are accepted."""
     for name in names:
         await world.submit(name)
         await world.event(name, "accepted")
@@ -83,8 +81,7 @@ async def test_lockstep_continues_without_a_task_that_ends(bus: Bus, database_ur
         for task in ("a", "stuck"):
             await world.submit(task, spec(name=task))
             await world.event(task, "accepted")
-        message = ControlTask(task="stuck", tenant="acme")
-        await bus.publish(Outgoing(streams.control("cancel", "acme"), message, "cancel:stuck"))
+        await world.control("cancel", "stuck")
         assert (await world.event("a", "finished"))["version"] == 3
 
 
@@ -99,6 +96,6 @@ async def test_next_task_has_its_turn_once_the_one_before_has_failed_or_was_canc
         await eventually(lambda: len(stages.opened) > 0)
         await world.submit("b", spec(tenant="other"))
         if ending == "cancelled":
-            await bus.publish(Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel"))
+            await world.control("cancel", "a")
         await world.event("a", ending)
         await world.event("b", "finished", tenant="other")

@@ -1,4 +1,4 @@
-"""Warnings: when each stands, that it is an event when it begins and when it is over, and part of the task's status between."""
+"""Warnings: when each is active, its events when it begins and ends, and its entry in the task's status between."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.messages import Event, ReplicaReport, TaskStatus
+from common.messages import ReplicaReport, TaskStatus
 from scheduler_svc.decisions.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from tests.conftest import eventually
@@ -43,7 +43,7 @@ def test_warning_is_active_when_all_of_the_last_steps_show_its_sign(
     assert list(warnings_of_steps(first, latest)) == [warning]
     assert warnings_of_steps(first, [replace(HEALTHY, **nearly)] * 3) == {}
     assert warnings_of_steps(first[:2], latest[:2]) == {}, "two steps are too few"
-    assert warnings_of_steps(first, [*latest[:2], StepMetrics()]) == {}, "what was not measured is no sign"
+    assert warnings_of_steps(first, [*latest[:2], StepMetrics()]) == {}, "a metric that was not measured is no sign"
     assert warnings_of_steps(first, [HEALTHY] * 3) == {}
 
 
@@ -53,7 +53,7 @@ def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "waits_for"),
+    ("changes", "awaited"),
     [
         ({"is_accepted": False, "family": None}, "an environment replica that serves 'toy'"),
         ({"is_accepted": False}, "the check of environment 'toy' (no env replicas alive)"),
@@ -63,15 +63,14 @@ def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
         ({}, "room in pool 'tiny' (2 rollout replicas alive)"),
     ],
 )
-def test_stall_warning_names_what_the_task_waits_for(changes: Mapping[str, Any], waits_for: str) -> None:
+def test_stall_warning_names_what_the_task_waits_for(changes: Mapping[str, Any], awaited: str) -> None:
     sentence = no_progress(replace(STALL, **changes), {"trainer": 1, "rollout": 2})
-    assert sentence == f"no attempt was scored and no step taken for 20 min; waits for {waits_for}"
+    assert sentence == f"no attempt was scored and no step taken for 20 min; waits for {awaited}"
 
 
-async def said(world: World, task: str) -> list[tuple[str, bool]]:
-    """Name of each warning event of the task so far, and whether it said that the warning is over."""
-    told = [delivery.read(Event) async for delivery in world.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
-    return [(str(event.data["warning"]), bool(event.data["over"])) for event in told if event.event == "warning"]
+async def warnings(world: World, task: str) -> list[tuple[str, bool]]:
+    """Name of each warning event of the task, and whether it reports that the warning is over."""
+    return [(str(data["warning"]), bool(data["over"])) for data in await world.events(task, "warning")]
 
 
 async def status(world: World, task: str) -> TaskStatus | None:
@@ -83,13 +82,13 @@ async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, 
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=5))
         await world.event("a", "finished")
-        assert await said(world, "a") == [("equal_rewards", False), ("truncated", False), ("truncated", True)]
+        assert await warnings(world, "a") == [("equal_rewards", False), ("truncated", False), ("truncated", True)]
 
-        async def stands() -> bool:
+        async def is_in_status() -> bool:
             ended = await status(world, "a")
             return ended is not None and ended.state == "finished" and list(ended.warnings) == ["equal_rewards"]
 
-        await eventually(stands)
+        await eventually(is_in_status)
         assert [list(row.warnings) for row in await world.rows("SELECT warnings FROM tasks")] == [["equal_rewards"]]
 
 
@@ -99,7 +98,7 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
         await world.submit("a", spec(steps=2))
         await eventually(lambda: len(stages.batches) == 1)
         trainer = ReplicaReport(replica="three", service="trainer", pool="tiny")
-        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too new for that"
+        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too recent"
         assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "it is warned about already"
@@ -110,6 +109,6 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
         assert [row.warnings for row in await world.rows("SELECT warnings FROM tasks")] == [{}]
 
         async def is_over() -> bool:
-            return await said(world, "a") == [("no_progress", False), ("no_progress", True)]
+            return await warnings(world, "a") == [("no_progress", False), ("no_progress", True)]
 
         await eventually(is_over)

@@ -247,7 +247,7 @@ async def test_malformed_letter_becomes_one_more_dead_letter_only(bus: Bus, data
 
 
 async def test_dead_letter_of_a_large_message_has_no_body(bus: Bus) -> None:
-    """With it the letter would not fit either."""
+    """The letter with its body would be too large too."""
 
     async def handler(delivery: Delivery) -> AsyncIterator[Outgoing]:
         raise Reject("no use")

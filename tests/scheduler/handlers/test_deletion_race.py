@@ -118,7 +118,7 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
 
 
 async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refused(bus: Bus, database_url: str, tmp_path: Path) -> None:
-    """Submissions meet the deletion of their source, of the other task that started there, prunes and sweeps, in many orders."""
+    """Submissions race with prunes, sweeps and deletions of their source and of the other task that started there."""
     async with scene(bus, database_url, tmp_path) as world:
         accepted = 0
         for round_ in range(ROUNDS):

@@ -1,32 +1,30 @@
-"""A blob store with little room, in a real NATS: the alarm before it is full, what waits when it is, and the way out."""
+"""A small blob store in a real NATS: the alarm before it is full, the steps that wait when it is, and the remedy."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from common import streams
 from common.blobs import ROOM, Blobs, StoreUsage
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
-from common.messages import ControlTask, Event, GroupContext
+from common.messages import GroupContext
 from scheduler_svc.maintenance.store_alarm import is_alarming
 from tests.conftest import eventually
 from tests.scheduler.finished import StagesWithBlobs, clean
 from tests.scheduler.stages import World, running_world, spec
 
 BLOB_BYTES = 11_000
-"""In the store, with its name: content of 10,240 bytes."""
+"""Bytes that one blob takes in the store: content of 10,240, and its name."""
 ROOM_FOR = 14
 
 
 @dataclass
-class Waiting(StagesWithBlobs):
-    """Remembers why a step could not be stored."""
+class RecordingStages(StagesWithBlobs):
+    """Records why a step could not be stored."""
 
     refusals: list[str] = field(default_factory=list[str])
 
@@ -43,26 +41,21 @@ def is_held(group: GroupContext, member: int) -> bool:
     return group.task == "held"
 
 
-async def warnings(world: World, task: str) -> list[dict[str, Any]]:
-    told = [delivery.read(Event) async for delivery in world.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
-    return [event.data for event in told if event.event == "storage"]
-
-
 async def delete(world: World, task: str) -> None:
-    await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), f"delete:{task}"))
+    await world.control("delete", task)
     await world.event(task, "deleted")
 
 
 async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
     await bus.declare(blobs_bytes=ROOM_FOR * BLOB_BYTES)
-    made = Waiting(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
+    made = RecordingStages(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
     async with running_world(bus, database_url, made) as world:
         await world.submit("first", spec(keep={"checkpoints": 2}))
         await world.event("first", "finished")
         await world.submit("held", spec(tenant="globex"))
         await world.event("held", "accepted", tenant="globex")
         await clean(world)
-        assert await warnings(world, "held") == []
+        assert await world.events("held", "storage") == []
         everything = {"adapters": "all", "checkpoints": 10}
         await world.submit("big", spec(steps=6, keep=everything))
         await eventually(lambda: made.refusals)
@@ -70,11 +63,11 @@ async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has
         assert "the blob store is full: 10240 bytes of big.v" in made.refusals[0]
         assert made.refusals[0].endswith(ROOM)
         for task in ("held", "big"):  # every tenant whose steps would wait
-            await eventually(lambda task=task: warnings(world, task))
-            [told] = await warnings(world, task)
-            assert told["raised"] is True
-            assert told["limit_bytes"] == ROOM_FOR * BLOB_BYTES
-            assert "no step can be stored" in str(told["reason"])
+            await eventually(lambda task=task: world.events(task, "storage"))
+            [alarm] = await world.events(task, "storage")
+            assert alarm["raised"] is True
+            assert alarm["limit_bytes"] == ROOM_FOR * BLOB_BYTES
+            assert "no step can be stored" in str(alarm["reason"])
         await delete(world, "first")  # messages still pass
         assert (await world.event("big", "finished"))["version"] == 6
         await clean(world)
@@ -83,10 +76,10 @@ async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has
 
 
 async def _is_cleared(world: World) -> bool:
-    """The alarm may have been cleared and raised once more between, while `big` went on."""
-    told = [told["raised"] for told in await warnings(world, "held")]
-    assert told == ([True, False] * len(told))[: len(told)]
-    return told[-1] is False
+    """While `big` continued, the alarm may have been cleared and raised several times."""
+    raised = [alarm["raised"] for alarm in await world.events("held", "storage")]
+    assert raised == ([True, False] * len(raised))[: len(raised)]
+    return raised[-1] is False
 
 
 async def test_full_store_still_deletes_blobs(bus: Bus, tmp_path: Path) -> None:

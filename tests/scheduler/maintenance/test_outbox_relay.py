@@ -1,4 +1,4 @@
-"""The way out of the outbox, where NATS answers late."""
+"""The outbox relay where NATS answers late."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,32 +16,32 @@ from scheduler_svc.store.transaction import OutboxMessage
 from tests.conftest import eventually
 
 
-def parcel(number: int, subject: str) -> OutboxRow:
+def outbox_row(number: int, subject: str) -> OutboxRow:
     return OutboxRow(number, subject, "", {}, b"")
 
 
 def test_values_stored_before_an_older_one_are_found() -> None:
     a, b, events = streams.value_subject("tasks", "a"), streams.value_subject("tasks", "b"), "events.acme.a"
-    parcels = [parcel(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
-    assert superseded_rows(parcels, [1, 9, 2, 3, 8, 4, 5]) == []
-    assert superseded_rows(parcels, [1, 8, 6, 7, 9, 4, 5]) == [parcels[6], parcels[5]]
-    assert superseded_rows(parcels, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
+    rows = [outbox_row(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
+    assert superseded_rows(rows, [1, 9, 2, 3, 8, 4, 5]) == []
+    assert superseded_rows(rows, [1, 8, 6, 7, 9, 4, 5]) == [rows[6], rows[5]]
+    assert superseded_rows(rows, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused
 
 
 async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, is_late, later_is_there = bus.publish_raw, True, asyncio.Event()
+    publish, is_late, later_is_stored = bus.publish_raw, True, asyncio.Event()
 
     async def first_is_late(subject: str, body: bytes, message_id: str, headers: Mapping[str, str]) -> int:
         nonlocal is_late
         if subject == streams.value_subject(streams.TASKS_BUCKET, "a"):
             if is_late:
                 is_late = False
-                await later_is_there.wait()
+                await later_is_stored.wait()
             else:
                 place = await publish(subject, body, message_id, headers)
-                later_is_there.set()
+                later_is_stored.set()
                 return place
         return await publish(subject, body, message_id, headers)
 
@@ -61,9 +61,9 @@ async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
                 return not await outbox.oldest_rows(tx.connection, 1)
 
         await eventually(all_out)
-        told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
-        assert told is not None
-        assert told.state == "finished"
+        stored = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
+        assert stored is not None
+        assert stored.state == "finished"
     finally:
         relaying.cancel()
         await asyncio.gather(relaying, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A step whose message to the trainer is gone is sent again, counts once, and nothing else is sent twice."""
+"""Steps whose message to the trainer is lost are resent and count once; no other step is resent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from tests.scheduler.stages import Stages, running_world, spec, updated
 
 
 async def forget_message_ids(bus: Bus) -> None:
-    """As time does, within two minutes."""
+    """Shorten the two minutes for which NATS remembers message ids."""
     js = bus.blobs_context()
     for stream in (streams.BATCHES, streams.WEIGHTS):
         config = (await js.stream_info(stream.name)).config
@@ -20,44 +20,44 @@ async def forget_message_ids(bus: Bus) -> None:
 
 
 async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, database_url: str) -> None:
-    stages = Stages(trains=False)  # it acknowledges the message and takes no step, as if somebody had deleted it
+    stages = Stages(trains=False)  # the trainer acknowledges the message and trains no step, as if it were lost
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
         await world.submit("a", spec(steps=2))
         await eventually(lambda: len(stages.batches) == 1)
 
-        async def gone() -> bool:
+        async def is_lost() -> bool:
             return await bus.streams.backlog(streams.BATCHES) == 0
 
-        await eventually(gone)
-        assert not await resend_lost_steps(world.database, bus)  # it is too new for that
+        await eventually(is_lost)
+        assert not await resend_lost_steps(world.database, bus)  # it is too recent
         stages.trains = True
 
-        async def sent_again() -> bool:
+        async def is_resent() -> bool:
             await resend_lost_steps(world.database, bus, age_s=0)
             return len(stages.batches) > 1
 
-        await eventually(sent_again)
+        await eventually(is_resent)
         assert stages.batches[1] == stages.batches[0]
         await world.event("a", "finished")
         assert await world.rows("SELECT version, state FROM steps ORDER BY version") == [(0, "trained"), (1, "trained")]
         assert not await resend_lost_steps(world.database, bus, age_s=0)
 
 
-class Slow(Stages):
-    """Takes steps once it is told to."""
+class GatedStages(Stages):
+    """Stages whose trainer waits for a gate to open."""
 
-    told: asyncio.Event
+    gate: asyncio.Event
 
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        await self.told.wait()
+        await self.gate.wait()
         async for out in super().train(delivery):
             yield out
 
 
 async def test_step_that_the_trainer_is_handling_is_not_resent(bus: Bus, database_url: str) -> None:
-    stages = Slow()
-    stages.told = asyncio.Event()
+    stages = GatedStages()
+    stages.gate = asyncio.Event()
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
         await world.submit("a", spec(steps=1))
@@ -67,7 +67,7 @@ async def test_step_that_the_trainer_is_handling_is_not_resent(bus: Bus, databas
 
         await eventually(is_taken)
         assert not await resend_lost_steps(world.database, bus, age_s=0)
-        stages.told.set()
+        stages.gate.set()
         await world.event("a", "finished")
         assert len(stages.batches) == 1
 
@@ -86,7 +86,7 @@ async def test_announced_step_that_is_not_settled_is_not_resent(bus: Bus, databa
             )
 
         await eventually(taken_and_forgotten)
-    database = await Database.connect(database_url)  # and no scheduler that settles
+    database = await Database.connect(database_url)  # no scheduler runs that would settle it
     done = updated(stages.batches[0])
     await bus.publish(done)
     assert not await resend_lost_steps(database, bus, age_s=0)

@@ -1,4 +1,4 @@
-"""PostgreSQL or NATS restored to an older backup: noticed, explained, not silently continued; and one past made of both."""
+"""PostgreSQL or NATS restored to an older backup: the divergence is detected, reported and reconciled."""
 
 import asyncio
 import shutil
@@ -34,7 +34,7 @@ from tests.scheduler.stages import Stages, World, running_world, spec
 
 OURS = Relayed("ours", 7)
 STEPS = 30
-"""So many that no task of these tests ends before it is stopped."""
+"""Steps of a task: too many to finish before its scheduler stops."""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ STEPS = 30
     [
         (Relayed("ours", 0), None, 0, None),
         (OURS, HistoryMark(deployment="ours", position=7), 7, None),
-        (OURS, HistoryMark(deployment="ours", position=9), 9, None),  # published, and not yet forgotten
+        (OURS, HistoryMark(deployment="ours", position=9), 9, None),  # published, and still in the outbox
         (OURS, HistoryMark(deployment="ours", position=10), 9, "PostgreSQL is older than NATS: it wrote 9 rows"),
         (OURS, HistoryMark(deployment="ours", position=6), 9, "NATS is older than PostgreSQL: it has the outbox up to 6, and 7"),
         (OURS, None, 9, "NATS has no mark of this deployment"),
@@ -59,7 +59,7 @@ def dump(url: str, to: Path) -> None:
 
 
 def restored(url: str, dumped: Path) -> str:
-    """Address of a new database with what was dumped."""
+    """URL of a new database with the dump's content."""
     name = f"{make_url(url).database}_restored"
     port = make_url(url).port
     assert port is not None
@@ -74,7 +74,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 async def refuses_to_start(database_url: str, bus: Bus) -> str:
-    """What a scheduler that meets these stores says; it waits."""
+    """Divergence that a starting scheduler reports; it waits."""
     database = await Database.connect(database_url)
     try:
         with pytest.raises(TimeoutError):
@@ -87,14 +87,12 @@ async def refuses_to_start(database_url: str, bus: Bus) -> str:
 
 
 async def trained(world: World, task: str, version: int) -> None:
-    async def there() -> bool:
-        return await world.rows(f"SELECT id FROM tasks WHERE id = '{task}' AND version >= {version}") != []
-
-    await eventually(there)
+    """Wait until the task has reached a version."""
+    await world.rows_become(f"SELECT version >= {version} FROM tasks WHERE id = '{task}'", [(True,)])
 
 
 async def store_checkpoints(bus: Bus, database: Database) -> None:
-    """The stages of these tests name blobs and store none."""
+    """Store the blobs that the stages of these tests only name."""
     store = await bus.blobs_context().object_store(BLOBS_BUCKET)
     async with database.transaction() as tx:
         for checkpoint in (await tx.connection.execute(select(tasks.c.checkpoint).where(tasks.c.checkpoint.is_not(None)))).scalars():
@@ -104,13 +102,13 @@ async def store_checkpoints(bus: Bus, database: Database) -> None:
 async def broken_rules(world: World, bus: Bus) -> list[str]:
     async with world.database.transaction() as tx:
         found = await examine_database(tx.connection)
-        told = await read_recorded(tx.connection, grace_s=0)
+        recorded = await read_recorded(tx.connection, grace_s=0)
     rules = (ORPHANS, SCORES, ANNOUNCED, STATUS, LETTERS)
-    return [str(each) for each in [*found, *await examine_streams(bus, told)] if each in found or each.rule in rules]
+    return [str(each) for each in [*found, *await examine_streams(bus, recorded)] if each in found or each.rule in rules]
 
 
 async def becomes_healthy(world: World, bus: Bus) -> None:
-    """The doctor finds nothing, once what is under way has come to its end."""
+    """Wait until messages in flight are handled and the doctor finds no violation."""
     for _ in range(20):
         if not (found := await broken_rules(world, bus)):
             return
@@ -134,9 +132,9 @@ async def test_database_restored_to_an_older_backup_is_detected_and_tasks_resume
 
     database = await Database.connect(url)
     await store_checkpoints(bus, database)
-    told = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
-    assert told is not None
-    await bus.kv.put(streams.TASKS_BUCKET, "a", told.model_copy(update={"state": "finished"}))  # as it would have become
+    status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
+    assert status is not None
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status.model_copy(update={"state": "finished"}))  # its state had it continued
     done = await accept(database, bus)
     assert done is not None
     assert (done.unknown, done.paused) == (["b"], {})
@@ -210,7 +208,7 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_detected_and_tasks
         done = await accept(database, bus)
         assert done is not None
         assert (done.paused, done.unknown) == ({}, [])
-        assert set(done.voided) == {"a"}  # how many depends on the moment at which the scheduler was stopped
+        assert set(done.voided) == {"a"}  # their number depends on when the scheduler stopped
         await database.close()
         async with running_world(bus, database_url, Stages()) as world:
             await trained(world, "a", STEPS)

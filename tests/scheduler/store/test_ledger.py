@@ -1,4 +1,4 @@
-"""What was consumed is booked once, and a task's totals are what the ledger has of it, whoever wrote that."""
+"""Usage is recorded once, and a task's totals agree with the ledger, also for rows of older versions."""
 
 from alembic import command
 from sqlalchemy import create_engine, text
@@ -51,7 +51,7 @@ def test_usage_recorded_by_an_older_version_counts_after_the_migration(database_
         connection.execute(text(book.format("prompt", 0, 5)))
     command.upgrade(config, "head")
     with engine.begin() as connection:
-        connection.execute(text(book.format("sampled", 0, 7)))  # again
+        connection.execute(text(book.format("sampled", 0, 7)))  # repeated
         connection.execute(text(book.format("sampled", 1, 3)))
         found = connection.execute(text("SELECT booked_tokens, sampled_tokens FROM tasks")).one()
     assert tuple(found) == (15, 10)

@@ -1,4 +1,4 @@
-"""Frequent statements read what is under way and not the past, also as PostgreSQL plans them once for all parameters."""
+"""Frequent statements read live rows and not the past, also under PostgreSQL's generic plans."""
 
 import time
 from collections import Counter
@@ -24,7 +24,7 @@ from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
 MAX_ROWS = 4 * TASKS
-"""Of a table."""
+"""Maximum rows that a statement reads of a table."""
 PAST_AND_PRESENT = f"""
 UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {2 * PAST + 2}, voided = {PAST};
 INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
@@ -55,7 +55,7 @@ WHERE relname IN ('groups', 'trajectories', 'steps', 'ledger', 'evaluation_group
 
 
 async def rows_read(connection: AsyncConnection) -> Counter[str]:
-    """By table, in transactions that the server's statistics do not have yet, this one included."""
+    """Rows read by table, in transactions that the server's statistics lack, this one included."""
     return Counter(dict(tuple(row) for row in (await connection.execute(text(READ))).all()))
 
 
@@ -77,7 +77,7 @@ async def step_batched_and_trained(tx: Transaction) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def filled_database(postgres_port: int, migrated_database: str) -> str:
-    """Template: tasks with a long past and a little present."""
+    """Template: tasks with many past rows and a few live ones."""
     url = copied_database(postgres_port, migrated_database)
     database = await Database.connect(url)
     try:
@@ -122,7 +122,7 @@ async def test_generic_plans_do_not_read_the_past(
             before = await rows_read(tx.connection)
             await (ask(tx) if ask is step_batched_and_trained else ask(tx.connection))
             read = await rows_read(tx.connection) - before
-        if ask in (status, step_batched_and_trained):  # a task's status looks at so many of its groups, however many there are
+        if ask in (status, step_batched_and_trained):  # a task's status reads a fixed number of its groups
             read["groups"] -= LATEST_GROUPS
         assert all(rows <= MAX_ROWS for rows in read.values()), read
     finally:

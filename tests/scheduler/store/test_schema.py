@@ -1,4 +1,4 @@
-"""Migrations and tables describe one schema; views are those of the code."""
+"""Migrations and the code's tables and views describe one schema."""
 
 from alembic import command
 from sqlalchemy import create_engine, text

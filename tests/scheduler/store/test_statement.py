@@ -1,4 +1,4 @@
-"""Statements that go straight to psycopg share the connection's transaction and its fate; what is posted leaves with them."""
+"""Statements that bypass SQLAlchemy share its transaction and errors; posted messages are written with it."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def test_interrupted_statement_reports_its_timeout_or_cancellation(databas
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
             async with database.transaction() as tx:
                 await NAMES.run(tx.connection)
-        database._patience_s = 1.5  # over before psycopg has given its cancelling up
+        database._patience_s = 1.5  # ends before psycopg gives up on cancelling
         wire.speak()
         async with database.transaction() as tx:
             assert await NAMES.run(tx.connection) == []
@@ -87,7 +87,7 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
     database = await Database.connect(database_url)
     event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
     try:
-        for _ in range(3):  # also on a connection that was given back with something unwritten
+        for _ in range(3):  # also on a connection returned with unwritten messages
             with pytest.raises(ZeroDivisionError):
                 async with database.transaction() as tx:
                     tx.post([OutboxMessage("lost", event, "lost")])
@@ -100,17 +100,17 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
             tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
             assert await outbox.oldest_rows(tx.connection, 10) == []  # written at its end
         async with database.transaction() as tx:
-            parcels = await outbox.oldest_rows(tx.connection, 10)
+            rows = await outbox.oldest_rows(tx.connection, 10)
             kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
     finally:
         await database.close()
-    assert [(parcel.subject, parcel.message_id) for parcel in parcels] == [
+    assert [(row.subject, row.message_id) for row in rows] == [
         ("first", "1"),
         ("second", "2"),
         ("events.acme.a", ""),
         ("last", "4"),
     ]
-    assert Event.decode(parcels[0].body) == Event.decode(parcels[1].body) == event
-    assert parcels[1].headers["more"] == "ä" and parcels[1].body.startswith(b"{")
-    assert parcels[3].body == b"\x00\xff" and parcels[3].headers == {}
+    assert Event.decode(rows[0].body) == Event.decode(rows[1].body) == event
+    assert rows[1].headers["more"] == "ä" and rows[1].body.startswith(b"{")
+    assert rows[3].body == b"\x00\xff" and rows[3].headers == {}
     assert [tuple(row) for row in kept] == [("acme", "a", "paused", {"reason": "why"})]
