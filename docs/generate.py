@@ -23,7 +23,7 @@ def task_file() -> str:
     lines = [
         "# The task file",
         "",
-        "Made from `common/spec` by `python -m docs.generate`. Unknown keys are errors; what is not written takes the default.",
+        "Made from `common/spec` by `python -m docs.generate`. Unknown keys are errors; absent ones take the default.",
         "",
         "```toml",
         *_fields(TaskSpec, sections=False),
