@@ -154,9 +154,8 @@ async def crowd(sampler: AnsweringSampler, replica: psutil.Process, episodes: in
 
 
 async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns: int) -> dict[str, object]:
-    bus = await Bus.connect(nats_url, "bench")
-    await bus.declare()
-    try:
+    async with await Bus.connect(nats_url, "bench") as bus:
+        await bus.declare()
         async with asyncio.timeout(START_TIMEOUT_S):
             while not await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport):  # noqa: ASYNC110  # another process comes up
                 await asyncio.sleep(0.1)
@@ -175,8 +174,6 @@ async def measured(nats_url: str, replica: psutil.Process, episodes: int, turns:
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
         return result
-    finally:
-        await bus.close()
 
 
 def main() -> None:

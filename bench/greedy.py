@@ -23,7 +23,7 @@ from marlaas.demo import demo_tasks
 
 MODEL = report.ROOT / "models" / "tiny"
 FIRST_ROW = 1_000_000
-AT_ONCE = 128
+BATCH_SIZE = 128
 
 
 def main() -> None:
@@ -55,8 +55,8 @@ async def reward(model: Any, environment: AnyEnvironment, spec: TaskSpec, prompt
     openings = [await environment.open(FIRST_ROW + row, spec.seed) for row in range(prompts)]
     torch.manual_seed(spec.seed)
     rewards: list[float] = []
-    for first in range(0, prompts, AT_ONCE):
-        some = openings[first : first + AT_ONCE]
+    for first in range(0, prompts, BATCH_SIZE):
+        some = openings[first : first + BATCH_SIZE]
         for opening, text in zip(some, replies(model, some, spec, greedy=way == "greedy"), strict=True):
             turn = await environment.step(opening.state, Reply(text))
             assert isinstance(turn, Finish)

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -41,13 +40,10 @@ def main() -> None:
     work = {name: value for name, value in vars(options).items() if name not in ("parts", "name")}
     earlier = report.read(options.name)
     result = (earlier if earlier.get("options") == work else {}) | {"machine": report.machine(), "options": work}
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with postgres(folder) as server:
-            for part in options.parts:
-                result[part] = PARTS[part](folder, server, options)
-                print(f"{part}: {result[part]}", flush=True)
+    with postgres() as (folder, server):
+        for part in options.parts:
+            result[part] = PARTS[part](folder, server, options)
+            print(f"{part}: {result[part]}", flush=True)
     print(f"written: {report.write(options.name, result)}")
 
 
@@ -125,19 +121,15 @@ def middle(runs: Sequence[dict[str, Any]], judged_by: Callable[[dict[str, Any]],
 async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]:
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    bus = await Bus.connect(running.nats_url, "bench")
-    try:
-        async with at_work(bus, times, work.places, trace):
-            await scheduler_knows(running, {"rollout", "env"})
-            cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _wal_bytes(running)
-            began = time.time()
-            await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
-            async with asyncio.timeout(300):
-                ended = max((await all_finished(bus, set(names))).values())
-            cpu = {name: after - cpu_before[name] for name, after in running.cpu_s().items()}
-            cpu["sampler and trainer"] = time.process_time() - own_before
-    finally:
-        await bus.close()
+    async with await Bus.connect(running.nats_url, "bench") as bus, at_work(bus, times, work.places, trace):
+        await scheduler_knows(running, {"rollout", "env"})
+        cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _wal_bytes(running)
+        began = time.time()
+        await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
+        async with asyncio.timeout(300):
+            ended = max((await all_finished(bus, set(names))).values())
+        cpu = {name: after - cpu_before[name] for name, after in running.cpu_s().items()}
+        cpu["sampler and trainer"] = time.process_time() - own_before
     trajectories = work.tasks * work.steps * work.groups_per_step * work.group_size
     first = min(span.asked_at for span in trace.sampled)
     added = timeline.added_latencies(trace)
@@ -167,11 +159,9 @@ def _table_bytes(running: Services) -> int:
 def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """SQL statements per trajectory and per step, counted in the server's log, and the most frequent ones."""
     work = Work(options.tasks, options.steps, 2, options.size, options.turns, options.places)
-    del server
-    folder = folder / "logged"
-    folder.mkdir(mode=0o755)
-    log = folder / "postgres.log"
-    with postgres(folder, "-c", "log_statement=all") as logging, services(folder, logging, options.places, {}) as running:
+    del folder, server
+    with postgres("-c", "log_statement=all") as (logged, logging), services(logged, logging, options.places, {}) as running:
+        log = logged / "postgres.log"
         before = log.stat().st_size
         asyncio.run(_played(running, NOTHING, work))
         text = log.read_bytes()[before:].decode(errors="replace")
@@ -204,8 +194,7 @@ async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str
     """Memory per waiting task: without a sampler, tasks are accepted and wait."""
     work = Work(many, 1, 1, 2, 1, 1)
     names = [f"t{number:04}" for number in range(many)]
-    bus = await Bus.connect(running.nats_url, "bench")
-    try:
+    async with await Bus.connect(running.nats_url, "bench") as bus:
         await scheduler_knows(running, {"env"})
         before: dict[str, int] = {}
         for part in (names[:few], names[few:]):
@@ -214,17 +203,14 @@ async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str
             await _until(running, "SELECT count(*) FROM tasks WHERE state = 'running'", wanted)
             before = before or running.memory_bytes()
         return {name: round((size - before[name]) / (many - few) / 1024, 2) for name, size in running.memory_bytes().items()}
-    finally:
-        await bus.close()
 
 
 async def _memory_in_flight(running: Services, work: Work) -> dict[str, float]:
     """Memory per trajectory in flight, while each waits in its environment."""
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    bus = await Bus.connect(running.nats_url, "bench")
-    trajectories = work.tasks * work.groups_per_step * work.group_size
-    try:
+    async with await Bus.connect(running.nats_url, "bench") as bus:
+        trajectories = work.tasks * work.groups_per_step * work.group_size
         async with at_work(bus, Times(0.0, 20.0, 0.0), work.places, trace):
             await scheduler_knows(running, {"rollout", "env"})
             before = running.memory_bytes()
@@ -234,8 +220,6 @@ async def _memory_in_flight(running: Services, work: Work) -> dict[str, float]:
                     await asyncio.sleep(0.05)
             await asyncio.sleep(1)
             return {name: round((size - before[name]) / trajectories / 1024, 2) for name, size in running.memory_bytes().items()}
-    finally:
-        await bus.close()
 
 
 async def _until(running: Services, query: str, wanted: int) -> None:

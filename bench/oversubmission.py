@@ -6,8 +6,6 @@ flight are sampled. `submitted` is the memory of waiting tasks; `most` is the ma
 
 import argparse
 import asyncio
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -33,11 +31,8 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {"machine": report.machine(), "options": vars(options)}
     work = Work(options.places * options.times // 4, 1, 2, 2, 2, options.places)
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with postgres(folder) as server, services(folder, server, work.places, {}) as running:
-            result |= asyncio.run(_worked_off(running, work))
+    with postgres() as (folder, server), services(folder, server, work.places, {}) as running:
+        result |= asyncio.run(_worked_off(running, work))
     print(result)
     print(f"written: {report.write('oversubmission', result)}")
 
@@ -47,8 +42,7 @@ async def _worked_off(running: Services, work: Work) -> dict[str, Any]:
     memory: list[dict[str, int]] = []
     messages: list[int] = []
     trajectories: list[int] = []
-    bus = await Bus.connect(running.nats_url, "bench")
-    try:
+    async with await Bus.connect(running.nats_url, "bench") as bus:
         await scheduler_knows(running, {"env"})
         memory.append(running.memory_bytes())
         await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
@@ -64,8 +58,6 @@ async def _worked_off(running: Services, work: Work) -> dict[str, Any]:
                     trajectories.append(await _count(connection, IN_FLIGHT))
                     await asyncio.sleep(LOOK_EVERY_S)
                 await finished
-    finally:
-        await bus.close()
     return {
         "tasks": work.tasks,
         "trajectories": work.tasks * work.groups_per_step * work.group_size,

@@ -15,7 +15,7 @@ from env_svc.sandboxes.selection import sandbox_of
 from env_svc.settings import EnvSettings
 
 IN_A_ROW = 20
-AT_ONCE = {"monty": 4000, "bubblewrap": 100, "confined": 100, "docker": 40}
+CONCURRENT_RUNS = {"monty": 4000, "bubblewrap": 100, "confined": 100, "docker": 40}
 SOURCE = "print(6 * 7)"
 
 
@@ -28,8 +28,8 @@ async def measure(kind: str) -> str:
     try:
         runs_s = [await _run(sandbox) for _ in range(IN_A_ROW)]
         started = time.perf_counter()
-        await asyncio.gather(*(_run(sandbox) for _ in range(AT_ONCE[kind])))
-        per_s = AT_ONCE[kind] / (time.perf_counter() - started)
+        await asyncio.gather(*(_run(sandbox) for _ in range(CONCURRENT_RUNS[kind])))
+        per_s = CONCURRENT_RUNS[kind] / (time.perf_counter() - started)
     finally:
         await sandbox.close()
     return (
@@ -47,7 +47,7 @@ async def _run(sandbox: Sandbox) -> float:
 
 def main() -> None:
     print("| sandbox | start | run, median | run, slowest | throughput |\n|---|---|---|---|---|")
-    for kind in sys.argv[1:] or list(AT_ONCE):
+    for kind in sys.argv[1:] or list(CONCURRENT_RUNS):
         print(asyncio.run(measure(kind)), flush=True)
 
 

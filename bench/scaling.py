@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -41,19 +40,17 @@ def main() -> None:
     times = Times(options.sample, options.environment, options.train)
     runs: list[dict[str, Any]] = []
     failed: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        Path(folder).chmod(0o755)
-        with postgres(Path(folder)) as server:
-            for tasks in options.tasks:
-                work = Work(tasks, options.steps, options.groups, options.size, options.turns, options.places)
-                for policy in options.policies:
-                    for number in range(options.runs if tasks == max(options.tasks) else 1):
-                        try:
-                            runs.append(one_run(Path(folder), server, policy, times, work) | {"run": number})
-                            print(line(runs[-1]), flush=True)
-                        except BenchError as error:
-                            failed.append(str(error))
-                            print(f"failed: {error}", flush=True)
+    with postgres() as (folder, server):
+        for tasks in options.tasks:
+            work = Work(tasks, options.steps, options.groups, options.size, options.turns, options.places)
+            for policy in options.policies:
+                for number in range(options.runs if tasks == max(options.tasks) else 1):
+                    try:
+                        runs.append(one_run(folder, server, policy, times, work) | {"run": number})
+                        print(line(runs[-1]), flush=True)
+                    except BenchError as error:
+                        failed.append(str(error))
+                        print(f"failed: {error}", flush=True)
     result = {"machine": machine, "times": asdict(times), "options": vars(options), "runs": runs, "failed": failed}
     path = report.write(options.name, result)
     print(f"written: {path}")
@@ -97,9 +94,8 @@ def one_run(folder: Path, server: Any, policy: str, times: Times, work: Work) ->
 
 async def _measure(running: Services, policy: str, times: Times, work: Work, best: LowerBounds, names: list[str]) -> dict[str, Any]:
     trace = Trace()
-    bus = await Bus.connect(running.nats_url, "bench")
-    least_s = {"asynchronous": best.asynchronous, "synchronous": best.synchronous, "sequential": best.sequential}[policy]
-    try:
+    async with await Bus.connect(running.nats_url, "bench") as bus:
+        least_s = {"asynchronous": best.asynchronous, "synchronous": best.synchronous, "sequential": best.sequential}[policy]
         async with at_work(bus, times, work.places, trace):
             await scheduler_knows(running, {"rollout", "env"})
             cpu_before = running.cpu_s()
@@ -112,8 +108,6 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
                 raise BenchError(f"{policy}, {work.tasks} tasks: not finished after {PATIENCE_S + PATIENCE * least_s:.0f} s") from None
             cpu = {name: round(after - cpu_before[name], 2) for name, after in running.cpu_s().items()}
             memory = running.memory_bytes()
-    finally:
-        await bus.close()
     with psycopg.connect(running.postgres_url) as connection:
         steps = connection.execute(
             "SELECT task, version, extract(epoch FROM first_admitted_at)::float, finished_epoch, staleness_max FROM"

@@ -6,8 +6,6 @@ sampler takes injected times; scheduler, NATS, PostgreSQL and environments are t
 
 import argparse
 import asyncio
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from bench.harness import report
@@ -30,29 +28,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="of each of 16 tasks")
     options = parser.parse_args()
     result: dict[str, Any] = {"machine": report.machine(), "options": vars(options)}
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with postgres(folder) as server:
-            for way, settings, steps in (("fixed", FIXED, max(1, options.steps // 5)), ("following", {}, options.steps)):
-                work = Work(16, steps, 2, 8, 3, options.places)
-                with services(folder, server, options.places, settings) as running:
-                    result[way] = asyncio.run(_rate(running, Times(options.sample, options.environment, 0.0), work))
-                print(f"{way}: {result[way]}", flush=True)
+    with postgres() as (folder, server):
+        for way, settings, steps in (("fixed", FIXED, max(1, options.steps // 5)), ("following", {}, options.steps)):
+            work = Work(16, steps, 2, 8, 3, options.places)
+            with services(folder, server, options.places, settings) as running:
+                result[way] = asyncio.run(_rate(running, Times(options.sample, options.environment, 0.0), work))
+            print(f"{way}: {result[way]}", flush=True)
     print(f"written: {report.write('slow-tools', result)}")
 
 
 async def _rate(running: Services, times: Times, work: Work) -> dict[str, float]:
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    bus = await Bus.connect(running.nats_url, "bench")
-    try:
-        async with at_work(bus, times, work.places, trace), asyncio.timeout(900):
-            await scheduler_knows(running, {"rollout", "env"})
-            await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
-            ended = await all_finished(bus, set(names))
-    finally:
-        await bus.close()
+    async with await Bus.connect(running.nats_url, "bench") as bus, at_work(bus, times, work.places, trace), asyncio.timeout(900):
+        await scheduler_knows(running, {"rollout", "env"})
+        await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
+        ended = await all_finished(bus, set(names))
     until = min(ended.values())
     late = sum(until - LOOK_AT_S <= span.ended_at < until for span in trace.sampled) / LOOK_AT_S
     began = min(span.started_at for span in trace.sampled)

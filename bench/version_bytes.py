@@ -97,15 +97,12 @@ async def trained(args: argparse.Namespace, policy: "Policy", url: str, every: i
             "algorithm": {"max_staleness": 1},
         }
     )
-    bus = await Bus.connect(url, "bench")
-    await bus.declare()
-    try:
+    async with await Bus.connect(url, "bench") as bus:
+        await bus.declare()
         with ThreadPoolExecutor(max_workers=1) as thread:
             learner = Learner(policy, thread, budget_tokens=4 * args.tokens)
             trainer = Trainer(bus, learner, Residents(2), TASK, checkpoint_every=every)
             return await versions(args, bus, trainer, spec, policy.vocabulary)
-    finally:
-        await bus.close()
 
 
 async def versions(args: argparse.Namespace, bus: Bus, trainer: Any, spec: TaskSpec, vocabulary: int) -> dict[str, Any]:

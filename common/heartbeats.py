@@ -46,7 +46,7 @@ class Heartbeats:
         self._clock = clock
         self._leases: dict[str, _Lease] = {}
         self._lock = threading.Lock()
-        self._shortest_s = 1.0
+        self._min_interval_s = 1.0
         self._turned = self._clock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,7 +59,7 @@ class Heartbeats:
 
     def start(self, every_s: float) -> None:
         """Serve leases that need a heartbeat every `every_s`; called once for each kind of lease."""
-        self._shortest_s = min(self._shortest_s, every_s)
+        self._min_interval_s = min(self._min_interval_s, every_s)
         if self._thread is None:
             self._loop = asyncio.new_event_loop()
             self._running = self._loop.create_task(self._run())
@@ -108,7 +108,7 @@ class Heartbeats:
         try:
             while True:
                 notice_cancellation()
-                await asyncio.sleep(self._shortest_s / 2)
+                await asyncio.sleep(self._min_interval_s / 2)
                 if client.is_connected:
                     await beat(client, self.due())
         finally:

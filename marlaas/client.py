@@ -66,10 +66,8 @@ class Client:
                 bus = await Bus.connect(url, "client")
         except TimeoutError:
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
-        try:
+        async with bus:
             yield cls(bus, url)
-        finally:
-            await bus.close()
 
     # --------------------------------------------------------------------------------------------------------- requests
 

@@ -18,9 +18,9 @@ import structlog
 
 from common.errors import Fatal
 
-OLDEST_VLLM = (0, 26)
+MIN_VLLM = (0, 26)
 """Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
-NEWEST_VLLM = (0, 32)
+MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
 PR_SET_PDEATHSIG = 1
 _starting = False
@@ -60,10 +60,10 @@ def has_cuda() -> bool:
 
 def check_version(name: str, version: tuple[int | str, ...]) -> None:
     """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
-    if (0, 0) < version < OLDEST_VLLM:  # (0, 0): built from a source tree
-        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, OLDEST_VLLM))} or newer is needed")
-    if version > NEWEST_VLLM:
-        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, NEWEST_VLLM)))
+    if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
+        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
+    if version > MAX_TESTED_VLLM:
+        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, MAX_TESTED_VLLM)))
 
 
 @contextmanager

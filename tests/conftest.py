@@ -26,7 +26,7 @@ from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
 T = TypeVar("T")
-LONGEST = (
+RUN_FIRST = (
     "tests/compose/",
     "tests/rollout/",
     "tests/common/test_cluster",
@@ -46,7 +46,7 @@ settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST)))
+    items.sort(key=lambda item: next((place for place, start in enumerate(RUN_FIRST) if item.nodeid.startswith(start)), len(RUN_FIRST)))
     apart = {file for item in items if "engine" in getattr(item, "fixturenames", ()) and (file := _file(item.nodeid)) not in ENGINE}
     if apart:
         raise pytest.UsageError(f"these files use the engine too: name them in ENGINE of {__file__}: {sorted(apart)}")
@@ -151,12 +151,9 @@ HASTY = Timings(backoff=Backoff(first_s=0.02, max_s=0.64))
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    bus = await Bus.connect(nats_url, "test", timings=HASTY)
-    await bus.declare()
-    try:
+    async with await Bus.connect(nats_url, "test", timings=HASTY) as bus:
+        await bus.declare()
         yield bus
-    finally:
-        await bus.close()
 
 
 @asynccontextmanager

@@ -56,13 +56,16 @@ class Services:
 
 
 @contextmanager
-def postgres(folder: Path, *options: str) -> Generator[tuple[int, psutil.Process]]:
-    """A PostgreSQL server with command-line `options`; yields its port and process."""
+def postgres(*options: str) -> Generator[tuple[Path, tuple[int, psutil.Process]]]:
+    """A PostgreSQL server with command-line `options`, in a folder of its own; yields the folder, and the server's port and process."""
     port = servers.free_port()
-    command = servers.postgres_command(folder / "postgres", port)
-    with _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process:
-        servers.wait_until_listening(port, process, "postgres")
-        yield port, psutil.Process(process.pid)
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # PostgreSQL runs as another user than root
+        command = servers.postgres_command(folder / "postgres", port)
+        with _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process:
+            servers.wait_until_listening(port, process, "postgres")
+            yield folder, (port, psutil.Process(process.pid))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Self
 
 import structlog
 from nats.aio.msg import Msg
@@ -55,6 +56,12 @@ class Bus:
         Raises: Fatal when `url` is no address, or the server is too old, or refuses the credentials otherwise.
         """
         return cls(await Connection.open(url, name, until_accepted=until_accepted, timings=timings))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self.close())
 
     @property
     def is_connected(self) -> bool:

@@ -19,7 +19,7 @@ from common.heartbeats import Heartbeats
 
 T = TypeVar("T")
 
-OLDEST_SERVER = (2, 10)
+MIN_SERVER = (2, 10)
 """Minimum version: older servers ignore several consumer filters without an error."""
 TOO_FEW_NODES = 10005
 """JetStream's error code for a declaration that needs nodes of the cluster that are not there yet."""
@@ -65,8 +65,8 @@ class Connection:
                 await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await connection.client.close()
         version, max_payload = connection.client.connected_server_version, connection.client.max_payload
-        if (version.major, version.minor) < OLDEST_SERVER:
-            raise Fatal(f"NATS server {version} is too old: {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer is needed")
+        if (version.major, version.minor) < MIN_SERVER:
+            raise Fatal(f"NATS server {version} is too old: {MIN_SERVER[0]}.{MIN_SERVER[1]} or newer is needed")
         if max_payload < MAX_PAYLOAD_BYTES:
             raise Fatal(f"NATS server takes messages of {max_payload} bytes; set max_payload to {MAX_PAYLOAD_BYTES} or more")
         return connection

@@ -75,15 +75,12 @@ async def _run(settings: S, main: Callable[[Running[S]], Awaitable[None]]) -> in
 async def _connected(settings: S, health: Health, main: Callable[[Running[S]], Awaitable[None]]) -> None:
     async with asyncio.TaskGroup() as runners:
         beating = runners.create_task(health.beat())
-        bus = await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True)
-        try:
+        async with await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True) as bus:
             await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
             others = [beating, runners.create_task(bus.wait_fatal()), runners.create_task(bus.clock.sync())]
             await main(Running(settings, bus, health))
             for other in others:
                 other.cancel()
-        finally:
-            await asyncio.shield(bus.close())
 
 
 def _report(error: BaseException) -> int:

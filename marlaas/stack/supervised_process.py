@@ -36,7 +36,7 @@ PROBE_EVERY_S = 0.1
 HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
 """Exit status of a service with wrong settings: a restart cannot help."""
-LARGEST_LOG_BYTES = 64 * 1024**2
+MAX_LOG_BYTES = 64 * 1024**2
 TAIL_BYTES = 64 * 1024
 
 log = structlog.get_logger()
@@ -202,7 +202,7 @@ class SupervisedProcess:
 def _open_log(path: Path) -> BinaryIO:
     """Open for appending; rotate it first when it is large."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size > LARGEST_LOG_BYTES:
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
     return path.open("ab")
 

@@ -23,7 +23,7 @@ CRASHES = (
 )
 """Every window between two effects that are not one transaction (`common/crashpoints.py`)."""
 SLOW_STARTERS = ("env", "rollout-tiny", "trainer-tiny")
-SHORTEST_FULL_S, MAX_FULL_S = 2.0, 8.0
+MIN_FULL_S, MAX_FULL_S = 2.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,6 @@ async def full_disk(target: Target) -> None:
     assert target.disk is not None
     try:
         disk.fill(target.disk)
-        await target.pass_time(SHORTEST_FULL_S, MAX_FULL_S)
+        await target.pass_time(MIN_FULL_S, MAX_FULL_S)
     finally:
         disk.empty(target.disk)

@@ -11,7 +11,7 @@ from common.streams import KIND_HEADER, Stream
 from tests.chaos.target import Target
 
 MAX_MESSAGES = 20
-SHORTEST_DELAY_S, MAX_DELAY_S = 0.5, 5.0
+MIN_DELAY_S, MAX_DELAY_S = 0.5, 5.0
 QUEUES = (streams.PROMPTS, streams.TURNS, streams.BATCHES)
 """Work queues, whose messages are removed and republished later. Not SCORED: the database names its sequences."""
 KINDS: dict[str, Callable[[str], str]] = {
@@ -53,7 +53,7 @@ async def delay(target: Target) -> None:
                 with suppress(APIError):  # a consumer was faster
                     await bus.blobs_context().delete_msg(stream.name, stored.sequence)
                     taken.append(stored)
-        await target.pass_time(SHORTEST_DELAY_S, MAX_DELAY_S)
+        await target.pass_time(MIN_DELAY_S, MAX_DELAY_S)
         target.random.shuffle(taken)
         for stored in taken:
             await _publish(target, bus, stored, stored.body)

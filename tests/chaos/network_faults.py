@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tests.chaos.proxy import Wire
 from tests.chaos.target import Target
 
-SHORTEST_S, MAX_DURATION_S = 1.0, 8.0
+MIN_DURATION_S, MAX_DURATION_S = 1.0, 8.0
 LATENCY_S = (0.02, 0.3)
 BYTES_PER_S = (20_000, 500_000)
 
@@ -23,7 +23,7 @@ async def silence(target: Target, wire: str) -> None:
     """Connections stay open without traffic."""
     with _mended([target.wires[wire]]) as (it,):
         it.silence()
-        await target.pass_time(SHORTEST_S, 2 * MAX_DURATION_S)
+        await target.pass_time(MIN_DURATION_S, 2 * MAX_DURATION_S)
 
 
 async def half_close(target: Target, wire: str) -> None:
@@ -34,14 +34,14 @@ async def slow(target: Target, server: str) -> None:
     with _mended(_to(target, server)) as wires:
         for wire in wires:
             wire.latency_s = target.random.uniform(*LATENCY_S)
-        await target.pass_time(SHORTEST_S, MAX_DURATION_S)
+        await target.pass_time(MIN_DURATION_S, MAX_DURATION_S)
 
 
 async def throttle(target: Target, server: str) -> None:
     with _mended(_to(target, server)) as wires:
         for wire in wires:
             wire.bytes_per_s = target.random.uniform(*BYTES_PER_S)
-        await target.pass_time(SHORTEST_S, MAX_DURATION_S)
+        await target.pass_time(MIN_DURATION_S, MAX_DURATION_S)
 
 
 def _to(target: Target, server: str) -> list[Wire]:

@@ -9,11 +9,11 @@ import psutil
 
 from tests.chaos.target import Target
 
-SHORTEST_STOP_S, MAX_STOP_S = 2.0, 12.0
+MIN_STOP_S, MAX_STOP_S = 2.0, 12.0
 """Durations around the bus's timeouts: 5 s for an answer of NATS, and as long for redelivery to another replica."""
 MAX_WAY_TO_A_POINT_S = 40.0
 JUMP_S = 3600
-SHORTEST_JUMP_S, MAX_JUMP_S = 2.0, 6.0
+MIN_JUMP_S, MAX_JUMP_S = 2.0, 6.0
 
 
 async def kill(target: Target, name: str) -> None:
@@ -29,7 +29,7 @@ async def stop_for_a_while(target: Target, name: str) -> None:
         for process in tree:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
-        await target.pass_time(SHORTEST_STOP_S, MAX_STOP_S)
+        await target.pass_time(MIN_STOP_S, MAX_STOP_S)
     finally:
         for process in tree:
             with suppress(psutil.NoSuchProcess):
@@ -55,6 +55,6 @@ async def jump(target: Target, name: str, ahead_s: int) -> None:
     assert target.clocks is not None
     try:
         target.clocks.jump(name, ahead_s)
-        await target.pass_time(SHORTEST_JUMP_S, MAX_JUMP_S)
+        await target.pass_time(MIN_JUMP_S, MAX_JUMP_S)
     finally:
         target.clocks.jump(name, 0)

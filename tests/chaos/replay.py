@@ -17,14 +17,11 @@ async def replayed(nats_url: str, pool: str, tasks: Iterable[str]) -> tuple[int,
     """Number of replayed steps, from version 0 of each task, and the versions that differ."""
     offer = read_pools(POOLS)[pool]
     learner = await Learner.start(offer, device="cpu", threads=THREADS)
-    bus = await Bus.connect(nats_url, "chaos-replay")
-    count, differing = 0, list[str]()
-    try:
+    async with await Bus.connect(nats_url, "chaos-replay") as bus:
+        count, differing = 0, list[str]()
         for task in tasks:
             async for compared in replay_all(bus, learner, task):
                 count += 1
                 if not compared.is_equal:
                     differing.append(f"{task}.v{compared.version}")
-    finally:
-        await bus.close()
     return count, differing

@@ -58,14 +58,11 @@ class Target:
             return [root, *root.children(recursive=True)]
         return []
 
-    async def pass_time(self, shortest_s: float, longest_s: float) -> None:
-        await asyncio.sleep(self.random.uniform(shortest_s, longest_s))
+    async def pass_time(self, min_s: float, max_s: float) -> None:
+        await asyncio.sleep(self.random.uniform(min_s, max_s))
 
     @asynccontextmanager
     async def bus(self) -> AsyncIterator[Bus]:
         """A connection of the harness's own."""
-        bus = await Bus.connect(self.nats_url, "chaos")
-        try:
+        async with await Bus.connect(self.nats_url, "chaos") as bus:
             yield bus
-        finally:
-            await bus.close()

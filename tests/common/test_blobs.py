@@ -123,8 +123,7 @@ async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus
 async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_can_be_stored(nats_url: str, bus: Bus, large_folder: Path) -> None:
     async with Wire("blobs", int(nats_url.rpartition(":")[2])).listening() as wire:
         timings = Timings(answer_timeout_s=1.0, reconnect_s=0.1, backoff=Backoff(0.1, 3.2))
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
-        try:
+        async with await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings) as behind:
             wire.bytes_per_s = 1.6e7
             storing = asyncio.create_task(Blobs(behind).put_folder("task/v1/adapter", large_folder))
             await eventually(lambda: bus.streams.backlog(Stream("OBJ_blobs", ())))
@@ -137,8 +136,6 @@ async def test_blob_that_was_cut_off_while_it_was_stored_is_absent_and_can_be_st
             await eventually(lambda: behind.is_connected)
             ref = await Blobs(behind).put_folder("task/v1/adapter", large_folder)
             assert [(blob.name, blob.is_whole) for blob in await Blobs(bus).listed()] == [(ref.name, True)]
-        finally:
-            await behind.close()
 
 
 def test_large_blob_may_take_longer() -> None:

@@ -42,12 +42,9 @@ def whole(cluster: Cluster) -> Cluster:
 
 @asynccontextmanager
 async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
-    bus = await Bus.connect(cluster.url, name)
-    try:
+    async with await Bus.connect(cluster.url, name) as bus:
         await bus.declare(replicas=NODES)
         yield bus
-    finally:
-        await bus.close()
 
 
 async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(cluster: Cluster) -> None:

@@ -108,18 +108,16 @@ async def test_service_waits_for_nats_and_continues_when_it_returns(
         assert not process.is_ready()
         with nats(tmp_path, port) as kill:
             await eventually(process.is_ready, PATIENCE_S)
-            bus = await Bus.connect(url, "test")
-            await handles_a_message(bus, subject, 1)
-            await bus.close()
+            async with await Bus.connect(url, "test") as bus:
+                await handles_a_message(bus, subject, 1)
             kill()
         before = process.said("nats_unreachable")
         await process.says("nats_disconnected")
         await process.says("nats_unreachable", times=before + 2)
         with nats(tmp_path, port):
             await process.says("nats_reconnected")
-            bus = await Bus.connect(url, "test")
-            await handles_a_message(bus, subject, 2)
-            await bus.close()
+            async with await Bus.connect(url, "test") as bus:
+                await handles_a_message(bus, subject, 2)
 
 
 async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return(tmp_path: Path) -> None:
@@ -156,6 +154,5 @@ async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_ret
                 kill()
                 await process.says("nats_disconnected")
                 with nats(tmp_path, nats_port):
-                    bus = await Bus.connect(url, "test")
-                    await answers(bus, "third")
-                    await bus.close()
+                    async with await Bus.connect(url, "test") as bus:
+                        await answers(bus, "third")

@@ -95,12 +95,8 @@ def rows(stack: Stack, query: str) -> list[Any]:
 
 @asynccontextmanager
 async def connected(stack: Stack) -> AsyncIterator[tuple[Client, Bus]]:
-    bus = await Bus.connect(stack.nats_url, "e2e")
-    try:
-        async with Client.connect(stack.nats_url) as client:
-            yield client, bus
-    finally:
-        await bus.close()
+    async with await Bus.connect(stack.nats_url, "e2e") as bus, Client.connect(stack.nats_url) as client:
+        yield client, bus
 
 
 async def version_reached(client: Client, tasks: list[str], version: int) -> None:

@@ -167,13 +167,11 @@ async def test_events_before_a_restart_of_nats_are_not_repeated(tmp_path: Path) 
     timings = Timings(reconnect_s=0.1, answer_timeout_s=1.0, backoff=Backoff(0.1, 3.2), idle_heartbeat_s=0.5)
     async with AsyncExitStack() as clients:
         with running(command, port, tmp_path / "nats.log"):
-            bus = await Bus.connect(servers.nats_url(port), "test", timings=timings)
-            clients.push_async_callback(bus.close)
+            bus = await clients.enter_async_context(await Bus.connect(servers.nats_url(port), "test", timings=timings))
             await bus.declare()
             for number in range(3):
                 await bus.publish(accepted(f"before-{number}"))
-            follower = await Bus.connect(servers.nats_url(port), "follower", timings=timings)
-            clients.push_async_callback(follower.close)
+            follower = await clients.enter_async_context(await Bus.connect(servers.nats_url(port), "follower", timings=timings))
             events = Client(follower, servers.nats_url(port)).watch()
             first = asyncio.ensure_future(anext(aiter(events)))
             await eventually(lambda: is_followed(bus))

@@ -61,12 +61,9 @@ def chat() -> Chat:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    bus = await Bus.connect(nats_url, "test")
-    await bus.declare()
-    try:
+    async with await Bus.connect(nats_url, "test") as bus:
+        await bus.declare()
         yield bus
-    finally:
-        await bus.close()
 
 
 class Oracle:

@@ -30,9 +30,6 @@ CONFIG = SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "
 RANK = 8
 
 
-# ------------------------------------------------------------------------------------------------ the output layer
-
-
 class Largest(TorchDispatchMode):
     """Maximum elements of any tensor that an operation made."""
 
@@ -73,9 +70,6 @@ def test_logits_in_chunks_have_the_gradient_of_the_plain_path(rows: int, entropy
     rounding = 3e-6 * plain_N_H.grad.abs().max().item()
     torch.testing.assert_close(chunked_N_H.grad.double(), plain_N_H.grad, rtol=0, atol=rounding)
     assert largest.elements == max(rows * vocabulary, vocabulary * width)
-
-
-# ---------------------------------------------------------------------------------------------------- the estimate
 
 
 def kept_bytes(layers: int, precision: str, *, shared: bool) -> tuple[int, int]:
@@ -126,9 +120,6 @@ def test_estimate_counts_the_parameters_of_model_and_adapter() -> None:
 @pytest.mark.parametrize("config", [CONFIG | {"num_experts": 4}, {"model_type": "mamba", "hidden_size": 64}])
 def test_unknown_kinds_of_models_are_not_estimated(config: dict[str, Any]) -> None:
     assert ModelShape.of(config) is None
-
-
-# ------------------------------------------------------------------------------------------------------- no memory
 
 
 NO_MEMORY = """

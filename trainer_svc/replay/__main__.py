@@ -46,15 +46,14 @@ async def _run(settings: TrainerSettings, options: argparse.Namespace) -> int:
         sys.stderr.write("replay: NATS does not answer; correct MARLAAS_NATS_URL\n")
         return 2
     try:
-        return await _compare(bus, settings, options)
+        async with bus:
+            return await _compare(bus, settings, options)
     except Reject as error:
         sys.stderr.write(f"replay: {error}\n")
         return 1
     except MarlaasError as error:
         sys.stderr.write(f"replay: {error}\n")
         return 2
-    finally:
-        await bus.close()
 
 
 async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Namespace) -> int:

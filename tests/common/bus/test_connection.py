@@ -61,16 +61,13 @@ def with_password(command: Command, password: str) -> Command:
 async def test_connection_on_which_nothing_comes_back_is_given_up(nats_url: str, bus: Bus) -> None:
     async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
         timings = Timings(connect_timeout_s=1.0, reconnect_s=0.1, ping_every_s=0.2)
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
-        try:
+        async with await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings) as behind:
             wire.silence()
             await eventually(lambda: not behind.is_connected)
             wire.cut()
             wire.speak()
             await eventually(lambda: behind.is_connected)
             assert await behind.publish(job("a")) == 1
-        finally:
-            await behind.close()
 
 
 async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str, bus: Bus) -> None:
@@ -79,8 +76,7 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
     await bus.publish(Outgoing(streams.failed("jobs", "a"), status, "failed:a"))
     async with Wire("slow", int(nats_url.rpartition(":")[2])).listening() as wire:
         timings, tasks = Timings(answer_timeout_s=0.5, backoff=Backoff(0.05, 1.6)), TaskStates()
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings)
-        try:
+        async with await Bus.connect(servers.nats_url(wire.port), "behind the wire", timings=timings) as behind:
             wire.silence()
             followers = asyncio.gather(
                 anext(aiter(behind.streams.follow(streams.FAILED, "failed.>"))),
@@ -92,8 +88,6 @@ async def test_followers_wait_for_a_server_that_is_slow_to_answer(nats_url: str,
             wire.speak()
             await asyncio.wait_for(followers, timeout=250)
             assert tasks.has_ended("a")
-        finally:
-            await behind.close()
 
 
 @pytest.mark.parametrize("url", ["nats://user:secret@host:abc", "http://host:4222", "nats://", ","])

@@ -49,20 +49,19 @@ async def test_work_that_outlives_its_lease_while_nats_is_unreachable_is_not_res
     async def redelivered() -> bool:
         return await deliveries(bus, leased) > 1
 
-    async with Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire:
-        behind = await Bus.connect(servers.nats_url(wire.port), "behind the wire")
-        try:
-            async with consuming(behind, handler, consumer=leased):
-                await bus.publish(job("a"))
-                await eventually(lambda: attempts)
-                wire.silence()
-                await asyncio.sleep(2 * leased.ack_wait_s)
-                wire.speak()
-                await eventually(redelivered)
-                may_end.set()
-                await drained(bus)
-        finally:
-            await behind.close()
+    async with (
+        Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire,
+        await Bus.connect(servers.nats_url(wire.port), "behind the wire") as behind,
+        consuming(behind, handler, consumer=leased),
+    ):
+        await bus.publish(job("a"))
+        await eventually(lambda: attempts)
+        wire.silence()
+        await asyncio.sleep(2 * leased.ack_wait_s)
+        wire.speak()
+        await eventually(redelivered)
+        may_end.set()
+        await drained(bus)
     assert attempts == [1]
 
 

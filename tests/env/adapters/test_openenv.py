@@ -203,9 +203,6 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
         OpenEnv(**{"server": "ws://localhost:1", **options})  # pyright: ignore
 
 
-# ------------------------------------------------------------------------------------------------------------------ hosted
-
-
 def hosted(port: int) -> HostedConfig:
     options: dict[str, JsonValue] = {"server": f"ws://127.0.0.1:{port}", "action": "number", "observation": "text"}
     return HostedConfig(
@@ -249,9 +246,6 @@ async def test_task_does_not_choose_the_server(workers: Workers, port: int) -> N
         assert isinstance(refused, Failed) and "option 'server' is given by the operator" in refused.reason
     finally:
         await hosts.stop()
-
-
-# ------------------------------------------------------------------------------------------------------------------- tools
 
 
 async def test_tools_of_the_server_are_called(tmp_path: Path) -> None:

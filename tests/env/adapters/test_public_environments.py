@@ -30,9 +30,6 @@ WORDS = ("apple", "grape", "house", "mouse", "crane", "light", "plant", "stone")
 TAGGER = "averaged_perceptron_tagger_eng"
 
 
-# ----------------------------------------------------------------------------------------------------- verifiers: Wordle
-
-
 def write_language(folder: Path) -> Path:
     """NLTK's corpora as TextArena reads them, which would be downloaded: eight words, each a noun."""
     words, tagger = folder / "corpora" / "words", folder / "taggers" / TAGGER
@@ -90,9 +87,6 @@ async def test_wordle_is_won_by_its_word_and_lost_without_it(wordle: Environment
 async def test_members_of_a_wordle_group_guess_the_same_word_and_a_repeated_step_gives_the_same(wordle: EnvironmentExecutor) -> None:
     one, other = await asyncio.gather(*(guessed(wordle, 3, WORDS[:6]) for _ in range(2)))
     assert one == other
-
-
-# --------------------------------------------------------------------------------------------- OpenEnv: openenv init echo
 
 
 @pytest.fixture(scope="module")

@@ -102,9 +102,6 @@ def number_in(outcome: Outcome) -> int:
     return int(opened(outcome).messages[1].content.split()[2])
 
 
-# ------------------------------------------------------------------------------------------------------------- one turn
-
-
 async def test_replies_are_graded_with_the_taskset_s_weights(replicas: Replicas) -> None:
     first = await begun(replicas.here, instruction="Only the number.")
     assert [message.role for message in first.messages] == ["system", "user"]
@@ -194,9 +191,6 @@ async def test_prompt_that_is_not_text_is_void(replicas: Replicas, module: str) 
     assert "task 0 has no prompt of text alone" in failed(void).reason
 
 
-# ----------------------------------------------------------------------------------------------------------- many turns
-
-
 async def test_environment_of_the_taskset_plays_the_user(replicas: Replicas) -> None:
     game: dict[str, JsonValue] = {"taskset": "guessing", "environment": {"prize": 2.0}}
     first = await begun(replicas.here, **game)
@@ -269,9 +263,6 @@ async def test_episode_that_has_used_up_its_turns_is_graded_as_far_as_it_came(re
     assert over == Scored(0.0, {"out_of_turns": 1.0, "won": 0.0, "guesses": 1.0, "cut_off": 1.0, "stopped": 0.0})
     won = await said(replicas.here, first.state, "7", last=FinalTurn("turns"), taskset="guessing")
     assert isinstance(won, Scored) and won.reward == 1.0
-
-
-# ---------------------------------------------------------------------------------------------------------------- tools
 
 
 def called(*calls: tuple[str, str]) -> str:

@@ -263,9 +263,6 @@ def test_prompt_shows_the_first_test_alone(tmp_path: Path) -> None:
     use(None)
 
 
-# --------------------------------------------------------------------------------------------------------------- tests
-
-
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [

@@ -51,9 +51,6 @@ async def test_many_run_at_once_and_those_without_a_place_wait(sandbox: Sandbox)
     assert runs == [RunResult(f"{number}\n") for number in range(12)]
 
 
-# --------------------------------------------------------------------------------------------------------------- choice
-
-
 async def test_without_a_sandbox_such_code_is_refused() -> None:
     use(None)
     with pytest.raises(WrongOptions, match="the tool 'python' runs code that a policy wrote, and this process has no sandbox for it"):

@@ -32,7 +32,7 @@ from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
 
 POOL = "tiny"
-TURNS_AT_ONCE = 1200
+MAX_TURNS = 1200
 
 
 def group_of(
@@ -165,7 +165,7 @@ async def at_desk(bus: Bus) -> AsyncIterator[Desk]:
 @asynccontextmanager
 async def consuming(bus: Bus, *handlers: tuple[streams.Consumer, Handler]) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as runners:
-        reading = [runners.create_task(bus.consume(consumer, handler, Slots(TURNS_AT_ONCE))) for consumer, handler in handlers]
+        reading = [runners.create_task(bus.consume(consumer, handler, Slots(MAX_TURNS))) for consumer, handler in handlers]
         try:
             yield
         finally:

@@ -121,9 +121,6 @@ def test_large_schemas_of_tools_are_spread_over_messages() -> None:
     assert all(len(one.message.encode()) < 5 * 2**20 for one in out)
 
 
-# --------------------------------------------------------------------------------------------------- tools and limits
-
-
 def talk(size: int = 1, *tools: str, left_s: float = 60.0, **limits: object) -> GroupContext:
     """A group whose policy talks, with tools, until it is done."""
     environment = EnvironmentSection.model_validate({"name": "tests.env.tools.toy_tools:Talk", "tools": tools})

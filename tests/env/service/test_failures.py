@@ -13,8 +13,6 @@ from env_svc.execution.workers import Workers
 from tests.conftest import eventually
 from tests.env.service.desk import POOL, Desk, at_desk, group_of, sampled, service_of, serving
 
-# ------------------------------------------------------------------------------------------------------------ failures
-
 
 @pytest.mark.parametrize(("row", "reason"), [(13, "the dungeon is closed"), (14, "ZeroDivisionError: bad row")])
 async def test_group_that_does_not_open_is_void_with_the_reason(desk: Desk, row: int, reason: str) -> None:
@@ -59,9 +57,6 @@ async def test_group_past_its_deadline_is_dropped(desk: Desk) -> None:
     assert await desk.bus.streams.backlog(streams.FAILED) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------- redelivery
-
-
 async def test_message_that_is_handled_twice_changes_nothing(desk: Desk) -> None:
     group = group_of("Countdown", size=2)
     for attempt in ("1", "2"):
@@ -91,9 +86,6 @@ async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers:
         async with serving(bus, service_of(workers, call_timeout_s=20.0)):
             ((message, _),) = await desk.scored(group.task, 1)
             assert message.members[0].reward == 1.0
-
-
-# ----------------------------------------------------------------------------------------------------- concurrency
 
 
 async def test_a_thousand_slow_episodes_run_at_once(desk: Desk) -> None:

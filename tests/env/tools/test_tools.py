@@ -66,9 +66,6 @@ def texts(outcome: Outcome) -> list[str]:
     return [message.content for message in outcome.messages]
 
 
-# ------------------------------------------------------------------------------------------------------------ episodes
-
-
 @pytest.mark.parametrize("name", [TALK, COMPUTING])
 async def test_call_is_answered_and_the_next_reply_goes_to_the_environment(table: Table, name: str) -> None:
     environment = environment_of(name, *([PARROT] if name == TALK else []))
@@ -147,9 +144,6 @@ async def test_opening_asks_for_tools_by_name_and_plays_others_itself(table: Tab
     assert scored.reward == 0.0
 
 
-# -------------------------------------------------------------------------------------------------------------- limits
-
-
 async def test_calls_beyond_the_limit_are_answered_with_the_limit(table: Table) -> None:
     asked = await table.say(environment_of(TALK, PARROT), "<parrot>x</parrot>" * 4, limits=spec.Limits(max_calls=2))
     assert texts(asked) == ["x", "x", *["not called: at most 2 calls are made for one reply"] * 2]
@@ -196,9 +190,6 @@ async def test_slow_step_of_the_environment_ends_the_episode_too(table: Table) -
     environment = environment_of("tests.env.toys:Countdown", options={"step_s": 60.0})
     outcome = await table.say(environment, "3", limits=spec.Limits(max_turn_s=0.2))
     assert outcome == Scored(0.0, {"out_of_seconds": 1.0})
-
-
-# ------------------------------------------------------------------------------------------------------------ failures
 
 
 @pytest.mark.parametrize(
@@ -274,9 +265,6 @@ async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
     assert outcome == Failed("two tools are called 'parrot'")
     opened = await table.opened(environment_of(TALK, "tests.env.tools.toy_tools:Aviary"))
     assert len(opened.tools) == 2
-
-
-# --------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_notes_travel_around_any_state() -> None:

@@ -219,9 +219,6 @@ def test_micro_batches_mix_tasks_keep_each_in_one_segment_and_stay_in_the_budget
         assert np.concatenate(targets).tolist() == np.concatenate(expected).tolist()
 
 
-# ------------------------------------------------------------------------------------------------------- the thread
-
-
 class Narrow(Policy):
     """A base model with memory for one task at a time."""
 

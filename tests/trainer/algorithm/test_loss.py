@@ -187,8 +187,6 @@ def test_weights_follow_the_named_rule() -> None:
     assert token_weights([4, 0], "sequence", 10) == [1 / 8, 0.0]
 
 
-# ----------------------------------------------------------------------------------- against formulas in plain Python
-
 SEQUENCES = [0, 0, 0, 1, 1, 2, 2, 2, 2]
 Objective = Callable[[list[float], list[float], list[float], list[float]], float]
 

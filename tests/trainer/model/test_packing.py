@@ -15,15 +15,15 @@ def sample(ids: Sequence[int], sampled: Sequence[int], advantage: float = 1.0) -
     return Sample(np.array(ids, np.int32), np.array(sampled, np.uint8), logprobs, advantage, weight=0.5)
 
 
-Seen = tuple[bytes, int, float]
+TokenContext = tuple[bytes, int, float]
 """Tokens that a token attends to (int32, by position), the token itself, and its sampler logprob."""
 
 
-def contexts(packed: Packed) -> list[Seen]:
+def contexts(packed: Packed) -> list[TokenContext]:
     """Contexts of every sampled token."""
     seen_by = _seen_in_spans(packed) if packed.spans else _seen_in_rows(packed)
     ids, positions, branch = packed.ids_B_T.ravel(), packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
-    found: list[Seen] = []
+    found: list[TokenContext] = []
     for flat, target, logprob in zip(packed.predictor_N, packed.target_N, packed.sampler_logprobs_N, strict=True):
         assert branch[flat] != PAD
         seen = seen_by[int(flat)]
@@ -51,7 +51,7 @@ def _seen_in_spans(packed: Packed) -> list[np.ndarray]:
     return [results[home] for home in packed.spans.result_index_N]
 
 
-def expected_contexts(samples: Sequence[Sample]) -> list[Seen]:
+def expected_contexts(samples: Sequence[Sample]) -> list[TokenContext]:
     return sorted(
         (s.ids_T[:position].astype(np.int32).tobytes(), int(s.ids_T[position]), float(s.logprobs_T[position]))
         for s in samples
