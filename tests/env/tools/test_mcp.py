@@ -49,7 +49,7 @@ async def by_name(source: Mcp) -> dict[str, Tool]:
 async def test_servers_tools_are_listed_and_called(source: Mcp) -> None:
     tools = await by_name(source)
     assert sorted(tools) == ["call", "die", "doze", "variables"]
-    assert tools["call"].description == "What a bird says."
+    assert tools["call"].description == "The bird's call."
     assert await tools["call"].call({"bird": "owl", "times": 2}) == "hoohoo"
     assert "'bird' is a required property" in (validated(tools["call"]).error_in({}) or "")
 
