@@ -11,14 +11,11 @@ async def main(running: Running[SchedulerSettings]) -> None:
     from scheduler_svc.store.database import Database
 
     pools = read_pools(running.settings.pools_file)
-    database = await Database.connect(running.settings.database_url)
-    try:
+    async with await Database.connect(running.settings.database_url) as database:
         running.health.detail = "PostgreSQL and NATS disagree, or do not answer; see the log"
         await wait_for_one_history(database, running.bus)
         running.health.set_ready(f"pools: {', '.join(sorted(pools))}")
         await Scheduler(running.settings, running.bus, database, pools).run()
-    finally:
-        await database.close()
 
 
 if __name__ == "__main__":

@@ -68,9 +68,8 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
     from scheduler_svc.store.database import Database
     from scheduler_svc.store.queries import tasks
 
-    database = await Database.connect(url)
-    work = Work(count, 1000, 8, 8, 1, 64)
-    try:
+    async with await Database.connect(url) as database:
+        work = Work(count, 1000, 8, 8, 1, 64)
         async with database.transaction() as tx:
             for number in range(count):
                 raw = submission(f"t{number:05}", work).message.spec  # pyright: ignore
@@ -90,8 +89,6 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
                 computed.append(time.process_time() - began_cpu)
                 if opened != 1:
                     raise BenchError(f"{opened} groups were admitted, expected 1")
-    finally:
-        await database.close()
     return {
         "p50_ms": round(1000 * statistics.median(spent), 2),
         "p90_ms": round(1000 * report.percentile(spent, 0.9), 2),
@@ -138,9 +135,8 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from scheduler_svc.store.queries import steps, tasks
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
-    database = await Database.connect(url)
-    spent: list[float] = []
-    try:
+    async with await Database.connect(url) as database:
+        spent: list[float] = []
         async with database.transaction() as tx:
             await tasks.add_task(tx.connection, "t", spec)
             for statement in PAST.format(steps=count).split(";"):
@@ -156,6 +152,4 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 await garbage_collector.superseded_blobs(tx.connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(tx.connection, ["t"])
                 spent.append(time.perf_counter() - began)
-    finally:
-        await database.close()
     return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}

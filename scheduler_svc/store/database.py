@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Self
 
 import psycopg
 import structlog
@@ -63,6 +64,12 @@ class Database:
                 else:
                     log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
             await asyncio.sleep(CONNECT.pause_s(attempt))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self.close())
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -157,16 +157,13 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
     """Run all tasks to their final states, then stop."""
     url, port = copied_database(postgres_port, migrated), servers.free_port()
     with running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"):
-        bus = await Bus.connect(servers.nats_url(port), "test")
-        try:
+        async with await Bus.connect(servers.nats_url(port), "test") as bus:
             await bus.declare()
             made = stages(bus, folder / "made", withheld=is_withheld, untrained=("failed", "sent"))
             async with running_world(bus, url, made) as world:
                 await _play(world, made)
                 await GarbageCollector(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task's end
                 await clean(world)
-        finally:
-            await bus.close()
     return Finished(postgres_port, url.rpartition("/")[2], folder / "nats", made.opened, made.batches)
 
 

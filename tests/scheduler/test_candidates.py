@@ -20,8 +20,7 @@ ALL = 10**4
 @pytest.mark.parametrize("seed", range(5))
 async def test_few_candidates_lead_to_the_same_admissions_as_all(database_url: str, seed: int) -> None:
     rng = random.Random(seed)
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         async with database.transaction() as tx:
             for number in range(60):
                 tenant = f"n{rng.randrange(9)}"
@@ -42,8 +41,6 @@ async def test_few_candidates_lead_to_the_same_admissions_as_all(database_url: s
         assert {claim.task for claim in all_waiting.tasks}.isdisjoint({"t1", "t2"})
         assert all(claim.allowance > 0 for claim in all_waiting.tasks)
         assert _admitted(few) == _admitted(all_waiting)
-    finally:
-        await database.close()
 
 
 def _admitted(found: Candidates) -> list[Admission]:

@@ -99,8 +99,7 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
     hogs = [f"t{number:02}" for number in range((ADMISSION_BATCH_SIZE + 4) * len(pools))]
     held_in = "groups" if work == "training" else "evaluation_groups"
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         async with database.transaction() as tx:
             for number, task in enumerate([*hogs, "short"]):
                 pool = pools[number % len(pools)]
@@ -122,8 +121,6 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
         async with database.transaction() as tx:
             opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
             assert (await tx.connection.execute(opened)).scalar_one() == 1
-    finally:
-        await database.close()
 
 
 async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:

@@ -86,22 +86,18 @@ async def finds_rows(connection: AsyncConnection, query: str) -> bool | None:
 
 async def try_queries(url: str, counts: dict[str, MutantCounts]) -> None:
     """Run every mutant of every query; a query that PostgreSQL refuses is no mutant."""
-    database = await Database.connect(url)
-    try:
-        async with database.transaction() as tx:
-            for rule, query in database_rules.RULES.items():
-                remaining = {one: await finds_rows(tx.connection, one.source) for one in mutants_of_query(rule, query)}
-                made = [one for one, found in remaining.items() if found is not None]
-                left = [one for one in made if not remaining[one]]  # silent in the finished world, as the rule is
-                for statement, is_broken in _statements(rule):
-                    outer = await tx.connection.begin_nested()
-                    await tx.connection.execute(text(statement))
-                    left = [one for one in left if await finds_rows(tx.connection, one.source) is is_broken]
-                    await outer.rollback()
-                counts[rule].caught += len(made) - len(left)
-                counts[rule].survived += left
-    finally:
-        await database.close()
+    async with await Database.connect(url) as database, database.transaction() as tx:
+        for rule, query in database_rules.RULES.items():
+            remaining = {one: await finds_rows(tx.connection, one.source) for one in mutants_of_query(rule, query)}
+            made = [one for one, found in remaining.items() if found is not None]
+            left = [one for one in made if not remaining[one]]  # silent in the finished world, as the rule is
+            for statement, is_broken in _statements(rule):
+                outer = await tx.connection.begin_nested()
+                await tx.connection.execute(text(statement))
+                left = [one for one in left if await finds_rows(tx.connection, one.source) is is_broken]
+                await outer.rollback()
+            counts[rule].caught += len(made) - len(left)
+            counts[rule].survived += left
 
 
 def _statements(rule: str) -> list[tuple[str, bool]]:

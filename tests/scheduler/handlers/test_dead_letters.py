@@ -85,16 +85,13 @@ async def test_resend_request_that_precedes_its_letter_is_granted(bus: Bus, data
     request = await read_resend_request(
         bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1)
     )
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         for _ in range(2):
             async with database.transaction() as tx:
                 await resend(tx, request)
         async with database.transaction() as tx:
             rows = (await tx.connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
             sent = (await tx.connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
-    finally:
-        await database.close()
     assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
 
 

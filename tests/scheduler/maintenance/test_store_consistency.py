@@ -75,15 +75,12 @@ def _run(program: str, *arguments: str) -> None:
 
 async def refuses_to_start(database_url: str, bus: Bus) -> str:
     """Divergence that a starting scheduler reports; it waits."""
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(store_consistency.wait_for_one_history(database, bus, recheck_s=0.1), 1.0)
         found = await store_consistency.compare(database, bus)
         assert found is not None
         return found
-    finally:
-        await database.close()
 
 
 async def trained(world: World, task: str, version: int) -> None:
@@ -169,12 +166,9 @@ async def test_task_whose_checkpoint_is_gone_is_paused_with_the_reason(bus: Bus,
 @asynccontextmanager
 async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
     with running(servers.nats_command(folder, port, sync="1s"), port, log):
-        bus = await Bus.connect(servers.nats_url(port), "test", timings=HASTY)
-        await bus.declare()
-        try:
+        async with await Bus.connect(servers.nats_url(port), "test", timings=HASTY) as bus:
+            await bus.declare()
             yield bus
-        finally:
-            await bus.close()
 
 
 async def test_withdrawn_step_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:

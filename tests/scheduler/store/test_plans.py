@@ -79,15 +79,11 @@ async def step_batched_and_trained(tx: Transaction) -> None:
 async def filled_database(postgres_port: int, migrated_database: str) -> str:
     """Template: tasks with many past rows and a few live ones."""
     url = copied_database(postgres_port, migrated_database)
-    database = await Database.connect(url)
-    try:
-        async with database.transaction() as tx:
-            for number in range(TASKS):
-                await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
-            for statement in PAST_AND_PRESENT.split(";"):
-                await tx.connection.execute(text(statement))
-    finally:
-        await database.close()
+    async with await Database.connect(url) as database, database.transaction() as tx:
+        for number in range(TASKS):
+            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+        for statement in PAST_AND_PRESENT.split(";"):
+            await tx.connection.execute(text(statement))
     return url.rpartition("/")[2]
 
 
@@ -115,8 +111,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 async def test_generic_plans_do_not_read_the_past(
     postgres_port: int, filled_database: str, ask: Callable[[AsyncConnection], Awaitable[object]]
 ) -> None:
-    database = await Database.connect(copied_database(postgres_port, filled_database))
-    try:
+    async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
         async with database.transaction() as tx:
             await tx.connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
             before = await rows_read(tx.connection)
@@ -125,5 +120,3 @@ async def test_generic_plans_do_not_read_the_past(
         if ask in (status, step_batched_and_trained):  # a task's status reads a fixed number of its groups
             read["groups"] -= LATEST_GROUPS
         assert all(rows <= MAX_ROWS for rows in read.values()), read
-    finally:
-        await database.close()

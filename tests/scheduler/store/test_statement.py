@@ -22,8 +22,7 @@ END = Statement(select(func.pg_terminate_backend(func.pg_backend_pid()).label("e
 
 
 async def test_statement_is_rolled_back_with_its_transaction(database_url: str) -> None:
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         with pytest.raises(ZeroDivisionError):
             async with database.transaction() as tx:
                 await ADD.run(tx.connection, {"of_tenant": "acme"})
@@ -34,21 +33,16 @@ async def test_statement_is_rolled_back_with_its_transaction(database_url: str) 
             assert await ADD.run(tx.connection, {"of_tenant": "other"}) == []
         async with database.transaction() as tx:
             assert (await tx.connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
-    finally:
-        await database.close()
 
 
 async def test_lost_connection_is_reported_as_unavailable_and_replaced(database_url: str) -> None:
-    database = await Database.connect(database_url)
-    try:
+    async with await Database.connect(database_url) as database:
         for _ in range(3):
             with pytest.raises(Unavailable, match="terminating connection"):
                 async with database.transaction() as tx:
                     await END.run(tx.connection)
             async with database.transaction() as tx:
                 assert await NAMES.run(tx.connection) == []
-    finally:
-        await database.close()
 
 
 async def test_interrupted_statement_reports_its_timeout_or_cancellation(database_url: str) -> None:
@@ -84,9 +78,8 @@ def test_list_of_unknown_length_is_rejected_when_it_is_built() -> None:
 
 
 async def test_posted_messages_leave_in_order_and_only_with_their_transaction(database_url: str) -> None:
-    database = await Database.connect(database_url)
-    event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
-    try:
+    async with await Database.connect(database_url) as database:
+        event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
         for _ in range(3):  # also on a connection returned with unwritten messages
             with pytest.raises(ZeroDivisionError):
                 async with database.transaction() as tx:
@@ -102,8 +95,6 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
         async with database.transaction() as tx:
             rows = await outbox.oldest_rows(tx.connection, 10)
             kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
-    finally:
-        await database.close()
     assert [(row.subject, row.message_id) for row in rows] == [
         ("first", "1"),
         ("second", "2"),
