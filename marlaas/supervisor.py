@@ -17,11 +17,9 @@ import structlog
 from common.runtime.logs import configure_logs
 from marlaas.stack import os_processes, servers
 from marlaas.stack.servers import Command
-from marlaas.stack.state_files import Service, Stack, StackError, StackPlan, locked, write_stack
+from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, write_stack
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
 
-MARK = "STACK_OF_MARLAAS"
-"""Environment variable of every process of a stack; its value is the data directory. Not a MARLAAS_ name: those are settings."""
 NOT_LOCKED = 3
 """Exit status when another supervisor holds the data directory."""
 

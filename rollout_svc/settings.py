@@ -16,7 +16,7 @@ class RolloutSettings(Settings):
     cores: Cores = ()
     """Processor cores for the engine, as `0,2-3`, with a thread for each; empty: one thread, wherever it fits."""
     canary_tolerance: float = Field(default=0.0, ge=0)
-    """Largest difference between the trainer's log-probabilities and the engine's; 0: what the device's precision asks for,
+    """Maximum difference between the trainer's log-probabilities and the engine's; 0: what the device's precision asks for,
     which is 0.001 on a CPU; on a GPU 1.0, and 0.1 on average."""
     keep_versions: int = Field(default=2, ge=0)
     """Versions behind a task's newest that stay loaded while idle."""

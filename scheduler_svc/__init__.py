@@ -2,7 +2,7 @@
 
 Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored.>`, `weight-updated.>` and `failed.>`.
 Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
-Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks.
+Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks. Layout:
 
     service.py    consumers, periodic work and the tick
     handlers/     one message each: jobs, deletions, environment checks, scores, weight updates, dead letters
@@ -13,5 +13,5 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     store/        the schema, the database, and every SQL statement
     doctor/       rules that must always hold, and a program that checks them
     reconcile.py  one history from two stores that were restored from different backups
-    migrate.py    brings the schema to this version
+    migrate.py    brings the schema to this version; settings.py, metrics.py; accept.py, another name of reconcile
 """

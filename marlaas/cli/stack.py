@@ -15,11 +15,15 @@ from marlaas.cli.tasks import ps
 
 def up(
     data: Data = DEFAULT_DATA,
-    pools: Annotated[Path | None, typer.Option(help="Default: pools.toml here, or the project's.", envvar="MARLAAS_POOLS_FILE")] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="Pools file; default: that here, or the project's.", envvar="MARLAAS_POOLS_FILE")
+    ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay attached, and stop the stack on Ctrl-C.")] = False,
-    start_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds to wait for readiness.", envvar="MARLAAS_START_TIMEOUT_S")] = 600.0,
+    start_timeout_s: Annotated[
+        float, typer.Option(min=1, help="Seconds until ready; large models load for long.", envvar="MARLAAS_START_TIMEOUT_S")
+    ] = 600.0,
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
     from common.pools import read_pools

@@ -67,7 +67,7 @@ def watch(
     data: Data = DEFAULT_DATA,
     url: Url = "",
     following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks submitted later, without end.")] = False,
-    log_to: Annotated[list[str] | None, typer.Option(help="tensorboard:<folder>, wandb:<project> or trackio:<project>.")] = None,
+    log_to: Annotated[list[str] | None, typer.Option(help="Trackers: tensorboard:<folder>, wandb:<project> or trackio:<project>.")] = None,
 ) -> None:
     """Print the events of tasks, one a line, until they have ended."""
     from common.task_states import ENDED
@@ -125,7 +125,7 @@ def prune(
     data: Data = DEFAULT_DATA,
     url: Url = "",
     tenant: Annotated[str | None, typer.Option(help="Tenant; default: all.")] = None,
-    older_than: Annotated[float | None, typer.Option(min=0.001, help="Delete also tasks that ended more days ago.")] = None,
+    older_than: Annotated[float | None, typer.Option(min=0.001, help="Delete also tasks that ended more than this many days ago.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be deleted, and delete nothing.")] = False,
 ) -> None:
     """Delete what no task's section `keep` retains, and tasks that ended long ago."""

@@ -17,9 +17,19 @@ from common.pools import Pools, read_pools
 from marlaas import needs
 from marlaas.stack import os_processes, placement, servers
 from marlaas.stack.placement import Share
-from marlaas.stack.state_files import Component, Service, Stack, StackError, StackPlan, is_locked, log_path, prepare_folder, read_stack
+from marlaas.stack.state_files import (
+    MARK,
+    Component,
+    Service,
+    Stack,
+    StackError,
+    StackPlan,
+    is_locked,
+    log_path,
+    prepare_folder,
+    read_stack,
+)
 from marlaas.stack.supervised_process import last_words, tail
-from marlaas.supervisor import MARK
 
 START_TIMEOUT_S = 600.0
 """Seconds until all components are ready: a first start may compile kernels, failures are reported earlier."""

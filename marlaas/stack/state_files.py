@@ -21,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from marlaas.stack.os_processes import Identity, is_running
 
 DEFAULT_DATA = Path(".marlaas")
+MARK = "STACK_OF_MARLAAS"
+"""Environment variable of every process of a stack; its value is the data directory. Not a MARLAAS_ name: those are settings."""
 
 Condition = Literal["waiting", "starting", "ready", "done", "restarting", "failing", "stopping", "stopped"]
 

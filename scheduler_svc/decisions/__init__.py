@@ -5,6 +5,7 @@ admission.py          how many groups of which task to release now
 fair_share.py         which task goes next: weighted fair share over tenants, then over their tasks
 min_share.py          guaranteed share of a pool by tenant and task
 oversubscription.py   work in flight as a multiple of what the samplers decode concurrently
+shares.py             shares of tenants and tasks, load and capacity of a pool
 batching.py           which groups make the next optimizer step
 evaluation_plan.py    which versions are evaluated, on which prompts, and their results
 retention.py          which blobs of past versions are kept

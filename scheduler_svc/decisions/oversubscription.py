@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 ADJUSTMENT_S = 15.0
 """Seconds between two adjustments: several reports of each replica, and time for new work to reach the samplers."""
-IDLE_RATIO, FULL_RATIO = 0.75, 0.95
+IDLE_SHARE, FULL_SHARE = 0.75, 0.95
 """Shares of the samplers' capacity below which they are idle, and from which they are full, by the maximum since the last adjustment."""
 IN_USE = 0.9
 """Share of the admissible load in flight from which admission is the limit."""
@@ -68,9 +68,9 @@ class OversubscriptionController:
         state.max_used = max(state.max_used, seen.used)
         if self._clock() - state.since_s < ADJUSTMENT_S:
             return
-        if state.max_sampled >= FULL_RATIO * seen.sequences:
+        if state.max_sampled >= FULL_SHARE * seen.sequences:
             factor = max(self._minimum, state.factor * DECAY)
-        elif state.max_sampled < IDLE_RATIO * seen.sequences and state.max_used >= IN_USE and seen.spent < LATE:
+        elif state.max_sampled < IDLE_SHARE * seen.sequences and state.max_used >= IN_USE and seen.spent < LATE:
             factor = min(self._maximum, state.factor * GROWTH)
         else:
             factor = state.factor

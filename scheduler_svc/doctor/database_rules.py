@@ -10,7 +10,7 @@ from scheduler_svc.doctor.violation import Violation
 
 MAX_ROWS = 20
 """Maximum violations reported per rule."""
-ENDED = "('finished', 'cancelled', 'failed', 'rejected')"
+ENDED_STATES = "('finished', 'cancelled', 'failed', 'rejected')"
 
 RULES: dict[str, str] = {
     "every admitted group has its row, numbered from 0": """
@@ -29,11 +29,11 @@ RULES: dict[str, str] = {
     "an ended task has no trajectory that is neither trained nor void": f"""
         SELECT j.task, j."group", j.member, j.state, t.state AS task_state
         FROM trajectories j JOIN tasks t ON t.id = j.task
-        WHERE t.state IN {ENDED} AND j.state IN ('open', 'scored')""",
+        WHERE t.state IN {ENDED_STATES} AND j.state IN ('open', 'scored')""",
     "an ended task has no group that is neither trained nor void": f"""
         SELECT g.task, g.number AS "group", g.state, t.state AS task_state
         FROM groups g JOIN tasks t ON t.id = g.task
-        WHERE t.state IN {ENDED} AND g.state IN ('open', 'ready', 'batched')""",
+        WHERE t.state IN {ENDED_STATES} AND g.state IN ('open', 'ready', 'batched')""",
     "a trajectory's state agrees with its group's": """
         SELECT j.task, j."group", j.member, j.state, g.state AS group_state
         FROM trajectories j JOIN groups g ON g.task = j.task AND g.number = j."group"
@@ -56,7 +56,7 @@ RULES: dict[str, str] = {
         WHERE NOT CASE s.state WHEN 'trained' THEN s.version BETWEEN 0 AND t.version - 1 ELSE s.version = t.version END""",
     "a step of an ended task is trained or void, one of a live task is not void": f"""
         SELECT s.task, s.version, s.state, t.state AS task_state FROM steps s JOIN tasks t ON t.id = s.task
-        WHERE s.state = CASE WHEN t.state IN {ENDED} THEN 'batched' ELSE 'void' END""",
+        WHERE s.state = CASE WHEN t.state IN {ENDED_STATES} THEN 'batched' ELSE 'void' END""",
     "a finished task trained every step, or says what stopped it": """
         SELECT id AS task, version, steps, reason FROM tasks WHERE state = 'finished' AND version <> steps AND reason NOT LIKE 'stop.%'""",
     "an evaluation is over when all of its groups are": """
@@ -68,7 +68,7 @@ RULES: dict[str, str] = {
                count(e.version) FILTER (WHERE e.state = 'finished') AS finished,
                (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation') AS events
         FROM tasks t JOIN evaluations e ON e.task = t.id GROUP BY t.id
-        HAVING (t.state IN {ENDED} AND count(e.version) FILTER (WHERE e.state = 'running') > 0)
+        HAVING (t.state IN {ENDED_STATES} AND count(e.version) FILTER (WHERE e.state = 'running') > 0)
             OR count(e.version) FILTER (WHERE e.state = 'finished')
                <> (SELECT count(*) FROM events v WHERE v.task = t.id AND v.event = 'evaluation')""",
     "the ledger has what each evaluation consumed, and nothing else": """
@@ -145,7 +145,7 @@ RULES: dict[str, str] = {
         GROUP BY t.id
         HAVING count(e.id) FILTER (WHERE e.event = 'step') <> t.version
             OR (t.state IN ('finished', 'cancelled', 'failed') AND count(e.id) FILTER (WHERE e.event = t.state) <> 1)
-            OR (t.state NOT IN {ENDED} AND count(e.id) FILTER (WHERE e.event IN ('finished', 'cancelled', 'failed')) > 0)""",
+            OR (t.state NOT IN {ENDED_STATES} AND count(e.id) FILTER (WHERE e.event IN ('finished', 'cancelled', 'failed')) > 0)""",
     "no message waits in the outbox for more than a minute": """
         SELECT id, subject, created_at FROM outbox WHERE created_at < now() - interval '1 minute'""",
 }

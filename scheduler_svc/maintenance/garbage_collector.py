@@ -255,22 +255,22 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
 
 async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
     """Names of the blobs that the newest steps of these tasks have superseded; `advanced` has one entry for each step."""
-    looks: list[tuple[str, RetentionWindow, set[int]]] = []
+    windows: list[tuple[str, RetentionWindow, set[int]]] = []
     for task in advanced:
         kept = await _kept(connection, task)
-        looks.append((task.id, kept, set(kept.superseded_blobs())))
-    wanted = {(task, version) for task, kept, passed in looks for version in passed | kept.deciding}
+        windows.append((task.id, kept, set(kept.superseded_blobs())))
+    wanted = {(task, version) for task, kept, passed in windows for version in passed | kept.deciding}
     blobs = await steps.blobs_of_versions(connection, wanted)
     since = {task: _since(found) for task, found in blobs.items()}
-    looks = [(task, kept.with_lineages(since[task]), kept.with_recomputed(passed, since[task])) for task, kept, passed in looks]
-    if earlier := {(task, version) for task, _, passed in looks for version in passed} - wanted:
+    windows = [(task, kept.with_lineages(since[task]), kept.with_recomputed(passed, since[task])) for task, kept, passed in windows]
+    if earlier := {(task, version) for task, _, passed in windows for version in passed} - wanted:
         for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
             blobs[task] += found
-    aged: dict[str, list[StepBlob]] = defaultdict(list)
-    for task, kept, passed in looks:
-        aged[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
+    superseded: dict[str, list[StepBlob]] = defaultdict(list)
+    for task, kept, passed in windows:
+        superseded[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
     names: dict[str, None] = {}
-    for task, old in aged.items():
+    for task, old in superseded.items():
         started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
         names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
     return list(names)

@@ -53,11 +53,11 @@ class OutboxRelay:
                 async with self._database.alone(RELAY_LOCK) as connection:
                     if found := await store_consistency.difference(self._database, self._bus):
                         raise Fatal(f"{found}; {store_consistency.CORRECT}")
-                    marker = await HighWaterMark.read(self._bus, await self._deployment(connection))
+                    mark = await HighWaterMark.read(self._bus, await self._deployment(connection))
                     while True:
                         notice_cancellation()
                         self._woken.clear()
-                        if await self._relay_some(connection, marker) < RELAY_BATCH_SIZE:
+                        if await self._relay_some(connection, mark) < RELAY_BATCH_SIZE:
                             await self._wait()
             except (Retry, OSError) as error:
                 log.warning("relay_interrupted", error=str(error))
@@ -67,7 +67,7 @@ class OutboxRelay:
         async with self._database.patience(), connection.begin():
             return (await outbox.relayed(connection)).deployment
 
-    async def _relay_some(self, connection: AsyncConnection, marker: HighWaterMark) -> int:
+    async def _relay_some(self, connection: AsyncConnection, mark: HighWaterMark) -> int:
         """Publish up to RELAY_BATCH_SIZE of the oldest rows; returns how many."""
         async with self._database.patience(), connection.begin():
             rows = await outbox.oldest_rows(connection, RELAY_BATCH_SIZE)
@@ -77,7 +77,7 @@ class OutboxRelay:
         sequences = await asyncio.gather(*(self._publish(row) for row in rows))
         for row in superseded_rows(rows, sequences):
             await self._publish(replace(row, message_id=f"outbox:{row.id}:again"))
-        await marker.write(max(row.id for row in rows))
+        await mark.write(max(row.id for row in rows))
         crashpoints.reached("before_forget")
         async with self._database.patience(), connection.begin():
             await outbox.delivered(connection, [row.id for row in rows])

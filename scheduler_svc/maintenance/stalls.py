@@ -8,7 +8,7 @@ from scheduler_svc.decisions.task_warnings import NO_PROGRESS_S, Stall, TaskWarn
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.stalls import stalled_tasks
+from scheduler_svc.store.queries.progress import stalled_tasks
 
 
 async def warn_about_stalls(

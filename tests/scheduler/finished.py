@@ -29,7 +29,7 @@ from tests.scheduler.stages import Stages, World, running_world, spec, updated
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
 STRICT = Depth(grace_s=0, deep=True, second_look_s=4 * SPACING_S)
 """Examines twice, far enough apart for superseded blobs to be deleted in between."""
-AT_REST = Depth(grace_s=0, deep=True, second_look_s=0)
+QUIESCENT = Depth(grace_s=0, deep=True, second_look_s=0)
 LONG = {"episode_timeout_s": 86_400}
 """Limits of a task whose groups are never late."""
 

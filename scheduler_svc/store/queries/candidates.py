@@ -95,7 +95,7 @@ _LEAST_SERVED_TASKS = Statement(
 async def least_served_tasks(
     connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
 ) -> Candidates:
-    """Tasks that may be given the next `most` groups: the `most` next tasks of each of the `most` least-served tenants.
+    """Tasks that may be given the next `limit` groups: the `limit` next tasks of each of the `limit` least-served tenants.
 
     Only tasks of these pools whose pace allows more, without those left out. Indexes give the order of virtual times, so the
     query takes about as long for ten tasks as for thousands.
@@ -132,7 +132,7 @@ _EVALUATION_CANDIDATES = Statement(
 async def evaluation_candidates(
     connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
 ) -> Candidates:
-    """The same for evaluations: `most` running tasks whose evaluations have groups to open."""
+    """The same for evaluations: `limit` running tasks whose evaluations have groups to open."""
     but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
     found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit} | but)
     found = _candidates(found_rows)

@@ -12,7 +12,7 @@ from scheduler_svc.doctor import blob_rules, runner, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from tests.scheduler.doctor import store_breakages
 from tests.scheduler.doctor.mutant import Mutant, MutantCounts
-from tests.scheduler.finished import AT_REST, Copy, Finished, copied
+from tests.scheduler.finished import QUIESCENT, Copy, Finished, copied
 
 LIMIT_S = 60.0
 """Maximum duration of an examination by a mutant."""
@@ -127,12 +127,12 @@ async def violated(doctor: ModuleType, world: Copy, depth: Depth) -> set[str] | 
 async def try_modules(made: Finished, folder: Path, counts: dict[str, MutantCounts]) -> None:
     """Run every mutant of the code, in the finished world and in each changed copy."""
     async with copied(made, folder / "rest") as world:
-        silent = [(mutant, doctor, await violated(doctor, world, AT_REST)) for mutant, doctor in doctors()]
+        silent = [(mutant, doctor, await violated(doctor, world, QUIESCENT)) for mutant, doctor in doctors()]
     for mutant, _, found in silent:
         if found != set():
             counts[_rule_of(mutant, found or set())].caught += 1
     left = [(mutant, doctor) for mutant, doctor, found in silent if found == set()]
-    tried = [(rule, change, AT_REST, True) for rule, change in store_breakages.VIOLATIONS]
+    tried = [(rule, change, QUIESCENT, True) for rule, change in store_breakages.VIOLATIONS]
     tried += [(rule, change, depth, False) for rule, change, depth in store_breakages.COMPLIANT]
     for number, (rule, change, depth, is_violation) in enumerate(tried):
         async with copied(made, folder / str(number)) as world:

@@ -9,7 +9,7 @@ from common.bus import Outgoing
 from common.messages import DeadLetter, OpenGroup, TaskStatus
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
-from tests.scheduler.finished import AT_REST, Copy, store
+from tests.scheduler.finished import QUIESCENT, Copy, store
 from tests.scheduler.stages import scored, updated
 
 Change = Callable[[Copy], Awaitable[None]]
@@ -155,14 +155,14 @@ async def publish_garbage_and_a_letter_about_a_letter(world: Copy) -> None:
     await world.bus.publish(Outgoing(streams.failed("settle", "none"), letter, "letter about a letter"))
 
 
-SHALLOW, PATIENT = replace(AT_REST, deep=False), replace(AT_REST, grace_s=3600)
+SHALLOW, PATIENT = replace(QUIESCENT, deep=False), replace(QUIESCENT, grace_s=3600)
 COMPLIANT: list[tuple[str, Change, Depth]] = [
-    (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, AT_REST),
-    (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, AT_REST),
-    (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, AT_REST),
-    (stream_rules.DELETED, delete_a_task, AT_REST),
+    (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
+    (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, QUIESCENT),
+    (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, QUIESCENT),
+    (stream_rules.DELETED, delete_a_task, QUIESCENT),
     (blob_rules.DAMAGED, change_a_digest, SHALLOW),
-    (blob_rules.DAMAGED, lose_an_adapter, AT_REST),
+    (blob_rules.DAMAGED, lose_an_adapter, QUIESCENT),
     (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice, PATIENT),
 ]
 """(rule, change that keeps it at this depth, depth)"""

@@ -23,7 +23,7 @@ from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.doctor import database_breakages, mutations, store_breakages
 from tests.scheduler.doctor.store_breakages import Change
-from tests.scheduler.finished import AT_REST, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
+from tests.scheduler.finished import QUIESCENT, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
 from tests.scheduler.stages import running_world, spec
 
 
@@ -64,7 +64,7 @@ async def test_run_with_failures_and_a_cancelled_task_violates_no_rule(bus: Bus,
 
 async def test_finished_world_violates_no_rule(finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
-        assert await broken_rules(world, AT_REST) == []
+        assert await broken_rules(world, QUIESCENT) == []
 
 
 # --------------------------------------------------------------------------------------------------------- broken rules
@@ -104,7 +104,7 @@ async def violations_after(database_url: str, statement: str) -> list[Violation]
 async def test_violation_in_nats_is_reported(rule: str, change: Change, finished: Finished, tmp_path: Path) -> None:
     async with copied(finished, tmp_path) as world:
         await change(world)
-        assert rule in await broken_rules(world, AT_REST)
+        assert rule in await broken_rules(world, QUIESCENT)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ async def test_sweep_deletes_only_unneeded_messages_and_blobs(finished: Finished
         await store_breakages.leave_a_blob_of_a_step_taken_twice(world)
         await store_breakages.leave_a_message_of_an_ended_task(world)
         await store_breakages.leave_a_message_of_an_unknown_task(world)
-        assert await broken_rules(world, AT_REST) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
+        assert await broken_rules(world, QUIESCENT) == sorted({stream_rules.ORPHANS, blob_rules.ORPHANS})
         await GarbageCollector(world.database, world.bus, sweep_s=60).sweep()
-        assert await broken_rules(world, AT_REST) == []
+        assert await broken_rules(world, QUIESCENT) == []
         assert sorted(name for name in await blobs.names() if ".v99." not in name) == before
         assert len([name for name in await blobs.names() if ".v99." in name]) == 2
         assert set(await world.bus.streams.subjects(streams.SCORED)) >= WAITING
