@@ -1,10 +1,10 @@
 """Tokens per second of the bare inference engine, by the number of adapters in a batch. Prints JSON.
 
-    python bench/engine.py [--pool tiny] [--requests 128] [--tokens 32] [--prompt 48] [--adapters 0,1,8,16] [--cores 0]
+    python bench/engine.py [--pool tiny] [--requests 128] [--tokens 32] [--prompt 48] [--adapters 0,1,8,16] [--cores 0] [--plain]
 
 Every request has its own seed and runs to `--tokens`; a quarter of them share each prompt, as members of a group do.
 `publish_ms` is the median time from an adapter's files to the first token that it samples. Zero adapters is the base model.
-The first round of each setting warms caches and is not counted.
+The first round of each setting warms caches and is not counted. `--plain` measures without invariance (`invariant` in pools.toml).
 """
 
 import argparse
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,15 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     pool = read_pools(options.pools)[options.pool]
     started = time.perf_counter()
     cores = tuple(int(core) for core in options.cores.split(",") if core)
-    engine = await Engine.start(EngineSettings.of(pool, device=options.device, cores=cores))
+    settings = EngineSettings.of(pool, device=options.device, cores=cores)
+    engine = await Engine.start(replace(settings, invariant=False) if options.plain else settings)
     await engine.warm_up()
-    found: dict[str, Any] = {"pool": options.pool, "start_s": round(time.perf_counter() - started, 1), "kv_tokens": engine.kv_tokens}
+    found: dict[str, Any] = {
+        "invariant": engine.is_invariant,
+        "pool": options.pool,
+        "start_s": round(time.perf_counter() - started, 1),
+        "kv_tokens": engine.kv_tokens,
+    }
     try:
         with tempfile.TemporaryDirectory() as folder:
             for count in options.adapters:
@@ -116,6 +123,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pool", default="tiny")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--cores", default="0")
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=48)

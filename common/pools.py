@@ -38,6 +38,9 @@ class Pool(BaseModel):
     kv_cache_gib: float = Field(default=1.0, gt=0)
     """Memory for the KV cache on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
+    invariant: bool | Literal["auto"] = "auto"
+    """Whether a sampled log-probability, and so an adapter, is the same to the last bit whatever else is in the engine's batch. `true`: the
+    engine refuses to start where it is not; `auto`: as far as it costs nothing, which is on a CPU."""
     train_tokens: int = Field(default=16_384, ge=32)
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
     checkpoint_every: int = Field(default=1, ge=1, le=64)

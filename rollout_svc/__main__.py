@@ -47,6 +47,7 @@ async def main(running: Running[RolloutSettings]) -> None:
                 pool=settings.pool,
                 sequences=pool.sequences,
                 kv_tokens=engine.kv_tokens,
+                invariant=engine.is_invariant,
                 busy={"sequences": rollout.sequences, "adapters": adapters.held},
             )
 

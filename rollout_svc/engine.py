@@ -34,6 +34,9 @@ PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
 """Maximum time to an answer: it comes between two steps, and on a CPU one step with long prompts may take a minute or more."""
 
+WARM_UP_LENGTHS = (2, 5, 16, 28)
+"""Tokens of the prompts that check invariance; every pool's context holds them."""
+
 T = TypeVar("T")
 log = structlog.get_logger()
 
@@ -45,7 +48,7 @@ class SampleRequest:
     max_tokens: int
     temperature: float
     seed: int
-    """Seed below 2**63. The same request with the same seed gives the same tokens, up to rounding of the batch it runs in."""
+    """Seed below 2**63. The same request with the same seed gives the same answer, up to rounding of the batch unless `is_invariant`."""
     stop_ids: Sequence[int]
     adapter: str | None
     """A loaded adapter's name; None is the base model."""
@@ -75,6 +78,8 @@ class Engine:
         self.canary_tolerance = EXACT if cpu and precision_on(settings.precision, cpu=cpu) == "float32" else ROUGH
         self.patience_s = CPU_PATIENCE_S if cpu else PATIENCE_S
         """Maximum time to an answer before the engine counts as stuck."""
+        self.is_invariant = False
+        """Whether `warm_up` found that log-probabilities do not depend on the batch."""
         self._is_stuck = False
 
     # ----------------------------------------------------------------------------------------------------------- start
@@ -109,8 +114,23 @@ class Engine:
         gc.freeze()  # all that vLLM imported would be walked once more at exit, for seconds
 
     async def warm_up(self) -> None:
-        """Sample once, so that the first request does not pay for one-time work. Raises: Fatal when it cannot."""
-        await self.sample(SampleRequest("warm-up", ids=[0, 0], max_tokens=2, temperature=1.0, seed=0, stop_ids=[], adapter=None))
+        """Sample once, so that the first request does not pay for one-time work; check invariance where the engine is set up for it.
+
+        Raises: Fatal when it cannot sample, or is not invariant although the pool demands it.
+        """
+        await self.sample(_warm_up_request(0, 2))
+        if not self.settings.wants_invariance(cpu=self.is_cpu):
+            return
+        requests = [_warm_up_request(number, length) for number, length in enumerate(WARM_UP_LENGTHS)]
+        alone = [await self.sample(request) for request in requests]
+        together = await asyncio.gather(*(self.sample(request) for request in requests))
+        self.is_invariant = alone == together
+        if not self.is_invariant and self.settings.invariant is True:
+            raise Fatal(
+                "the pool says invariant = true, but this engine's log-probabilities depend on what else is in its batch; "
+                'use float32 on a CPU with AVX2 or AVX-512, or set invariant = "auto"'
+            )
+        log.info("engine_checked", invariant=self.is_invariant)
 
     @property
     def kv_tokens(self) -> int:
@@ -261,7 +281,7 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     if settings.device == "cuda" and not has_cuda():
         raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
     threads = len(settings.cores) or 1
-    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads)
+    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
 
     import vllm
     from vllm.platforms import current_platform
@@ -283,6 +303,11 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
     with forking(settings.cores):
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+
+
+def _warm_up_request(number: int, length: int) -> SampleRequest:
+    """A request whose prompt shares its beginning with the others', as turns of one episode do."""
+    return SampleRequest(f"warm-up:{number}", ids=[*range(length)], max_tokens=3, temperature=1.0, seed=number, stop_ids=[], adapter=None)
 
 
 def _death() -> Fatal:

@@ -33,6 +33,8 @@ class EngineSettings:
     gpu_memory_share: float
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Device = "auto"
+    invariant: bool | Literal["auto"] = "auto"
+    """Whether log-probabilities must not depend on the batch; see `common.pools.Pool.invariant`."""
     cores: tuple[int, ...] = ()
     """Cores that the engine is pinned to, with a thread for each; empty: one thread, on any core."""
 
@@ -49,8 +51,13 @@ class EngineSettings:
             gpu_memory_share=pool.gpu_memory_share,
             precision=pool.precision,
             device=device,
+            invariant=pool.invariant,
             cores=cores,
         )
+
+    def wants_invariance(self, *, cpu: bool) -> bool:
+        """Whether the engine is set up for invariance: `auto` is for a CPU only, since vLLM's mode for GPUs costs throughput."""
+        return cpu if self.invariant == "auto" else self.invariant
 
 
 @dataclass(frozen=True)

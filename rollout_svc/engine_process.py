@@ -23,12 +23,14 @@ MIN_VLLM = (0, 26)
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
 PR_SET_PDEATHSIG = 1
+REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
+"""Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
 _starting = False
 log = structlog.get_logger()
 
 
-def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
-    """Set vLLM's environment variables. Must be called before vLLM is imported."""
+def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
+    """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
     chosen = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -39,7 +41,12 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int) -> None:
         chosen["HF_HUB_OFFLINE"] = "1"
     if not cpu:
         chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+        chosen["VLLM_BATCH_INVARIANT"] = str(int(invariant))
     else:
+        import torch
+
+        if invariant:  # an operator may choose another mode: machines with equal modes give equal bits
+            os.environ.setdefault("MKL_CBWR", REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE"))
         chosen |= {
             # The model runs in the engine's process, not in a worker of its own.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -21,7 +21,7 @@ from bench.harness.report import ROOT
 from bench.harness.standins import CONTEXT_TOKENS, POOL
 from marlaas.stack import control, servers
 from marlaas.stack.servers import Command
-from marlaas.stack.state_files import Stack, StackError
+from marlaas.stack.state_files import Stack, StackError, StackPlan
 
 READY_S = 120.0
 STOP_S = 30.0
@@ -78,17 +78,31 @@ def nats(folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def local_stack(pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None) -> Generator[Stack]:
-    """The running stack, until the block ends. Raises: BenchError when it does not start."""
+def local_stack(pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1) -> Generator[Stack]:
+    """The running stack, with `samplers` rollout replicas a pool, until the block ends. Raises: BenchError when it does not start."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
-            plan = control.make_plan(data, pools, settings=settings)
+            plan = _with_samplers(control.make_plan(data, pools, settings=settings), samplers)
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
             raise BenchError(str(error)) from None
         finally:
             control.stop(data)
+
+
+def _with_samplers(plan: StackPlan, samplers: int) -> StackPlan:
+    more = [
+        service.model_copy(update={"name": (name := f"{service.name}-{number}"), "env": service.env | _own(plan.data, name)})
+        for service in plan.services
+        if "rollout_svc" in service.argv
+        for number in range(2, samplers + 1)
+    ]
+    return plan.model_copy(update={"services": [*plan.services, *more]})
+
+
+def _own(data: Path, name: str) -> dict[str, str]:
+    return {"MARLAAS_DATA_DIR": str(data / "cache" / name), "MARLAAS_REPLICA": name}
 
 
 @contextmanager

@@ -100,5 +100,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Rollout replicas: sequences it decodes at once."""
     kv_tokens: int = 0
     """Rollout replicas: tokens its KV cache holds."""
+    invariant: bool = False
+    """Rollout replicas: whether sampled log-probabilities are known not to depend on what else is in the batch."""
     busy: dict[str, float] = {}
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""

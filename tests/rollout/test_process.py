@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
 from common.errors import Fatal
 from common.runtime.settings import Settings
-from rollout_svc.engine_process import check_version, has_cuda, prepare_environment
+from rollout_svc.engine_process import REPRODUCIBLE, check_version, has_cuda, prepare_environment
 from rollout_svc.settings import RolloutSettings
-from tests.rollout.conftest import HERE
+from tests.rollout.conftest import HERE, POOL
 
 ROOT = HERE.parents[1]
 
@@ -44,6 +45,18 @@ async def test_unknown_pool_names_those_that_there_are(nats_url: str, tmp_path: 
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
+async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none(nats_url: str, tmp_path: Path) -> None:
+    """MKL_CBWR is an operator's choice: this one lets products depend on the number of rows."""
+    pools = tmp_path / "pools.toml"
+    pools.write_text(f'[tiny]\nmodel = "{POOL.model}"\ncontext_tokens = 64\nkv_cache_gib = 0.1\ninvariant = true\n')
+    settings = {"MARLAAS_ROLLOUT_POOL": "tiny", "MARLAAS_POOLS_FILE": str(pools), "MKL_CBWR": "AUTO"}
+    status, output = await ended(nats_url, tmp_path, **settings)
+    assert status == 1
+    assert "the pool says invariant = true, but this engine's log-probabilities depend on what else is in its batch" in output
+    assert "Traceback" not in output
+
+
 def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(cores: str) -> Settings:
         monkeypatch.setenv("MARLAAS_ROLLOUT_POOL", "tiny")
@@ -71,6 +84,24 @@ def test_looking_for_a_gpu_opens_none_and_its_processes_are_spawned(monkeypatch:
     monkeypatch.setattr(os, "environ", {})
     has_cuda()
     assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-    prepare_environment(cpu=False, offline=True, threads=1)
+    prepare_environment(cpu=False, offline=True, threads=1, invariant=True)
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
+
+
+@pytest.mark.parametrize(("cpu", "invariant", "name", "value"), [
+    (False, True, "VLLM_BATCH_INVARIANT", "1"),
+    (False, False, "VLLM_BATCH_INVARIANT", "0"),
+    (True, False, "MKL_CBWR", None),
+])  # fmt: skip
+def test_invariance_is_set_by_its_device(monkeypatch: pytest.MonkeyPatch, cpu: bool, invariant: bool, name: str, value: str | None) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    prepare_environment(cpu=cpu, offline=True, threads=1, invariant=invariant)
+    assert os.environ.get(name) == value
+
+
+def test_invariance_on_a_cpu_follows_its_instructions_and_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in (({}, REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE")), ({"MKL_CBWR": "AVX2"}, "AVX2")):
+        monkeypatch.setattr(os, "environ", dict(given))
+        prepare_environment(cpu=True, offline=True, threads=1, invariant=True)
+        assert os.environ["MKL_CBWR"] == expected

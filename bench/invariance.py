@@ -1,0 +1,178 @@
+"""Equality of a task's training, alone and beside others, to the last byte; and what the engine's invariance costs.
+
+    python -m bench.invariance [--parts stack,engine] [--steps 12] [--pairs 5]     writes bench/results/invariance.json
+
+`stack`: three tasks of three environments, strictly on policy (max_staleness 0), each alone on a stack; then all three together; all
+three beside thirteen more; with sampler, environment and trainer killed; and on two samplers. Compared are the digests of the last
+version's adapter and of its optimizer state, which prove every version before. Exit status 1 where one differs.
+`engine`: tokens per second of the bare engine (`bench/engine.py`) with and without invariance, in pairs of processes.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.harness import report
+from bench.harness.services import local_stack
+from bench.isolation import OTHERS, spec
+from common import streams
+from common.blobs import Blobs
+from common.bus import Bus
+from common.messages import WeightUpdated
+from common.spec import TaskSpec
+from marlaas.client import Client
+from marlaas.stack.state_files import Stack
+from trainer_svc.state.checkpoint import read_manifest
+
+NAME = "invariance"
+KILLED = ("rollout_svc", "env_svc", "trainer_svc")
+KILL_EVERY_S = 6.0
+SUBJECTS = (0, 1, 3)
+"""Environments of the compared tasks, in `bench.isolation.GYM`."""
+
+
+def subject(environment: int, steps: int) -> TaskSpec:
+    sections = {"algorithm": {"groups_per_step": 4, "max_staleness": 0}, "lora": {"rank": 8}}
+    return spec(f"subject-{environment}", 7, steps, environment, sections)
+
+
+def companion(number: int) -> TaskSpec:
+    return spec(f"companion-{number}", 100 + number, 1000, number % 4, OTHERS[number % len(OTHERS)])
+
+
+# ------------------------------------------------------------------------------------------------------------- digests
+
+
+async def digests(url: str, task: str, pool: str = "tiny") -> dict[str, str]:
+    """Digests of the task's latest adapter and optimizer state, from the manifest of its checkpoint."""
+    bus = await Bus.connect(url, "bench")
+    try:
+        last = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(pool, task))
+        assert last is not None
+        updated = last.read(WeightUpdated)
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = read_manifest(await Blobs(bus).fetch_folder(updated.checkpoint, Path(folder) / "checkpoint"))
+        return {"version": str(updated.version), "adapter": str(manifest.adapter_sha256), "state": manifest.state_sha256}
+    finally:
+        await bus.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- stack
+
+
+async def train(stack: Stack, specs: Sequence[TaskSpec], condition: "Condition | None" = None) -> dict[str, dict[str, str]]:
+    """Digests of these tasks by name, trained together."""
+    condition = condition or Condition()
+    async with Client.connect(stack.nats_url) as client:
+        companions = [await client.submit(companion(number)) for number in range(condition.others)]
+        tasks = {one.name: await client.submit(one) for one in specs}
+        killer = asyncio.create_task(_kill(stack)) if condition.kill else None
+        try:
+            for name, task in tasks.items():
+                status = await client.wait(task)
+                assert status.state == "finished", (name, status)
+        finally:
+            if killer is not None:
+                killer.cancel()
+            for task in companions:
+                await client.cancel(task, "the compared tasks have ended")
+        return {name: await digests(stack.nats_url, task) for name, task in tasks.items()}
+
+
+async def _kill(stack: Stack) -> None:
+    """Kill each service once, one after the other; the supervisor restarts it."""
+    for package in KILLED:
+        await asyncio.sleep(KILL_EVERY_S)
+        for process in psutil.Process(stack.supervisor.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if package in process.cmdline():
+                    process.kill()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What runs while the compared tasks are trained together."""
+
+    others: int = 0
+    kill: bool = False
+    samplers: int = 1
+
+
+CONDITIONS = {
+    "beside 2": Condition(),
+    "beside 15": Condition(others=13),
+    "killed": Condition(kill=True),
+    "two samplers": Condition(samplers=2),
+}
+
+
+def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any]:
+    """Digests of every subject under every condition; `equal` where all are those of the task alone."""
+    specs = [subject(environment, steps) for environment in SUBJECTS]
+    alone: dict[str, dict[str, str]] = {}
+    found: dict[str, Any] = {}
+    with local_stack(pools) as stack:
+        for one in specs:
+            alone |= asyncio.run(train(stack, [one]))
+    for name in conditions:
+        condition, started = CONDITIONS[name], time.monotonic()
+        with local_stack(pools, samplers=condition.samplers) as stack:
+            digests = asyncio.run(train(stack, specs, condition))
+        found[name] = {"equal": digests == alone, "took_s": round(time.monotonic() - started, 1), "digests": digests}
+        print(f"{name}: {'equal' if digests == alone else 'DIFFERENT'}", file=sys.stderr, flush=True)
+    return {"alone": alone} | found
+
+
+# -------------------------------------------------------------------------------------------------------------- engine
+
+
+def throughput(pairs: int) -> dict[str, Any]:
+    """Tokens per second of the engine without invariance and with it, by number of adapters, in `pairs` of processes."""
+    measured: list[dict[str, Any]] = [{}, {}]
+    rates: list[list[dict[str, int]]] = [[], []]
+    for _ in range(pairs):
+        for place, plain in enumerate((["--plain"], [])):
+            command = [sys.executable, "bench/engine.py", "--adapters", "0,8", *plain]
+            output = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=True).stdout
+            measured[place] = json.loads(output[output.index("\n{") :])
+            rates[place].append({name: value["best_tokens_per_s"] for name, value in measured[place].items() if name.endswith("adapters")})
+    assert [one["invariant"] for one in measured] == [False, True], "this machine's engine is not invariant"
+    ratios = {name: [new[name] / old[name] for old, new in zip(*rates, strict=True)] for name in rates[0][0]}
+    return {
+        name: {"plain_tokens_per_s": statistics.median(one[name] for one in rates[0]), "ratio": round(statistics.median(ratio), 3)}
+        | {"ratios": [round(one, 3) for one in ratio]}
+        for name, ratio in ratios.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=["stack", "engine"])
+    parser.add_argument("--conditions", type=lambda text: text.split(","), default=list(CONDITIONS))
+    parser.add_argument("--pools", type=Path, default=report.ROOT / "pools.toml", help="with invariant = false tasks differ")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    result: dict[str, Any] = {"machine": report.machine()}
+    if "stack" in options.parts:
+        result["stack"] = {"steps": options.steps} | compare(options.pools, options.steps, options.conditions)
+    if "engine" in options.parts:
+        result["engine"] = throughput(options.pairs)
+    print(f"written: {report.write(NAME, result)}")
+    sys.exit(not all(result.get("stack", {}).get(name, {"equal": True})["equal"] for name in CONDITIONS))
+
+
+if __name__ == "__main__":
+    main()
