@@ -34,8 +34,8 @@ PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
 """Maximum time to an answer: it comes between two steps, and on a CPU one step with long prompts may take a minute or more."""
 
-WARM_UP_LENGTHS = (2, 5, 16, 28)
-"""Tokens of the prompts that check invariance; every pool's context holds them."""
+WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
+"""Tokens of the prompts that check invariance, as far as the context holds them."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -121,7 +121,9 @@ class Engine:
         await self.sample(_warm_up_request(0, 2))
         if not self.settings.wants_invariance(cpu=self.is_cpu):
             return
-        requests = [_warm_up_request(number, length) for number, length in enumerate(WARM_UP_LENGTHS)]
+        requests = [
+            _warm_up_request(number, min(length, self.settings.context_tokens - 3)) for number, length in enumerate(WARM_UP_LENGTHS)
+        ]
         alone = [await self.sample(request) for request in requests]
         together = await asyncio.gather(*(self.sample(request) for request in requests))
         self.is_invariant = alone == together
@@ -307,7 +309,15 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
 
 def _warm_up_request(number: int, length: int) -> SampleRequest:
     """A request whose prompt shares its beginning with the others', as turns of one episode do."""
-    return SampleRequest(f"warm-up:{number}", ids=[*range(length)], max_tokens=3, temperature=1.0, seed=number, stop_ids=[], adapter=None)
+    return SampleRequest(
+        f"warm-up:{number}",
+        ids=[token % 100 for token in range(length)],
+        max_tokens=3,
+        temperature=1.0,
+        seed=number,
+        stop_ids=[],
+        adapter=None,
+    )
 
 
 def _death() -> Fatal:

@@ -45,8 +45,9 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
     else:
         import torch
 
-        if invariant:  # an operator may choose another mode: machines with equal modes give equal bits
+        if invariant:  # operators may choose other modes: machines with equal modes give equal bits
             os.environ.setdefault("MKL_CBWR", REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE"))
+            os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # otherwise threads share long sequences as the batch allows
         chosen |= {
             # The model runs in the engine's process, not in a worker of its own.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
