@@ -1,4 +1,4 @@
-"""Memory of a step, against the estimate; the output layer in chunks; and the error when memory is used up."""
+"""Memory of a step, against the estimate, and the error when memory is used up."""
 
 import resource
 import subprocess
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench import memory as bench
 from bench.harness.models import SMALL, random_model
@@ -21,55 +20,12 @@ from tests.trainer.conftest import make_groups, make_spec
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import initial_adapter
-from trainer_svc.model.head import sampled_logprobs
 from trainer_svc.model.packing import Sample, pack, rows_of
 from trainer_svc.model.policy import Adapted, Policy, prepare_torch
 
 CPU = torch.device("cpu")
 CONFIG = SMALL | {"hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}
 RANK = 8
-
-
-class Largest(TorchDispatchMode):
-    """Maximum elements of any tensor that an operation made."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for made in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(made, Tensor):
-                self.elements = max(self.elements, made.numel())
-        return found
-
-
-@pytest.mark.parametrize("rows", [1, 5, 37])
-@pytest.mark.parametrize("entropy_weight", [0.0, 0.7])
-def test_logits_in_chunks_have_the_gradient_of_the_plain_path(rows: int, entropy_weight: float) -> None:
-    tokens, vocabulary, width = 37, 301, 16
-    torch.manual_seed(0)
-    hidden_N_H, head_V_H = torch.randn(tokens, width), torch.randn(vocabulary, width)
-    target_N, coefficients_N = torch.randint(vocabulary, (tokens,)), torch.randn(tokens)
-    temperatures_N = torch.where(torch.arange(tokens) < 20, 0.7, 1.3)
-
-    plain_N_H = hidden_N_H.double().requires_grad_()
-    log_all = ((plain_N_H @ head_V_H.double().t()) / temperatures_N[:, None].double()).log_softmax(-1)
-    expected_N, entropy_N = log_all.gather(1, target_N[:, None])[:, 0], -(log_all.exp() * log_all).sum(-1)
-    torch.autograd.backward((expected_N * coefficients_N + entropy_weight * entropy_N).sum())
-
-    chunked_N_H = hidden_N_H.clone().requires_grad_()
-    with Largest() as largest:
-        found_N, found_entropy_N = sampled_logprobs(
-            chunked_N_H, head_V_H, target_N, temperatures_N, entropy_gradient=entropy_weight > 0, chunk_elements=rows * vocabulary
-        )
-        torch.autograd.backward((found_N * coefficients_N + entropy_weight * found_entropy_N).sum())
-    assert plain_N_H.grad is not None
-    assert chunked_N_H.grad is not None
-    torch.testing.assert_close(found_N.double(), expected_N, rtol=0, atol=1e-5)
-    torch.testing.assert_close(found_entropy_N.double(), entropy_N, rtol=0, atol=1e-5)
-    rounding = 3e-6 * plain_N_H.grad.abs().max().item()
-    torch.testing.assert_close(chunked_N_H.grad.double(), plain_N_H.grad, rtol=0, atol=rounding)
-    assert largest.elements == max(rows * vocabulary, vocabulary * width)
 
 
 def kept_bytes(layers: int, precision: str, *, shared: bool) -> tuple[int, int]:

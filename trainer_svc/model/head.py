@@ -31,7 +31,7 @@ def sampled_logprobs(
 class _SampledLogprobs(torch.autograd.Function):
     """Gradients are computed in the forward pass, while the logits exist: equal work, and (N, H) instead of (N, V) to keep.
 
-    ∂logprob/∂h = (W[target] − softmax·W) / temperature
+    ∂logprob/∂h = (onehot(target) − softmax)·W / temperature
     ∂entropy/∂h = −(softmax · (log softmax + entropy))·W / temperature, with `entropy_gradient`
     """
 
@@ -50,21 +50,34 @@ class _SampledLogprobs(torch.autograd.Function):
             entropy = -torch.linalg.vecdot(softmax, log_all)
             entropies.append(entropy)
             if wants_gradient:
-                slopes.append((head_V_H.index_select(0, target) - softmax.to(head_V_H.dtype) @ head_V_H).div_(temperature))
                 if entropy_gradient:
                     pull = softmax * (log_all + entropy[:, None])
-                    entropy_slopes.append((pull.to(head_V_H.dtype) @ head_V_H).div_(-temperature))
+                    entropy_slopes.append(pull.to(head_V_H.dtype) @ head_V_H)
+                slopes.append(_slope(softmax, logprobs[-1], target, head_V_H))
         entropy_N = torch.cat(entropies)
         if wants_gradient:
-            ctx.save_for_backward(torch.cat(slopes), *([torch.cat(entropy_slopes)] if entropy_gradient else []))
+            ctx.save_for_backward(temperatures_N, torch.cat(slopes), *([torch.cat(entropy_slopes)] if entropy_gradient else []))
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)
         return torch.cat(logprobs), entropy_N
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs_N: Tensor, grad_entropy_N: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        slope_N_H, *entropy_slope = ctx.saved_tensors
-        gradient_N_H = grad_logprobs_N[:, None].to(slope_N_H.dtype) * slope_N_H
+        temperatures_N, slope_N_H, *entropy_slope = ctx.saved_tensors
+        # In float32, whatever the slopes' precision: the gradient is rounded once, at the end.
+        gradient_N_H = grad_logprobs_N[:, None] * (slope_N_H / temperatures_N[:, None])
         for entropy_slope_N_H in entropy_slope:
-            gradient_N_H.add_(grad_entropy_N[:, None].to(slope_N_H.dtype) * entropy_slope_N_H)
-        return gradient_N_H, None, None, None, None, None
+            gradient_N_H.sub_(grad_entropy_N[:, None] * (entropy_slope_N_H / temperatures_N[:, None]))
+        return gradient_N_H.to(slope_N_H.dtype), None, None, None, None, None
+
+
+def _slope(softmax_N_V: Tensor, logprobs_N: Tensor, target_N: Tensor, head_V_H: Tensor) -> Tensor:
+    """(onehot(target) − softmax)·W. Overwrites `softmax_N_V`. Shapes: (N, V), (N,), (N,), (V, H) → (N, H).
+
+    In bfloat16 the target's 1 − p is taken before rounding, as W[target] − softmax·W would lose it for a confident token. In
+    float32 that order has no smaller error, and the digests of recorded steps depend on it.
+    """
+    if head_V_H.dtype == torch.float32:
+        return head_V_H.index_select(0, target_N) - softmax_N_V @ head_V_H
+    softmax_N_V.scatter_(1, target_N[:, None], logprobs_N.expm1()[:, None])
+    return (softmax_N_V.to(head_V_H.dtype) @ head_V_H).neg_()
