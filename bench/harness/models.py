@@ -22,7 +22,8 @@ QWEN3_0_6B = {
     "tie_word_embeddings": True,
 }
 SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
-MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL}
+LARGE_VOCABULARY = SMALL | {"vocab_size": QWEN3_0_6B["vocab_size"]}
+MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL, "large-vocabulary": LARGE_VOCABULARY}
 """Name → arguments of transformers' `Qwen3Config`."""
 
 
