@@ -4,6 +4,7 @@ vLLM finds `register` by name: `vllm.platform_plugins` in pyproject.toml.
 """
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
@@ -29,6 +30,12 @@ class ManyAdaptersCpu(CpuPlatform):
     @classmethod
     def get_punica_wrapper(cls) -> str:
         return "rollout_svc.cpu.lora.GroupedLora"
+
+    @classmethod
+    def import_ir_kernels(cls) -> None:
+        """vLLM's, and `norm`'s provider: vLLM calls this in every process before it sets priorities, spawned workers included."""
+        super().import_ir_kernels()
+        import_module(f"{__package__}.norm")  # registers its provider
 
     @classmethod
     def get_default_ir_op_priority(cls, vllm_config: Any) -> Any:  # noqa: ARG003  # the same for every model
