@@ -16,6 +16,7 @@ training compare at equal staleness only.
 
 import argparse
 import asyncio
+import fcntl
 import json
 import os
 import statistics
@@ -97,12 +98,15 @@ def one_run(workload: str, side: str, options: argparse.Namespace, python: Path)
 def installed() -> Path:
     """The Python of TRL's environment; made at first use, and after the requirements change."""
     python, stamp = HOME / "bin" / "python", HOME / "requirements.txt"
-    if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
-        print("installing TRL into an environment of its own", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(HOME)], check=True)
-        for what in ([TORCH], ["--require-hashes", "-r", str(REQUIREMENTS)]):
-            subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *what], check=True)
-        stamp.write_text(REQUIREMENTS.read_text())
+    HOME.parent.mkdir(exist_ok=True)
+    with HOME.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests in several processes need it at the same time
+        if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
+            print("installing TRL into an environment of its own", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(HOME)], check=True)
+            for what in ([TORCH], ["--require-hashes", "-r", str(REQUIREMENTS)]):
+                subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *what], check=True)
+            stamp.write_text(REQUIREMENTS.read_text())
     return python
 
 
