@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from common.pools import Pool
 from common.runtime.settings import SERVICES, Settings, describe
-from common.spec import Section, TaskSpec
+from common.spec import DEFAULTS_BY_LOSS, Algorithm, Section, TaskSpec
 from docs import schemas
 
 FOLDER = Path(__file__).parent
@@ -54,6 +54,8 @@ def _fields(model: type[BaseModel], *, sections: bool) -> list[str]:
         note = " ".join((field.description or "").split())
         if get_origin(field.annotation) is Literal:
             note = f"one of {', '.join(map(str, get_args(field.annotation)))}. {note}".strip()
+        by_loss = [f"{_shown(said[name])} with `{loss}`" for loss, said in DEFAULTS_BY_LOSS.items() if model is Algorithm and name in said]
+        note += f" Default by loss: {', '.join([*by_loss, f'else {_default(field)}'])}." if by_loss else ""
         unset = "# " if field.default is None else ""
         lines.append(f"{unset}{name} = {_default(field)}" + (f"  # {note}" if note else ""))
     return lines
@@ -70,7 +72,10 @@ def _doc(model: type[BaseModel]) -> list[str]:
 def _default(field: FieldInfo) -> str:
     if field.is_required() or field.default is None:
         return "…"
-    value = field.get_default(call_default_factory=True)
+    return _shown(field.get_default(call_default_factory=True))
+
+
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return repr(list(value)).replace("'", '"') if isinstance(value, tuple) else repr(value).replace("'", '"')

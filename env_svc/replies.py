@@ -13,6 +13,9 @@ from common.chunking import in_parts
 from common.messages import GroupContext, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest
 from env_svc.calls import Continued, Failed, Opened, Scored
 
+NUMBER_BYTES = 32
+"""Maximum size of a number in a header, with its punctuation."""
+
 
 @dataclass(frozen=True)
 class EndedTurn:
@@ -76,7 +79,8 @@ def _sample(group: GroupContext, requests: Sequence[TurnRequest]) -> Iterator[Ou
 
 
 def _scored(group: GroupContext, members: Sequence[ScoredTrajectory]) -> Iterator[Outgoing]:
-    for part in in_parts(members, lambda member: len(member.transcript) * 9):
+    ranked_bytes = sum(len(name.encode()) + NUMBER_BYTES for name in group.environment.rank_weights)  # in the header
+    for part in in_parts(members, lambda member: len(member.transcript) * 9 + ranked_bytes):
         message = TrajectoriesScored(group=group, members=part)
         subject = streams.scored(group.task, group.trajectory(part[0].member))
         name = ",".join(f"{member.member}.{member.turns}" for member in part)

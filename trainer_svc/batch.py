@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import Reject
-from common.messages import BatchGroup, BatchMember, ScoredTrajectory, TokenRecord, TrainBatch, TrajectoriesScored
+from common.messages import BatchGroup, BatchMember, ScoredTrajectory, TokenRecord, TrainBatch, TrajectoriesScored, longest_run
+from common.shaping import Attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,11 @@ class Trajectory:
     @cached_property
     def sampled_tokens(self) -> int:
         return int(np.count_nonzero(self.sampled_T))
+
+    @cached_property
+    def attempt(self) -> Attempt:
+        """The part that reward shaping reads."""
+        return Attempt(self.reward, self.sampled_tokens, longest_run(self.sampled_T.tobytes()), self.components)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,6 +81,11 @@ class TokenRecord(Value):
     def sampled_tokens(self) -> int:
         return self.sampled.count(1)
 
+    @property
+    def longest_turn_tokens(self) -> int:
+        """Sampled tokens of the longest turn: between two turns there is always context."""
+        return longest_run(self.sampled)
+
     def ids_T(self) -> NDArray[np.int32]:
         return np.frombuffer(self.ids, dtype="<i4")
 
@@ -104,3 +109,8 @@ class TokenRecord(Value):
             logprobs=self.logprobs + np.asarray(logprobs, dtype="<f4").tobytes(),
             sampled=self.sampled + bytes([sampled]) * len(ids),
         )
+
+
+def longest_run(sampled: bytes) -> int:
+    """Length of the longest run of ones in a mask of zeros and ones."""
+    return max(map(len, sampled.split(b"\0")))

@@ -1,5 +1,7 @@
 """Trajectories: sampler → environment service → scheduler and trainer."""
 
+import math
+from collections.abc import Container, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -54,6 +56,10 @@ class SettledMember(Value):
     turns: int
     truncated: bool = False
     failure: Sentence | None = None
+    longest_turn_tokens: int | None = None
+    """Sampled tokens of the longest turn; None from older senders, which do not report components either."""
+    components: dict[str, float] = {}
+    """Finite components of the reward that the task ranks by."""
 
 
 class Settlement(Value):
@@ -83,7 +89,14 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
                     turns=member.turns,
                     truncated=member.truncated,
                     failure=member.failure,
+                    longest_turn_tokens=member.transcript.longest_turn_tokens,
+                    components=_finite(member.components, self.group.environment.rank_weights),
                 )
                 for member in self.members
             ],
         )
+
+
+def _finite(components: Mapping[str, float], names: Container[str]) -> dict[str, float]:
+    """The finite components among `names`: JSON has no other numbers."""
+    return {name: value for name, value in components.items() if name in names and math.isfinite(value)}

@@ -3,6 +3,7 @@
 # pyright: reportUnusedImport=false
 from common.spec.parsing import MAX_GROUPS, parse_spec
 from common.spec.sections import (
+    DEFAULTS_BY_LOSS,
     LORA_TARGETS,
     TASK_ID_PATTERN,
     Algorithm,

@@ -48,6 +48,11 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 def _too_much(spec: TaskSpec) -> Iterator[str]:
     """Violated bounds that only a submission is checked for: an accepted task from before the bound can still be read."""
     algorithm = spec.algorithm
+    if algorithm.max_refills and algorithm.group_size < 2:
+        yield (
+            f"algorithm.max_refills: {algorithm.max_refills}, but group_size is {algorithm.group_size}, and an attempt alone has no other "
+            "that its reward could be equal to; use a group_size of 2 or more, or no refills"
+        )
     if (attempts := algorithm.group_size * algorithm.groups_per_step) > MAX_ATTEMPTS:
         of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"
         yield f"algorithm: {of} are {attempts} attempts; the maximum per step is {MAX_ATTEMPTS}"

@@ -1,6 +1,6 @@
 """Sections of a task file. Every field is declared and documented here and in `task.py`, and nowhere else. Unknown keys are errors."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
@@ -11,6 +11,11 @@ ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+DEFAULTS_BY_LOSS: dict[str, dict[str, float | str]] = {
+    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, "normalize": "sequence"},  # arXiv 2507.18071, section 5.1
+    "cispo": {"clip_low": 1.0},  # no lower bound: arXiv 2506.13585, section 3.1
+}
+"""`algorithm.loss` → defaults of other fields of `algorithm`, where they are not those of PPO."""
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -112,13 +117,16 @@ class Algorithm(Section):
     """Dynamic sampling: maximum groups of one version that are void and resampled because their rewards are all equal."""
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "maxrl"] = "grpo"
     loss: Literal["ppo", "gspo", "cispo", "reinforce"] = "ppo"
-    """`gspo` takes one ratio a sequence and wants bounds of about 0.0003; `reinforce` has no bounds."""
+    """`gspo` takes one ratio a sequence, which moves far less than a token's; `reinforce` has no bounds."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
+    """Minimum ratio: 1 minus this."""
     clip_high: float = Field(default=0.28, gt=0, le=10)
+    """Maximum ratio: 1 plus this."""
     dual_clip: float | None = Field(default=None, gt=1, le=1000)
     """Maximum ratio, with `ppo`, at which an attempt below its group's mean is pushed down."""
     normalize: Literal["token", "sequence", "constant"] = "token"
-    """Mean over the tokens of the step; mean over each sequence, then over sequences; or sum over `max_tokens`."""
+    """Mean over the tokens of the step; mean over each sequence, then over sequences; or the sequences' mean sum, divided by the
+    maximum tokens that a trajectory samples (`max_turns` times `max_tokens`)."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Pull towards the base model; above 0 a step computes the base model too."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -128,6 +136,16 @@ class Algorithm(Section):
     """Passes over the trajectories of a step (PPO epochs)."""
     minibatches: int = Field(default=1, ge=1, le=4096)
     """Optimizer updates of each pass, each over a part of the groups."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_and_normalisation_follow_the_loss(cls, raw: Any) -> Any:
+        """Defaults that depend on another field; stored and sent tasks have them written out."""
+        match raw:
+            case {"loss": str(loss)} if loss in DEFAULTS_BY_LOSS:
+                return {**DEFAULTS_BY_LOSS[loss], **raw}
+            case _:
+                return raw
 
     @model_validator(mode="after")
     def _relative_advantages_need_others(self) -> Self:
@@ -166,7 +184,10 @@ class Overlong(Section):
     rule: Literal["keep", "mask", "penalize"] = "keep"
     """Treatment: as scored; left out of the loss; or with a reward that falls with the length."""
     buffer_tokens: int = Field(default=0, ge=0, le=131_072)
-    """Tokens before the limit (`max_turns` times `max_tokens`) over which the penalty grows, with `penalize`."""
+    """Tokens before the limit over which the penalty grows, with `penalize`."""
+    per: Literal["trajectory", "turn"] = "trajectory"
+    """Length that is penalized, and its limit: sampled tokens of all turns together, up to `max_turns` times `max_tokens`; or of the
+    longest turn, up to `max_tokens`, so that a turn that was cut is penalized whatever the others needed."""
     penalty: float = Field(default=1.0, gt=0)
     """Deduction from the reward at the limit, with `penalize`."""
 

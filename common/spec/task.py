@@ -49,6 +49,11 @@ class TaskSpec(Section):
         """Maximum tokens that the policy samples in one trajectory."""
         return self.limits.max_turns * self.sampling.max_tokens
 
+    @property
+    def length_limit(self) -> int:
+        """Length from which on the penalty of `overlong` is whole, in sampled tokens of a trajectory or of a turn."""
+        return self.reply_tokens if self.overlong.per == "trajectory" else self.sampling.max_tokens
+
     @model_validator(mode="before")
     @classmethod
     def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
@@ -71,11 +76,13 @@ class TaskSpec(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        algorithm, correction, limit = self.algorithm, self.correction, self.reply_tokens
+        algorithm, correction, limit = self.algorithm, self.correction, self.length_limit
         if self.evaluation.every == 0 and (self.stop.reward is not None or self.keep.best):
             raise ValueError(f"{'keep.best' if self.keep.best else 'stop.reward'} is about evaluations: set evaluation.every too")
         if self.overlong.buffer_tokens > limit:
-            raise ValueError(f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a trajectory has at most {limit} tokens")
+            raise ValueError(
+                f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a {self.overlong.per} has at most {limit} tokens"
+            )
         if self.environment.rank_weights and algorithm.group_size < 2:
             raise ValueError("environment.rank_weights rank attempts at one prompt: use a group_size of 2 or more")
         bounded = algorithm.loss != "reinforce" or correction.proximal == "start" or correction.mask_high is not None

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import Settlement
+from common.shaping import has_equal_rewards
 from common.streams import SETTLEMENT_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
@@ -16,9 +17,10 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.accounting import settle_accounts
 from scheduler_svc.lifecycle.termination import void_and_refund
-from scheduler_svc.store.queries import groups, shares, tasks
+from scheduler_svc.store.queries import groups, members, shares, tasks
 from scheduler_svc.store.queries.evaluations import MemberOutcome
-from scheduler_svc.store.queries.groups import DecidedGroup, EndedGroup, ScoredMember
+from scheduler_svc.store.queries.groups import DecidedGroup, EndedGroup
+from scheduler_svc.store.queries.members import ScoredMember
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import VoidReason
@@ -43,14 +45,14 @@ async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], p
     outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
     if not outcomes:
         return
-    await groups.settle_members(tx.connection, outcomes)
+    await members.settle_members(tx.connection, outcomes)
     decided = await groups.groups_to_end(tx.connection, {(outcome.task, outcome.group) for outcome in outcomes})
     failed = {found.group.key: found.failure for found in decided if found.failure is not None}
     complete = [found for found in decided if found.failure is None]
     if failed:
         succeeded = {found.group.task for found in complete}  # in the same batch, so perhaps between those that failed
         await void_and_refund(tx, by_id, list(failed), VoidReason.FAILED, failed, not_in_a_row=succeeded)
-    equal = await refillable_groups(tx.connection, by_id, [found for found in complete if found.equal])
+    equal = await refillable_groups(tx.connection, by_id, complete)
     if equal:
         await void_and_refund(tx, by_id, equal, VoidReason.ZERO_VARIANCE, {})
         await shares.reset_failure_streak(tx.connection, {task for task, _ in equal})
@@ -89,13 +91,17 @@ async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, 
     await send_ready_steps(tx, await tasks.lock_tasks(tx.connection, [task_id]), policy)
 
 
-async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], equal: Sequence[DecidedGroup]) -> list[GroupKey]:
-    """Groups to refill, of the complete groups `equal` whose members all earned the same reward.
+async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[DecidedGroup]) -> list[GroupKey]:
+    """Groups to refill, of the complete groups: those whose members' rewards are equal once they are shaped.
 
     Each version may refill `max_refills` groups. Further ones are trained as they are, so that a task that always succeeds, or
     always fails, still ends.
     """
-    equal = [found for found in equal if by_id[found.group.task].spec.algorithm.max_refills]
+    asked = [found for found in complete if by_id[found.group.task].spec.algorithm.max_refills]
+    if not asked:
+        return []
+    attempts = await members.scored_attempts(connection, [found.group.key for found in asked])
+    equal = [found for found in asked if has_equal_rewards(attempts[found.group.key], by_id[found.group.task].spec)]
     if not equal:
         return []
     spent = await groups.refills_by_version(connection, {(found.group.task, found.version) for found in equal})

@@ -141,6 +141,8 @@ trajectories = sa.Table(
     sa.Column("sampled_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("turns", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
+    sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
+    sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
     _moment("scored_at"),
     sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
     _one_of("state", TrajectoryState, "state"),

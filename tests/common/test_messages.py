@@ -26,6 +26,8 @@ from common.messages import (
 from common.spec import EnvironmentSection, TaskSpec, parse_spec
 
 GOLDEN = Path(__file__).parent / "golden_messages.json"
+OLDER = Path(__file__).parent / "golden_messages_older.json"
+"""The golden file of a former version; it stays as it is."""
 BLOB = BlobRef(name="a/v1-00", size_bytes=7, sha256="00")
 RECORD = TokenRecord().with_context([1, 2]).with_sampled([3], [-0.5])
 ADAPTER = messages.AdapterRef(task="a", version=1, rank=8, blob=BLOB, canary=Canary(ids=RECORD.ids, logprobs=b"\x87\xff\x00\xc1"))
@@ -87,6 +89,12 @@ def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
     sample = BY_KIND[kind]
     assert type(sample).decode(golden) == sample
     assert sample.encode() == golden
+
+
+def test_bytes_of_older_senders_stay_readable() -> None:
+    """Messages as they were before their kind, or a section of a task in it, got another optional field."""
+    for kind, older in json.loads(OLDER.read_text()).items():
+        assert type(BY_KIND[kind]).decode(bytes.fromhex(older)) == BY_KIND[kind], kind
 
 
 FREE = {"options", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings"}
@@ -160,6 +168,21 @@ def test_reward_that_is_not_a_number_cannot_travel() -> None:
     raw["members"][0]["reward"] = float("nan")
     with pytest.raises(Reject, match="reward"):
         messages.TrajectoriesScored.decode(msgpack.packb(raw) or b"")
+
+
+def test_header_names_what_shaping_reads() -> None:
+    context = GROUP.model_copy(update={"environment": EnvironmentSection(name="e:x", rank_weights={"short": 0.2, "odd": 1.0})})
+    record = RECORD.with_context([4, 5]).with_sampled([6, 7], [-0.5, -0.5])
+    attempt = SCORED.model_copy(update={"transcript": record, "components": {"short": 3.0, "odd": float("nan"), "other": 1.0}})
+    settlement = messages.TrajectoriesScored(group=context, members=[attempt]).settlement()
+    (member,) = messages.Settlement.model_validate_json(settlement.model_dump_json()).members
+    assert (member.sampled_tokens, member.longest_turn_tokens, member.components) == (3, 2, {"short": 3.0})
+
+
+def test_header_of_an_older_environment_service_stays_readable() -> None:
+    member = '{"member":0,"reward":0.5,"prompt_tokens":2,"sampled_tokens":1,"turns":2,"truncated":false,"failure":null}'
+    found = messages.Settlement.model_validate_json(f'{{"task":"a","group":4,"members":[{member}]}}')
+    assert (found.members[0].reward, found.members[0].longest_turn_tokens, found.members[0].components) == (0.5, None, {})
 
 
 def test_spec_survives_the_wire() -> None:

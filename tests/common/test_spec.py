@@ -8,7 +8,7 @@ import pytest
 from common.errors import Fatal, Reject
 from common.pools import objections, read_pools
 from common.runtime.settings import Settings
-from common.spec import TaskSpec, parse_spec
+from common.spec import Algorithm, TaskSpec, parse_spec
 
 
 def raw(**changes: Any) -> dict[str, Any]:
@@ -39,6 +39,10 @@ def raw(**changes: Any) -> dict[str, Any]:
         ({"environment": {"name": "x", "weights": {"reward": 1e9}}}, "environment.weights.reward: 1e+09 is beyond ±1e+06"),
         ({"steps": 10**6, "algorithm": {"groups_per_step": 256}}, "are 256000000 groups; a task's maximum is 250000000"),
         ({"steps": 10**6, "evaluation": {"every": 1, "prompts": 256}}, "are 256000512 groups; a task's maximum is 250000000"),
+        (
+            {"algorithm": {"group_size": 1, "advantage": "reinforce_pp", "max_refills": 8}},
+            "algorithm.max_refills: 8, but group_size is 1, and an attempt alone has no other",
+        ),
         ({"algorithm": {"group_size": 256, "groups_per_step": 1024}}, "are 262144 attempts; the maximum per step is 131072"),
         ({f"x{number}": 1 for number in range(1000)}, "x19: no such field; known here: name, tenant"),
         ({f"x{number}": 1 for number in range(1000)}, "; and 980 more"),
@@ -140,3 +144,22 @@ def test_bad_setting_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("MARLAAS_HTTP_PORT", "http")
     with pytest.raises(Fatal, match=r"MARLAAS_HTTP_PORT.*'http'"):
         Settings.read()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bounds"),
+    [
+        ({}, (0.2, 0.28, "token")),
+        ({"loss": "ppo"}, (0.2, 0.28, "token")),
+        ({"loss": "reinforce", "max_staleness": 0}, (0.2, 0.28, "token")),
+        ({"loss": "gspo"}, (3e-4, 4e-4, "sequence")),
+        ({"loss": "cispo"}, (1.0, 0.28, "token")),
+        ({"loss": "gspo", "clip_low": 0.2}, (0.2, 4e-4, "sequence")),
+        ({"loss": "gspo", "normalize": "token", "clip_high": 0.28}, (3e-4, 0.28, "token")),
+        ({"loss": "cispo", "clip_low": 0.2, "clip_high": 4}, (0.2, 4.0, "token")),
+    ],
+)
+def test_bounds_and_normalisation_follow_the_loss_unless_given(algorithm: dict[str, Any], bounds: tuple[float, float, str]) -> None:
+    found = parse_spec(raw(algorithm=algorithm)).algorithm
+    assert (found.clip_low, found.clip_high, found.normalize) == bounds
+    assert Algorithm.model_validate(algorithm) == found, "a section by itself has the same defaults"

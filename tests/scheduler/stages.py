@@ -63,9 +63,11 @@ def submission(task: str, raw: dict[str, Any]) -> Outgoing:
     return Outgoing(streams.submit(raw["tenant"]), message, f"submit:{task}")
 
 
-def scored(group: GroupContext, member: int, *, reward: float, failure: str | None = None) -> Outgoing:
+def scored(
+    group: GroupContext, member: int, *, reward: float, failure: str | None = None, components: dict[str, float] | None = None
+) -> Outgoing:
     record = TokenRecord().with_context([1, 2, 3]).with_sampled([4, 5], [-0.5, -0.25])
-    trajectory = ScoredTrajectory(member=member, transcript=record, reward=reward, turns=1, failure=failure)
+    trajectory = ScoredTrajectory(member=member, transcript=record, reward=reward, components=components or {}, turns=1, failure=failure)
     message = TrajectoriesScored(group=group, members=[trajectory])
     headers = {streams.SETTLEMENT_HEADER: message.settlement().model_dump_json()}
     subject = streams.scored(group.task, group.trajectory(member))
@@ -99,6 +101,7 @@ class Stages:
     objection: str | None = None
     failure: Callable[[GroupContext, int], str | None] = lambda group, member: None
     reward: Callable[[GroupContext, int], float] = lambda group, member: float(member)
+    components: Callable[[GroupContext, int], dict[str, float]] = lambda group, member: {}
     withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
     trains: bool = True
     since: Callable[[int], int | None] = lambda version: None
@@ -120,7 +123,8 @@ class Stages:
         self.opened.append(group)
         for member in range(group.size):
             if not self.withheld(group, member):
-                yield scored(group, member, reward=self.reward(group, member), failure=self.failure(group, member))
+                components = self.components(group, member)
+                yield scored(group, member, reward=self.reward(group, member), failure=self.failure(group, member), components=components)
 
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         batch = delivery.read(TrainBatch)

@@ -186,11 +186,12 @@ def kl(logprobs_N: Tensor, base_logprobs_N: Tensor, estimator: Literal["k1", "k2
             return (-difference_N).exp() - 1 + difference_N
 
 
-def token_weights(sampled_tokens: Sequence[int], normalize: Literal["token", "sequence", "constant"], max_tokens: int) -> list[float]:
+def token_weights(sampled_tokens: Sequence[int], normalize: Literal["token", "sequence", "constant"], reply_tokens: int) -> list[float]:
     """Weight of each sampled token of each sequence in the step's loss; `normalize` is the task's `algorithm.normalize`.
 
     token: 1 / all tokens of the step. sequence: 1 / (sequences · tokens of its sequence). constant: 1 / (sequences ·
-    `max_tokens`), so a token counts the same in short and long replies (Dr. GRPO, arXiv 2503.20783).
+    `reply_tokens`), the maximum that a trajectory samples in all its turns, so a token counts the same in short and long ones
+    (Dr. GRPO, arXiv 2503.20783).
     A sequence without tokens has weight 0, and still counts among the sequences.
     """
     sequences, total = len(sampled_tokens), sum(sampled_tokens)
@@ -200,4 +201,4 @@ def token_weights(sampled_tokens: Sequence[int], normalize: Literal["token", "se
         case "sequence":
             return [1 / (sequences * tokens) if tokens else 0.0 for tokens in sampled_tokens]
         case "constant":
-            return [1 / (sequences * max_tokens) if tokens else 0.0 for tokens in sampled_tokens]
+            return [1 / (sequences * reply_tokens) if tokens else 0.0 for tokens in sampled_tokens]

@@ -67,7 +67,8 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     the new adapter's canary are not finite, or when sampler and trainer disagree beyond `correction.max_sampler_mismatch`.
     """
     where = f"task {resident.task}, step from version {resident.version}"
-    advantages = step_advantages([shaped_rewards(group, spec) for group in groups], spec.algorithm.advantage)
+    shaped = [shaped_rewards(group, spec) for group in groups]
+    advantages = step_advantages(shaped, spec.algorithm.advantage)
     minibatches = [
         rows
         for samples in weighted_samples(groups, advantages, spec)
@@ -90,7 +91,7 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     return StepResult(
         after,
         (yield from _canary(where, policy, after)),
-        metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, advantages),
+        metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, shaped, advantages),
         trained_tokens=sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories),
     )
 
@@ -107,7 +108,7 @@ def weighted_samples(groups: Sequence[Group], advantages: Sequence[NDArray[np.fl
 
 def _weighted(minibatch: Sequence[tuple[Group, NDArray[np.float64]]], spec: TaskSpec) -> list[list[Sample]]:
     counts = [counted_tokens(trajectory, spec) for group, _ in minibatch for trajectory in group.trajectories]
-    weights = iter(token_weights(counts, spec.algorithm.normalize, spec.sampling.max_tokens))
+    weights = iter(token_weights(counts, spec.algorithm.normalize, spec.reply_tokens))
     return [
         [
             Sample(t.ids_T, t.sampled_T, t.sampler_logprobs_T, float(advantage), next(weights), group.staleness)

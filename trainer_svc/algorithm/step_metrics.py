@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.shaping import are_equal
 from trainer_svc.batch import Group
 
 MAX_COMPONENTS = 32
@@ -68,8 +69,10 @@ def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:
     return float(ratio_N.sum() ** 2 / (len(ratio_N) * np.square(ratio_N).sum()))
 
 
-def batch_metrics(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]]) -> dict[str, float]:
-    """Metrics of the trajectories as they arrived; rewards are as scored, before shaping."""
+def batch_metrics(
+    groups: Sequence[Group], shaped: Sequence[Sequence[float]], advantages: Sequence[NDArray[np.float64]]
+) -> dict[str, float]:
+    """Metrics of the trajectories as they arrived; rewards are as scored, but equal where the `shaped` ones are."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = [trajectory.sampled_tokens for trajectory in trajectories]
@@ -78,7 +81,7 @@ def batch_metrics(groups: Sequence[Group], advantages: Sequence[NDArray[np.float
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         **_component_means(groups),
-        "zero_variance_share": float(np.mean([len({trajectory.reward for trajectory in group.trajectories}) == 1 for group in groups])),
+        "zero_variance_share": float(np.mean([are_equal(rewards) for rewards in shaped])),
         "advantage_std": float(np.concatenate(advantages).std()),
         "advantage_max": float(np.abs(np.concatenate(advantages)).max()),
         "response_length": float(np.mean(lengths)),

@@ -4,11 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
+from sqlalchemy import BigInteger, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import SettledMember
 from scheduler_svc.decisions.batching import LiveGroup
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
@@ -34,16 +33,6 @@ class NewGroup:
 
 
 @dataclass(frozen=True)
-class ScoredMember:
-    """Outcome of one member, as received."""
-
-    task: str
-    group: int
-    sequence: int
-    member: SettledMember
-
-
-@dataclass(frozen=True)
 class EndedGroup:
     """A group that became ready or void, with what it consumed."""
 
@@ -66,8 +55,6 @@ class DecidedGroup:
     version: int
     failure: str | None
     """Failure of the first failed member."""
-    equal: bool
-    """Whether all of its members earned the same reward."""
 
 
 _new = Rows(
@@ -98,66 +85,6 @@ async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> No
         await _ADD.run(connection, _new.of(rows))
 
 
-_arrived = Rows(
-    "arrived",
-    task=Text,
-    group=Integer,
-    member=Integer,
-    sequence=BigInteger,
-    reward=Double,
-    prompt_tokens=Integer,
-    sampled_tokens=Integer,
-    turns=Integer,
-    truncated=Boolean,
-    failure=Text,
-)
-_has_failed = _arrived.c.failure.is_not(None)
-_SETTLE = Statement(
-    update(trajectories)
-    .where(
-        trajectories.c.task == _arrived.c.task,
-        trajectories.c.group == _arrived.c.group,
-        trajectories.c.member == _arrived.c.member,
-        trajectories.c.state == TrajectoryState.OPEN,
-    )
-    .values(
-        state=case((_has_failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
-        void_reason=case((_has_failed, VoidReason.FAILED.value)),
-        detail=func.coalesce(_arrived.c.failure, ""),
-        reward=case((not_(_has_failed), _arrived.c.reward)),
-        sequence=_arrived.c.sequence,
-        prompt_tokens=_arrived.c.prompt_tokens,
-        sampled_tokens=_arrived.c.sampled_tokens,
-        turns=_arrived.c.turns,
-        truncated=_arrived.c.truncated,
-        scored_at=func.now(),
-    )
-)
-
-
-async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Mark open members as scored, or void where they failed. The first message about a member wins."""
-    first: dict[tuple[str, int, int], ScoredMember] = {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
-        first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
-    found = [
-        (
-            outcome.task,
-            outcome.group,
-            outcome.member.member,
-            outcome.sequence,
-            outcome.member.reward,
-            outcome.member.prompt_tokens,
-            outcome.member.sampled_tokens,
-            outcome.member.turns,
-            outcome.member.truncated,
-            outcome.member.failure,
-        )
-        for outcome in first.values()
-    ]
-    await _SETTLE.run(connection, _arrived.of(found))
-
-
 _is_scored = trajectories.c.state == TrajectoryState.SCORED
 _LOOK = Statement(
     select(
@@ -167,8 +94,6 @@ _LOOK = Statement(
         groups.c.charged_tokens,
         func.sum(trajectories.c.prompt_tokens).label("prompt_tokens"),
         func.sum(trajectories.c.sampled_tokens).label("sampled_tokens"),
-        func.bool_and(_is_scored).label("complete"),
-        (func.min(trajectories.c.reward) == func.max(trajectories.c.reward)).label("equal"),
         func.min(case((trajectories.c.state == TrajectoryState.VOID, trajectories.c.detail))).label("failure"),
     )
     .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
@@ -186,7 +111,6 @@ async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]
             EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens),
             row.version,
             failure=row.failure,
-            equal=row.complete and row.equal,
         )
         for row in await _LOOK.run(connection, keys(found))
     ]

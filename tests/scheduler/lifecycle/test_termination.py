@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import UNSUPPORTED, DeadLetter, TaskStatus
@@ -64,6 +66,18 @@ async def test_group_of_equal_rewards_is_void_and_refilled_where_the_task_asks(b
         assert await world.rows("SELECT voided, admitted, failures_in_a_row FROM tasks") == [(3, 9, 0)]
         # void groups are billed too
         assert await world.rows("SELECT sum(tokens) FROM ledger WHERE kind = 'sampled'") == [(9 * 2 * 2,)]
+
+
+@pytest.mark.parametrize(("apart", "void"), [(1.0, []), (0.0, [(0,), (1,), (2,)])])
+async def test_group_is_equal_by_its_shaped_rewards(bus: Bus, database_url: str, apart: float, void: list[tuple[int]]) -> None:
+    """Attempts that earn the same, ranked by a component that they differ in or not."""
+    stages = equal_below(3)
+    stages.components = lambda group, member: {"short": apart * member, "other": float(member)}
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(algorithm=REFILLING, environment={"name": "toy", "rank_weights": {"short": 0.2}}))
+        await world.event("a", "finished")
+        assert await world.rows("SELECT number FROM groups WHERE void_reason = 'zero_variance' ORDER BY number") == void
+        assert await world.rows("SELECT DISTINCT longest_turn_tokens, components ->> 'other' FROM trajectories") == [(2, None)]
 
 
 async def test_group_of_equal_rewards_is_trained_by_default(bus: Bus, database_url: str) -> None:

@@ -15,7 +15,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import weight_updates
 from scheduler_svc.maintenance import garbage_collector
 from scheduler_svc.store.database import ADMISSION_LOCK, Database
-from scheduler_svc.store.queries import candidates, evaluations, groups, ledger, steps, tasks
+from scheduler_svc.store.queries import candidates, evaluations, groups, ledger, members, steps, tasks
 from scheduler_svc.store.queries.in_flight import work_in_flight
 from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.store.transaction import Transaction
@@ -101,6 +101,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
         lambda connection: steps.sent_before(connection, 0.0),
         lambda connection: groups.ready_groups(connection),
         lambda connection: groups.refills_by_version(connection, {("t0", PAST - 1)}),
+        lambda connection: members.scored_attempts(connection, [("t0", PAST), ("t0", PAST + 1)]),
         lambda connection: evaluations.complete(connection, {("t0", 0)}),
         lambda connection: evaluations.live_group_keys(connection, "t0"),
         status,

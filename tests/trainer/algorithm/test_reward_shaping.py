@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from common.errors import Reject
+from common.shaping import rank_shares
 from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
-from trainer_svc.algorithm.reward_shaping import counted_tokens, excess_length, rank_shares, shaped_rewards
-
-
-def test_penalty_rises_over_the_buffer_to_the_limit() -> None:
-    assert [excess_length(tokens, 100, 40) for tokens in (1, 60, 70, 90, 100, 120)] == [0, 0, 0.25, 0.75, 1, 1]
+from tests.trainer.steps import begin, changed, step
+from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
+from trainer_svc.algorithm.step import weighted_samples
+from trainer_svc.model.policy import Policy
 
 
 def test_long_attempts_lose_reward_in_proportion() -> None:
@@ -20,12 +21,6 @@ def test_long_attempts_lose_reward_in_proportion() -> None:
     expected = [t.reward - 0.5 * t.sampled_tokens / 10 for t in group.trajectories]
     assert shaped_rewards(group, spec) == pytest.approx(expected)
     assert shaped_rewards(group, make_spec("a")) == [t.reward for t in group.trajectories]
-
-
-def test_rank_is_the_share_of_the_others_that_are_less() -> None:
-    assert rank_shares([3.0, 1.0, 2.0]) == [1.0, 0.0, 0.5]
-    assert rank_shares([1.0, 1.0, 5.0, 0.0]) == pytest.approx([0.5, 0.5, 1.0, 0.0])
-    assert rank_shares([2.0, 2.0]) == [0.5, 0.5]
 
 
 def test_group_relative_part_is_added_by_rank_within_the_group() -> None:
@@ -49,6 +44,16 @@ def test_limit_counts_every_turn() -> None:
     assert shaped_rewards(group, spec) == [t.reward for t in group.trajectories]  # all far below 100 tokens
 
 
+def test_limit_per_turn_counts_the_longest_turn() -> None:
+    (group,) = make_groups(3, groups=1, turns=2)
+    spec = make_spec(
+        "a", sampling={"max_tokens": 8}, limits={"max_turns": 2}, overlong={"rule": "penalize", "buffer_tokens": 8, "per": "turn"}
+    )
+    for trajectory, found in zip(group.trajectories, shaped_rewards(group, spec), strict=True):
+        first, second = (len(run) for run in trajectory.sampled_T.tobytes().split(b"\0") if run)
+        assert found == pytest.approx(trajectory.reward - max(first, second) / 8)
+
+
 def test_cut_off_attempts_are_masked_on_request_only() -> None:
     (group,) = make_groups(3, groups=1)
     for trajectory in group.trajectories:
@@ -62,6 +67,7 @@ def test_cut_off_attempts_are_masked_on_request_only() -> None:
     [
         ({"overlong": {"rule": "penalize"}}, "overlong: rule 'penalize' needs buffer_tokens"),
         ({"overlong": {"buffer_tokens": 65}}, "overlong.buffer_tokens is 65, but a trajectory has at most 64 tokens"),
+        ({"overlong": {"buffer_tokens": 65, "per": "turn"}, "limits": {"max_turns": 2}}, "is 65, but a turn has at most 64 tokens"),
         ({"algorithm": {"loss": "reinforce"}}, "'reinforce' has no bounds of its own: with max_staleness above 0 set correction.proximal"),
         ({"algorithm": {"minibatches": 9}}, "minibatches is 9, but a step has 8 groups"),
         ({"algorithm": {"advantage": "reinforce_pp", "group_size": 1, "groups_per_step": 1}}, "a step of one attempt"),
@@ -109,3 +115,25 @@ def test_what_may_be_two_versions_old_is_weighed_from_the_start_unless_the_task_
 def test_malformed_sections_are_named_as_such() -> None:
     with pytest.raises(Reject, match="correction"):
         make_spec("a", algorithm={"max_staleness": 2}, correction="start")
+
+
+def test_metric_of_equal_groups_counts_those_whose_shaped_rewards_are_equal(policy: Policy) -> None:
+    alike = changed(make_groups(4), reward=1.0)
+    assert step(policy, begin(policy, make_spec("a")), make_spec("a"), alike).metrics["zero_variance_share"] == 1
+    ranked = make_spec("a", environment={"name": "e", "rank_weights": {"length": 0.2}})
+    by_length = [
+        replace(group, trajectories=tuple(replace(t, components={"length": float(t.sampled_tokens)}) for t in group.trajectories))
+        for group in alike
+    ]
+    metrics = step(policy, begin(policy, ranked), ranked, by_length).metrics
+    assert (metrics["zero_variance_share"], metrics["reward_std"]) == (0, 0)
+    assert metrics["advantage_max"] > 1
+    alone = make_spec("a", algorithm={"advantage": "reinforce_pp", "group_size": 1})
+    assert step(policy, begin(policy, alone), alone, make_groups(4, groups=6, size=1)).metrics["zero_variance_share"] == 0
+
+
+def test_constant_normalisation_divides_by_all_tokens_that_an_episode_may_sample() -> None:
+    groups = make_groups(3, turns=2)
+    spec = make_spec("a", sampling={"max_tokens": 8}, limits={"max_turns": 3}, algorithm={"normalize": "constant"})
+    (samples,) = weighted_samples(groups, [np.zeros(4)] * 3, spec)
+    assert {sample.weight for group in samples for sample in group} == {1 / (12 * 3 * 8)}

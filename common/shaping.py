@@ -1,0 +1,93 @@
+"""Shaped rewards, from which advantages are made: as scored, plus ranks within the group, minus a penalty for length. Pure.
+
+The scheduler refills groups whose rewards are equal, the step's metrics count them, and the trainer gives them no gradient. All three
+ask `has_equal_rewards` or `are_equal` about shaped rewards, so that no group is thrown away that would have taught something.
+The scheduler knows attempts from the header of their messages (`SettledMember`), which carries all that is read here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common.spec import TaskSpec
+
+
+class Unreported(ValueError):
+    """A value that the task's shaping reads, but that the sender of the attempt is too old to report."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The part of a scored attempt that shaping reads. None: not reported by an older environment service."""
+
+    reward: float
+    """As scored."""
+    sampled_tokens: int
+    longest_turn_tokens: int | None
+    """Sampled tokens of its longest turn."""
+    components: Mapping[str, float] | None
+    """Parts of the reward by name; at least those that the task's `rank_weights` name and the attempt has."""
+
+
+def has_equal_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> bool:
+    """Whether the members of this whole group have equal shaped rewards; False where that cannot be known (`Unreported`)."""
+    try:
+        return are_equal(shaped_rewards(attempts, spec))
+    except Unreported:
+        return False
+
+
+def are_equal(rewards_G: Sequence[float]) -> bool:
+    """Whether a group's shaped rewards are all equal. An attempt alone is compared with others of its step: it equals nothing."""
+    return len(rewards_G) > 1 and min(rewards_G) == max(rewards_G)
+
+
+def shaped_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> list[float]:
+    """Rewards of a whole group's members for their advantages.
+
+    Raises: Unreported; ZeroDivisionError for rank weights in a group of one, which a task may not have.
+    """
+    rewards = [attempt.reward for attempt in attempts]
+    for name, weight in spec.environment.rank_weights.items():
+        ranks = rank_shares([_component(attempt, name) for attempt in attempts])
+        rewards = [reward + weight * rank for reward, rank in zip(rewards, ranks, strict=True)]
+    if spec.overlong.rule == "penalize":
+        excess = [excess_length(_length(attempt, spec), spec.length_limit, spec.overlong.buffer_tokens) for attempt in attempts]
+        rewards = [reward - spec.overlong.penalty * share for reward, share in zip(rewards, excess, strict=True)]
+    return rewards
+
+
+def rank_shares(values: Sequence[float]) -> list[float]:
+    """Rank of each value as the share of smaller ones among the others, equal ones half: 0 for the minimum, 1 for the maximum.
+
+    Raises: ZeroDivisionError for fewer than two values.
+    """
+    others = len(values) - 1
+    return [(sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2) / others for value in values]
+
+
+def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:
+    """Penalty's share: 0 until `buffer_tokens` before the limit, then linear to 1 at the limit.
+
+    Source: soft overlong punishment, DAPO, arXiv 2503.14476, eq. 13.
+    """
+    return min(1.0, max(0.0, (sampled_tokens - (limit - buffer_tokens)) / buffer_tokens))
+
+
+def _component(attempt: Attempt, name: str) -> float:
+    """Value of a reward component; 0 where the attempt lacks it, or where it is no number."""
+    if name == "reward":
+        return attempt.reward
+    if attempt.components is None:
+        raise Unreported(f"component '{name}'")
+    value = attempt.components.get(name, 0.0)
+    return value if math.isfinite(value) else 0.0
+
+
+def _length(attempt: Attempt, spec: TaskSpec) -> int:
+    """Tokens of the attempt that are compared with `spec.length_limit`."""
+    if spec.overlong.per == "trajectory":
+        return attempt.sampled_tokens
+    if attempt.longest_turn_tokens is None:
+        raise Unreported("tokens of the longest turn")
+    return attempt.longest_turn_tokens
