@@ -36,7 +36,7 @@ from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, groups, replicas, tasks
-from scheduler_svc.store.queries.in_flight import work_in_flight
+from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
 
 LOST_STEPS_EVERY_S = 60.0

@@ -15,8 +15,7 @@ from scheduler_svc.lifecycle.group_messages import new_group, open_training_grou
 from scheduler_svc.store.database import ADMISSION_LOCK
 from scheduler_svc.store.queries import candidates, groups, shares, tasks
 from scheduler_svc.store.queries.groups import NewGroup
-from scheduler_svc.store.queries.in_flight import work_in_flight
-from scheduler_svc.store.queries.shares import Charge
+from scheduler_svc.store.queries.shares import Charge, work_in_flight
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
