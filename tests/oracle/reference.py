@@ -70,12 +70,19 @@ def shaped_rewards(groups: Sequence[Group], spec: TaskSpec) -> Rewards:
     found = [np.array([one.reward for one in group.trajectories]) for group in groups]
     if spec.overlong.rule != "penalize":
         return found
-    maximum, buffer = spec.limits.max_turns * spec.sampling.max_tokens, spec.overlong.buffer_tokens
+    whole, buffer = spec.overlong.per == "trajectory", spec.overlong.buffer_tokens
+    maximum = spec.sampling.max_tokens * (spec.limits.max_turns if whole else 1)
     for rewards, group in zip(found, groups, strict=True):
         for place, one in enumerate(group.trajectories):
-            used = int(one.sampled_T.sum()) - (maximum - buffer)
+            length = int(one.sampled_T.sum()) if whole else longest_turn(one.sampled_T)
+            used = length - (maximum - buffer)
             rewards[place] -= spec.overlong.penalty * min(1.0, max(0.0, used / buffer))
     return found
+
+
+def longest_turn(sampled_T: np.ndarray) -> int:
+    """Tokens of the longest stretch that was sampled without context in between."""
+    return max(len(stretch) for stretch in "".join("x" if own else " " for own in sampled_T).split())
 
 
 def advantages(rewards: Rewards, kind: str) -> Rewards:
@@ -106,7 +113,7 @@ def token_weights(groups: Sequence[Group], spec: TaskSpec) -> Iterator[float]:
         elif spec.algorithm.normalize == "sequence":
             yield 1 / (len(lengths) * length)
         else:
-            yield 1 / (len(lengths) * spec.sampling.max_tokens)
+            yield 1 / (len(lengths) * spec.limits.max_turns * spec.sampling.max_tokens)
 
 
 # -------------------------------------------------------------------------------------------------- the objective

@@ -26,7 +26,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "correction.mask_low": (0.0, 0.6),
     "correction.mask_high": (None, 1.7),
     "overlong.rule": ("keep", "mask", "penalize"),
-    "overlong.buffer_tokens": (12, 5),
+    "overlong.buffer_tokens": (7, 5),
+    "overlong.per": ("trajectory", "turn"),
     "overlong.penalty": (1.0, 0.3),
 }
 NO_PART_IN_A_STEP = {
