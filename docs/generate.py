@@ -30,7 +30,7 @@ def task_file() -> str:
     ]
     for name, field in TaskSpec.model_fields.items():
         if _is_section(field):
-            lines += ["", f"[{name}]", *_doc(field.annotation), *_fields(field.annotation, sections=True)]
+            lines += ["", f"[{name}]", *_doc(field.annotation), *_fields(field.annotation, sections=True), *_tables(name, field.annotation)]
     lines += ["```", "", "## Pools", "", "What a deployment offers is `pools.toml`, one table a pool:", "", "```toml", "[tiny]"]
     return "\n".join([*lines, *_fields(Pool, sections=True), "```", ""])
 
@@ -49,7 +49,7 @@ def settings() -> str:
 def _fields(model: type[BaseModel], *, sections: bool) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
-        if _is_section(field) and not sections:
+        if _table(field) or (_is_section(field) and not sections):
             continue
         note = " ".join((field.description or "").split())
         if get_origin(field.annotation) is Literal:
@@ -59,6 +59,21 @@ def _fields(model: type[BaseModel], *, sections: bool) -> list[str]:
         unset = "# " if field.default is None else ""
         lines.append(f"{unset}{name} = {_default(field)}" + (f"  # {note}" if note else ""))
     return lines
+
+
+def _tables(section: str, model: type[BaseModel]) -> list[str]:
+    """Tables of an array, where a section has one."""
+    lines = []
+    for name, field in model.model_fields.items():
+        if (table := _table(field)) is not None:
+            lines += ["", f"[[{section}.{name}]]", *_doc(table), *_fields(table, sections=True)]
+    return lines
+
+
+def _table(field: FieldInfo) -> type[Section] | None:
+    """Section of which the field holds any number."""
+    found = get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else None
+    return found if isinstance(found, type) and issubclass(found, Section) else None
 
 
 def _is_section(field: FieldInfo) -> bool:

@@ -45,13 +45,14 @@ class EnvService:
         """Task → timeouts around its calls in flight, whose expiry ends them."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """CheckEnvironment → EnvironmentChecked: whether the environment, and the evaluation's if it differs, opens its first prompt.
+        """CheckEnvironment → EnvironmentChecked: whether the environment, and those of evaluations, open their first prompts.
 
         Raises: Retry when something that the environment needs is unavailable.
         """
         message = delivery.read(CheckEnvironment)
         objection = None
-        for place, environment in (("", message.environment), ("evaluation.options: ", message.evaluation)):
+        by_protocol = [(f"evaluation.protocol '{name}', options: ", environment) for name, environment in message.protocols.items()]
+        for place, environment in (("", message.environment), ("evaluation.options: ", message.evaluation), *by_protocol):
             if environment is None or objection is not None:
                 continue
             async with aclosing(self._play(message.task, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:

@@ -61,6 +61,8 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     seed: int
     evaluation: EnvironmentSection | None = None
     """Environment of held-out prompts, where the task gives it other options for those."""
+    protocols: dict[str, EnvironmentSection] = {}
+    """The same of tasks with several protocols, by the protocol's name."""
 
 
 class EnvironmentChecked(Message, kind="environment-checked.1"):
@@ -69,7 +71,7 @@ class EnvironmentChecked(Message, kind="environment-checked.1"):
     tenant: str
     task: str
     objection: Sentence | None
-    """None when the environment opened its first prompt, with the task's options and with the evaluation's."""
+    """None when the environment opened its first prompt, with the task's options and with those of evaluations."""
 
 
 class OpenGroup(Message, kind="open-group.1"):

@@ -1,6 +1,7 @@
 """A task as its user writes it in `task.toml`: sections, the whole task, and parsing with its complaints."""
 
 # pyright: reportUnusedImport=false
+from common.spec.evaluation import MAIN_PROTOCOL, Evaluation, Protocol
 from common.spec.parsing import MAX_GROUPS, parse_spec
 from common.spec.sections import (
     DEFAULTS_BY_LOSS,
@@ -9,7 +10,6 @@ from common.spec.sections import (
     Algorithm,
     Correction,
     EnvironmentSection,
-    Evaluation,
     Limits,
     Lora,
     Name,

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from typing import get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -20,6 +21,8 @@ MAX_ERRORS = 20
 """Maximum validation errors reported per submission."""
 MAX_INTEGER = 2**63 - 1
 """Maximum integer that every message can carry."""
+MIN_PROMPTS = 2
+"""Minimum prompts of an evaluation whose mean has an interval."""
 MAX_WEIGHT = 1e6
 MAX_DECAY = 10.0
 """Maximum weight decay: more throws the parameters out of range within a step or two."""
@@ -58,15 +61,27 @@ def _too_much(spec: TaskSpec) -> Iterator[str]:
         yield f"algorithm: {of} are {attempts} attempts; the maximum per step is {MAX_ATTEMPTS}"
     if (groups := spec.steps * algorithm.groups_per_step) > MAX_GROUPS:
         yield f"steps: {spec.steps} of {algorithm.groups_per_step} groups_per_step are {groups} groups; a task's maximum is {MAX_GROUPS}"
-    every, prompts = spec.evaluation.every, spec.evaluation.prompts
+    every, prompts = spec.evaluation.every, spec.evaluation.prompts_in_all
     if every and (groups := (spec.steps // every + 2) * prompts) > MAX_GROUPS:
         yield f"evaluation: {prompts} prompts every {every} of {spec.steps} steps are {groups} groups; a task's maximum is {MAX_GROUPS}"
+    yield from _undecidable(spec)
     if (decay := spec.optimizer.weight_decay) > MAX_DECAY:
         yield f"optimizer.weight_decay: {decay:g} is more than {MAX_DECAY:g}; each update takes it times the learning rate off"
     for table, weights in (("weights", spec.environment.weights), ("rank_weights", spec.environment.rank_weights)):
         for name, weight in weights.items():
             if abs(weight) > MAX_WEIGHT:
                 yield f"environment.{table}.{name}: {weight:g} is beyond ±{MAX_WEIGHT:g}"
+
+
+def _undecidable(spec: TaskSpec) -> Iterator[str]:
+    """Limits that no evaluation of the task could reach."""
+    decides, asked = spec.evaluation.protocols[0], {"reward": spec.stop.reward, "patience": spec.stop.patience}
+    if decides.prompts < MIN_PROMPTS and spec.evaluation.decide_by == "lower_bound":
+        for name in [name for name, limit in asked.items() if limit is not None]:
+            yield (
+                f"stop.{name}: protocol '{decides.name}' has prompts = {decides.prompts}, and a mean over so few has no interval; "
+                f'use {MIN_PROMPTS} or more, or evaluation.decide_by = "mean"'
+            )
 
 
 def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
@@ -103,7 +118,10 @@ def _complaint(detail: object) -> str:
 def _nearest(loc: tuple[str | int, ...]) -> str:
     section: type[BaseModel] = TaskSpec
     for part in loc[:-1]:
-        annotation = section.model_fields[str(part)].annotation
+        if isinstance(part, int):  # a table of a list
+            continue
+        annotation = section.model_fields[part].annotation
+        annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return ""
         section = annotation

@@ -233,8 +233,8 @@ class Keep(Section):
     every: int = Field(default=0, ge=0, le=1_000_000)
     """Interval of versions whose checkpoints are kept too; 0: none."""
     best: int = Field(default=0, ge=0, le=1_000_000)
-    """Number of versions with the highest evaluation rewards whose checkpoints are kept too; 1 where `evaluation.every` is set
-    and this is not."""
+    """Number of best versions, by `evaluation.decide_by`, whose checkpoints are kept too; 1 where `evaluation.every` is set and this is
+    not."""
     adapters: Literal["all", "checkpoints"] = "checkpoints"
     """Adapters of every version, or only of those whose checkpoint is kept."""
     adapters_every: int = Field(default=0, ge=0, le=1_000_000)
@@ -243,37 +243,14 @@ class Keep(Section):
     """Latest steps whose trained trajectories are kept, for `marlaas replay`: about 5 bytes a token."""
 
 
-class Evaluation(Section):
-    """Held-out prompts, the same each time, answered by a version that was just trained. They are never trained on."""
-
-    every: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
-    prompts: int = Field(default=64, ge=1, le=4096)
-    attempts: int = Field(default=1, ge=1, le=256)
-    """Attempts at each prompt; pass@k is reported for k up to it."""
-    temperature: float = Field(default=0.0, ge=0, le=5)
-    """Sampling temperature; 0 takes the likeliest token each time."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of the prompts. Training takes its own from other rows and seeds."""
-    success: float = 1.0
-    """Minimum reward of an attempt that passes."""
-    options: dict[str, JsonValue] = {}
-    """Environment options in place of the task's: where its prompts are few, those of another split."""
-
-    @model_validator(mode="after")
-    def _attempts_differ(self) -> Self:
-        if 0 < self.temperature < 0.01:
-            raise ValueError(f"temperature is {self.temperature:g}: use 0 for the likeliest tokens, or 0.01 and more")
-        if self.temperature == 0 and self.attempts > 1:
-            raise ValueError(f"attempts is {self.attempts}, but at temperature 0 they would all be the same")
-        return self
-
-
 class Stop(Section):
     """Early stopping, checked after each step and evaluation."""
 
     reward: float | None = None
-    """Sufficient mean reward of an evaluation."""
+    """Sufficient reward of an evaluation, by `evaluation.decide_by`."""
+    patience: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Evaluations in a row without a gain over the best version before them: without a paired difference whose 95 % interval is above 0,
+    or, with `evaluation.decide_by = "mean"`, without a higher mean."""
     tokens: int | None = Field(default=None, ge=1)
     """Budget: prompt, sampled, trained and evaluation tokens together."""
     seconds: float | None = Field(default=None, gt=0)

@@ -5,6 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from common.spec import sections
+from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section
 
 
@@ -31,13 +32,12 @@ class TaskSpec(Section):
     optimizer: sections.Optimizer = sections.Optimizer()
     keep: sections.Keep = sections.Keep()
     start: sections.Start = sections.Start()
-    evaluation: sections.Evaluation = sections.Evaluation()
+    evaluation: Evaluation = Evaluation()
     stop: sections.Stop = sections.Stop()
 
-    @property
-    def evaluation_environment(self) -> EnvironmentSection:
-        """The environment of held-out prompts."""
-        return self.environment.model_copy(update={"options": {**self.environment.options, **self.evaluation.options}})
+    def environment_of(self, protocol: Protocol) -> EnvironmentSection:
+        """The environment of a protocol's held-out prompts."""
+        return self.environment.model_copy(update={"options": {**self.environment.options, **protocol.options}})
 
     @property
     def trajectory_tokens(self) -> int:
@@ -77,8 +77,10 @@ class TaskSpec(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         algorithm, correction, limit = self.algorithm, self.correction, self.length_limit
-        if self.evaluation.every == 0 and (self.stop.reward is not None or self.keep.best):
-            raise ValueError(f"{'keep.best' if self.keep.best else 'stop.reward'} is about evaluations: set evaluation.every too")
+        about = {"keep.best": self.keep.best, "stop.reward": self.stop.reward is not None, "stop.patience": self.stop.patience is not None}
+        if self.evaluation.every == 0 and any(about.values()):
+            named = next(name for name, is_set in about.items() if is_set)
+            raise ValueError(f"{named} is about evaluations: set evaluation.every too")
         if self.overlong.buffer_tokens > limit:
             raise ValueError(
                 f"overlong.buffer_tokens is {self.overlong.buffer_tokens}, but a {self.overlong.per} has at most {limit} tokens"

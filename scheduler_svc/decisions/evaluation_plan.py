@@ -1,16 +1,13 @@
-"""Evaluation plan and results: a trained version answers held-out prompts, which are never trained on. Pure.
+"""Evaluation plan: a trained version answers held-out prompts, which are never trained on. Pure.
 
-The prompts are the same at every version: rows from FIRST_ROW, with seeds of their own. Group numbers start at
+The prompts of a protocol are the same at every version: rows from FIRST_ROW, with seeds of their own. Group numbers start at
 FIRST_GROUP, so that messages about evaluation and training groups cannot be confused.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
-from statistics import fmean
 
-from common.spec import MAX_GROUPS, Evaluation, TaskSpec
+from common.spec import MAX_GROUPS, Evaluation, Protocol, TaskSpec
 
 FIRST_GROUP = 1_000_000_000
 RETRY_INCREMENT = MAX_GROUPS
@@ -21,29 +18,12 @@ FIRST_ROW = 2**31
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """Outcome of one member."""
+class PlannedGroups:
+    """Groups of one protocol, in the order of its prompts."""
 
-    reward: float | None
-    """None when the attempt failed, which says nothing about the policy."""
-    sampled_tokens: int
-    truncated: bool
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of one version's evaluation."""
-
-    reward: float | None
-    """Mean over the scored attempts; None when every attempt failed."""
-    pass_at: dict[int, float]
-    """k → probability that at least one of k attempts at a prompt succeeds, for k = 1, 2, 4, … and all attempts."""
-    prompts: int
-    """Prompts with at least one scored attempt."""
-    failed_share: float
-    """Share of the attempts that failed."""
-    response_length: float | None
-    truncated_share: float | None
+    protocol: str
+    numbers: range
+    size: int
 
 
 def is_group(number: int) -> bool:
@@ -60,43 +40,17 @@ def is_due(spec: TaskSpec, version: int) -> bool:
     return every > 0 and (version % every == 0 or version == spec.steps)
 
 
-def first_group(spec: TaskSpec, evaluations_before: int) -> int:
-    return FIRST_GROUP + evaluations_before * spec.evaluation.prompts
-
-
-def prompt_seed(spec: TaskSpec, prompt: int) -> int:
-    """Seed of 56 bits, as in training, derived from another name."""
-    digest = hashlib.sha256(f"evaluation:{spec.evaluation.seed}:{prompt}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
-def result_of(attempts_by_prompt: Sequence[Sequence[Attempt]], evaluation: Evaluation) -> Result:
-    """Result of an evaluation. `attempts_by_prompt`: attempts that ended; missing ones count as failed."""
-    scored = [[one for one in attempts if one.reward is not None] for attempts in attempts_by_prompt]
-    every = [one for attempts in scored for one in attempts]
-    rewards = [one.reward for one in every if one.reward is not None]
-    return Result(
-        reward=fmean(rewards) if rewards else None,
-        pass_at=_pass_at(scored, evaluation),
-        prompts=sum(map(bool, scored)),
-        failed_share=1 - len(every) / (evaluation.prompts * evaluation.attempts),
-        response_length=fmean(one.sampled_tokens for one in every) if every else None,
-        truncated_share=fmean(one.truncated for one in every) if every else None,
-    )
-
-
-def pass_at_k(attempts: int, passed: int, k: int) -> float:
-    """Probability that k of the attempts, drawn without replacement, are not all failures: 1 − C(n−c, k) / C(n, k).
-
-    Source: the unbiased estimator of Codex, arXiv 2107.03374, eq. 1.
-    """
-    return 1 - comb(attempts - passed, k) / comb(attempts, k)
-
-
-def _pass_at(scored: Sequence[Sequence[Attempt]], evaluation: Evaluation) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for k in sorted({1 << power for power in range(evaluation.attempts.bit_length())} | {evaluation.attempts}):
-        enough = [[(one.reward or 0.0) >= evaluation.success for one in attempts] for attempts in scored if len(attempts) >= k]
-        if enough:
-            found[k] = fmean(pass_at_k(len(passed), sum(passed), k) for passed in enough)
+def groups_to_plan(evaluation: Evaluation, evaluated_before: int) -> list[PlannedGroups]:
+    """Groups of one version's evaluation, by protocol. `evaluated_before`: versions of the task that were evaluated."""
+    first = FIRST_GROUP + evaluated_before * evaluation.prompts_in_all
+    found: list[PlannedGroups] = []
+    for protocol in evaluation.protocols:
+        found.append(PlannedGroups(protocol.name, range(first, first + protocol.prompts), protocol.attempts))
+        first += protocol.prompts
     return found
+
+
+def prompt_seed(protocol: Protocol, prompt: int) -> int:
+    """Seed of 56 bits, as in training, derived from another name; protocols with one seed ask the same prompts."""
+    digest = hashlib.sha256(f"evaluation:{protocol.seed}:{prompt}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -27,10 +27,16 @@ class Failures:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of an evaluation: the mean reward of `version`."""
+    """Result of `version` by the protocol that decides."""
 
     version: int
     reward: float | None
+    lower_bound: float | None
+    """Lower bound of the reward's interval."""
+    best_version: int | None = None
+    """With `stop.patience`: the version that others must gain over."""
+    without_gain: int | None = None
+    """With `stop.patience`: evaluations since that one."""
 
 
 def reason_to_finish(
@@ -41,15 +47,26 @@ def reason_to_finish(
     `tokens`: recorded in the ledger; `seconds`: since the task was accepted.
     """
     stop = spec.stop
-    if evaluated is not None and evaluated.reward is not None and stop.reward is not None and evaluated.reward >= stop.reward:
-        return f"stop.reward: version {evaluated.version} was evaluated at {evaluated.reward:.4g}, the target is {stop.reward:g}"
+    if evaluated is not None and stop.reward is not None and (reached := _reached(spec, evaluated, stop.reward)):
+        return f"stop.reward: version {evaluated.version} was evaluated at {reached}, the target is {stop.reward:g}"
     if version >= spec.steps:  # it finishes by itself
         return None
+    if evaluated is not None and stop.patience is not None and (evaluated.without_gain or 0) >= stop.patience:
+        return f"stop.patience: {evaluated.without_gain} evaluations in a row showed no gain over version {evaluated.best_version}"
     if stop.tokens is not None and tokens >= stop.tokens:
         return f"stop.tokens: {tokens} tokens are spent, the budget is {stop.tokens}"
     if stop.seconds is not None and seconds >= stop.seconds:
         return f"stop.seconds: {seconds:.0f} s since the task was accepted, the budget is {stop.seconds:g} s"
     return None
+
+
+def _reached(spec: TaskSpec, evaluated: Evaluated, target: float) -> str:
+    """The result, where it reaches the target; else empty."""
+    by_mean = spec.evaluation.decide_by == "mean"
+    value = evaluated.reward if by_mean else evaluated.lower_bound
+    if value is None or value < target:
+        return ""
+    return f"{evaluated.reward:.4g}" + ("" if by_mean else f" with a lower bound of {value:.4g}")
 
 
 def reason_to_fail(spec: TaskSpec, in_a_row: int, latest: Failures) -> str | None:

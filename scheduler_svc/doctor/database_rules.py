@@ -60,9 +60,9 @@ RULES: dict[str, str] = {
     "a finished task trained every step, or says what stopped it": """
         SELECT id AS task, version, steps, reason FROM tasks WHERE state = 'finished' AND version <> steps AND reason NOT LIKE 'stop.%'""",
     "an evaluation is over when all of its groups are": """
-        SELECT e.task, e.version, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
-        JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version
-        GROUP BY e.task, e.version, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
+        SELECT e.task, e.version, e.protocol, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
+        JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version AND g.protocol = e.protocol
+        GROUP BY e.task, e.version, e.protocol, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
     "an ended task has no running evaluation, and each finished evaluation has one event": f"""
         SELECT t.id AS task, t.state, count(e.version) FILTER (WHERE e.state = 'running') AS running,
                count(e.version) FILTER (WHERE e.state = 'finished') AS finished,

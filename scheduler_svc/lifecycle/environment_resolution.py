@@ -2,6 +2,7 @@
 
 from common import streams
 from common.messages import CheckEnvironment
+from common.spec import MAIN_PROTOCOL
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.states import TaskState
@@ -26,8 +27,16 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
     assert found is not None
     await tasks.set_family(tx.connection, task, family)
     spec = found.spec
-    evaluation = spec.evaluation_environment if spec.evaluation.options else None
-    message = CheckEnvironment(tenant=tenant, task=task, family=family, environment=spec.environment, seed=spec.seed, evaluation=evaluation)
+    held_out = {protocol.name: spec.environment_of(protocol) for protocol in spec.evaluation.protocols if protocol.options}
+    message = CheckEnvironment(
+        tenant=tenant,
+        task=task,
+        family=family,
+        environment=spec.environment,
+        seed=spec.seed,
+        evaluation=None if spec.evaluation.protocol else held_out.get(MAIN_PROTOCOL),
+        protocols=held_out if spec.evaluation.protocol else {},
+    )
     tx.post([OutboxMessage(streams.check(family, task), message, f"{task}:check")])
 
 

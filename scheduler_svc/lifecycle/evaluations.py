@@ -2,26 +2,23 @@
 A task's last evaluation, or one that reaches its target, ends the task."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.evaluation_plan import (
-    RETRY_INCREMENT,
-    Result,
-    first_group,
-    is_due,
-    may_be_retried,
-    result_of,
-)
+from common.evaluation.intervals import Difference
+from common.evaluation.report import Asked, EvaluationReport, Gain, Uncertainty, packed
+from common.messages import as_json
+from common.spec import Protocol
+from scheduler_svc.decisions.evaluation_plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
+from scheduler_svc.decisions.evaluation_results import Result, Standing, gain_of, result_of, standing_after
 from scheduler_svc.decisions.task_end import Evaluated, reason_to_finish
 from scheduler_svc.lifecycle.accounting import charge_evaluation
 from scheduler_svc.lifecycle.group_messages import open_evaluation_group
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.store.queries import evaluations, shares, tasks
-from scheduler_svc.store.queries.evaluations import EvaluatedGroup, MemberOutcome
+from scheduler_svc.store.queries.evaluations import EvaluatedGroup, EvaluationKey, MemberOutcome
 from scheduler_svc.store.queries.progress import progress_of
 from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.queries.sql.parameters import GroupKey
@@ -31,13 +28,12 @@ from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
 async def plan(connection: AsyncConnection, task: Task) -> None:
-    """Plan the evaluation of the task's version, where one is due."""
+    """Plan the evaluation of the task's version by all protocols, where one is due."""
     if not is_due(task.spec, task.version):
         return
-    first = first_group(task.spec, await evaluations.count(connection, task.id))
     wanted = task.spec.evaluation
-    numbers = range(first, first + wanted.prompts)
-    await evaluations.add(connection, task.id, task.version, task.adapter or task.start, numbers, size=wanted.attempts)
+    planned = groups_to_plan(wanted, await evaluations.count(connection, task.id))
+    await evaluations.add(connection, task.id, task.version, task.adapter or task.start, planned)
 
 
 async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, now_s: float) -> list[OutboxMessage]:
@@ -84,30 +80,77 @@ async def finish_if_done(tx: Transaction, task: Task) -> bool:
 
 async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EvaluatedGroup]) -> None:
     await charge_evaluation(tx.connection, by_id, ended)
-    for task, version in await evaluations.complete(tx.connection, {(group.task, group.version) for group in ended}):
-        await _finish(tx, by_id[task], version)
+    for evaluation in await evaluations.complete(tx.connection, {(group.task, group.version) for group in ended}):
+        await _finish(tx, by_id[evaluation[0]], evaluation)
 
 
-async def _finish(tx: Transaction, task: Task, version: int) -> None:
+async def _finish(tx: Transaction, task: Task, evaluation: EvaluationKey) -> None:
     """Report the result, unless the task has ended with that of an earlier evaluation."""
     current = (await tasks.lock_tasks(tx.connection, [task.id]))[0]
     if not current.is_live:
         return
-    result = result_of(await evaluations.attempts_of(tx.connection, task.id, version), task.spec.evaluation)
-    reported = _reported(result)
-    planned_at, finished_at = await evaluations.finish(tx.connection, task.id, version, result.reward, dict(reported))
-    failure = await evaluations.first_failure(tx.connection, task.id, version) if result.failed_share else ""
-    data: dict[str, JsonValue] = {"version": version, **reported, "took_s": (finished_at - planned_at).total_seconds()}
-    tx.emit_event(task.tenant, task.id, "evaluation", data | ({"failure": failure} if failure else {}))
-    reason = reason_to_finish(task.spec, current.version, evaluated=Evaluated(version, result.reward))
+    protocol = task.spec.evaluation.named(evaluation[2])
+    result = await _result(tx.connection, evaluation, protocol)
+    report = await _report(tx.connection, task, evaluation, result)
+    reward, lower_bound = report.reward, report.interval[0] if report.interval else None
+    planned_at, finished_at = await evaluations.finish(
+        tx.connection, evaluation, reward, lower_bound, report.model_dump(mode="json", exclude={"took_s", "asked", "by_prompt"})
+    )
+    report = report.model_copy(update={"took_s": (finished_at - planned_at).total_seconds()})
+    tx.emit_event(task.tenant, task.id, "evaluation", as_json(report))
+    decides = Evaluated(report.version, reward, lower_bound, report.best_version, report.without_gain) if report.decides_by else None
+    reason = reason_to_finish(task.spec, current.version, evaluated=decides)
     if reason is not None:
-        data = {"version": current.version, "reward": result.reward, "reason": reason}
+        data: dict[str, JsonValue] = {"version": current.version, "reward": reward, "reason": reason}
         await end_task(tx, current, TaskState.FINISHED, reason=reason, data=data)
     else:
         await finish_if_done(tx, current)
 
 
-def _reported(result: Result) -> dict[str, JsonValue]:
-    reported: dict[str, JsonValue] = asdict(result)
-    reported["pass_at"] = {str(k): value for k, value in result.pass_at.items()}
-    return reported
+async def _report(connection: AsyncConnection, task: Task, evaluation: EvaluationKey, result: Result) -> EvaluationReport:
+    """The evaluation's event, but for the time that it took."""
+    _, version, name = evaluation
+    wanted, protocol = task.spec.evaluation, task.spec.evaluation.named(name)
+    decides = protocol == wanted.protocols[0]
+    gain = await _gain_over(connection, task, protocol, result, 0) if version else None
+    standing = await _standing(connection, task, version, result) if decides and task.spec.stop.patience and result.reward else None
+    return EvaluationReport(
+        version=version,
+        protocol=name,
+        decides_by=wanted.decide_by if decides else None,
+        reward=result.reward and result.reward.mean,
+        standard_error=result.reward and result.reward.standard_error,
+        interval=result.reward and result.reward.interval,
+        pass_at={str(k): value for k, value in result.pass_at.items()},
+        pass_at_1=result.pass_at_1 and Uncertainty.of(result.pass_at_1),
+        gain=gain and Gain.of(gain),
+        best_version=standing and standing.best_version,
+        without_gain=standing and standing.without_gain,
+        prompts=len(result.by_prompt),
+        failed_share=result.failed_share,
+        failure=await evaluations.first_failure(connection, evaluation) if result.failed_share else "",
+        response_length=result.response_length,
+        truncated_share=result.truncated_share,
+        attempts=protocol.attempts,
+        binary=result.is_binary,
+        asked=Asked.by(task.spec, protocol),
+        by_prompt=packed(result.by_prompt, protocol.prompts),
+    )
+
+
+async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result) -> Standing:
+    """The task's progress by the protocol that decides, with this evaluation."""
+    wanted = task.spec.evaluation
+    protocol = wanted.protocols[0]
+    before = await evaluations.latest_standing(connection, task.id, protocol.name)
+    gain = await _gain_over(connection, task, protocol, result, before.best_version) if before else None
+    return standing_after(before, version, gain, by_mean=wanted.decide_by == "mean")
+
+
+async def _gain_over(connection: AsyncConnection, task: Task, protocol: Protocol, result: Result, version: int) -> Difference | None:
+    """Paired difference to the result of `version`, of what has been scored of it."""
+    return gain_of(result, await _result(connection, (task.id, version, protocol.name), protocol), protocol)
+
+
+async def _result(connection: AsyncConnection, evaluation: EvaluationKey, protocol: Protocol) -> Result:
+    return result_of(await evaluations.attempts_of(connection, evaluation), protocol)

@@ -53,7 +53,7 @@ def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
 
 def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) -> OutboxMessage:
     assert task.family is not None
-    spec, wanted = task.spec, task.spec.evaluation
+    spec, wanted = task.spec, task.spec.evaluation.named(group.protocol)
     return _open_message(
         GroupContext(
             tenant=task.tenant,
@@ -64,12 +64,12 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             version=group.version,
             adapter=group.adapter,
             family=task.family,
-            environment=spec.evaluation_environment,
+            environment=spec.environment_of(wanted),
             sampling=Sampling(temperature=wanted.temperature or spec.sampling.temperature, max_tokens=spec.sampling.max_tokens),
             greedy=wanted.temperature == 0,
             limits=spec.limits,
             row=FIRST_ROW + group.prompt,
-            seed=prompt_seed(spec, group.prompt),
+            seed=prompt_seed(wanted, group.prompt),
             deadline_s=deadline_s,
         )
     )

@@ -30,7 +30,7 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
     adapter = await steps.adapter_of(connection, found.id, version)
     assert adapter is not None
     started = await tasks.started_from(connection, found.id)
-    held = await evaluations.held_versions(connection, found.id, found.spec.keep.best)
+    held = await evaluations.held_versions(connection, found.id, found.spec)
     if not (RetentionWindow(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
         raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters says")
     return adapter.model_copy(update={"task": task, "version": 0})

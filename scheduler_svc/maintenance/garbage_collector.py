@@ -278,7 +278,7 @@ async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]
 
 async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
     is_evaluated = task.spec.evaluation.every > 0
-    held = await evaluations.held_versions(connection, task.id, task.spec.keep.best) if is_evaluated else frozenset[int]()
+    held = await evaluations.held_versions(connection, task.id, task.spec) if is_evaluated else frozenset[int]()
     return RetentionWindow(task.spec, task.version, held)
 
 

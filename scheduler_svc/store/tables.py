@@ -184,9 +184,11 @@ evaluations = sa.Table(
     metadata,
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("version", sa.Integer, primary_key=True),  # version under evaluation
+    sa.Column("protocol", sa.Text, primary_key=True, server_default=sa.text("'main'")),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("adapter", JSONB),  # absent for the base model itself
     sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
+    sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent where too few prompts were scored
     sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
     _now("planned_at"),
     _moment("finished_at"),
@@ -200,18 +202,17 @@ evaluation_groups = sa.Table(
     sa.Column("task", sa.Text, primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("protocol", sa.Text, nullable=False, server_default=sa.text("'main'")),
     sa.Column("prompt", sa.Integer, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),  # attempts
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was abandoned
-    sa.Column(
-        "charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")
-    ),  # charged to the fair-share counters, corrected when the group ends
+    sa.Column("charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")),  # corrected when the group ends
     _moment("deadline_at"),
-    sa.ForeignKeyConstraint(["task", "version"], ["evaluations.task", "evaluations.version"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["task", "version", "protocol"], list(evaluations.primary_key), ondelete="CASCADE"),
     _one_of("state", EvaluationGroupState, "state"),
     sa.CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
-    sa.Index("ix_evaluation_groups_version", "task", "version"),
+    sa.Index("ix_evaluation_groups_version", "task", "version", "protocol"),
     sa.Index("ix_evaluation_groups_live", "task", "number", postgresql_where=sa.text("state IN ('planned', 'open')")),
 )
 

@@ -86,7 +86,11 @@ TASK_EVALUATIONS = """
 SELECT e.task, t.tenant, e.version, e.state, e.reward, e.results -> 'pass_at' AS pass_at, (e.results ->> 'prompts')::int AS prompts,
        (e.results ->> 'failed_share')::float8 AS failed_share, (e.results ->> 'response_length')::float8 AS response_length,
        (e.results ->> 'truncated_share')::float8 AS truncated_share,
-       e.planned_at, e.finished_at, extract(epoch FROM e.finished_at - e.planned_at) AS took_s
+       e.planned_at, e.finished_at, extract(epoch FROM e.finished_at - e.planned_at) AS took_s,
+       e.protocol, (e.results ->> 'standard_error')::float8 AS standard_error,
+       e.lower_bound, (e.results #>> '{interval,1}')::float8 AS upper_bound,
+       (e.results #>> '{gain,reward}')::float8 AS gain, (e.results #>> '{gain,standard_error}')::float8 AS gain_error,
+       (e.results #>> '{gain,interval,0}')::float8 AS gain_lower_bound, (e.results #>> '{gain,interval,1}')::float8 AS gain_upper_bound
 FROM evaluations e JOIN tasks t ON t.id = e.task
 """
 

@@ -40,6 +40,26 @@ def raw(**changes: Any) -> dict[str, Any]:
         ({"steps": 10**6, "algorithm": {"groups_per_step": 256}}, "are 256000000 groups; a task's maximum is 250000000"),
         ({"steps": 10**6, "evaluation": {"every": 1, "prompts": 256}}, "are 256000512 groups; a task's maximum is 250000000"),
         (
+            {"steps": 10**6, "evaluation": {"every": 1, "prompts": 128, "protocol": [{"name": "a"}, {"name": "b"}]}},
+            "evaluation: 256 prompts every 1 of 1000000 steps are 256000512 groups",
+        ),
+        (
+            {"evaluation": {"protocol": [{"name": "a", "promts": 3}]}},
+            "evaluation.protocol.0.promts: no such field; did you mean 'prompts'?",
+        ),
+        ({"evaluation": {"protocol": [{"prompts": 3}]}}, "evaluation.protocol.0.name: required, but not given"),
+        ({"evaluation": {"protocol": [{"name": "a"}, {"name": "a"}]}}, "protocol has two tables named 'a'; give each a name of its own"),
+        ({"evaluation": {"protocol": [{"name": f"a{each}"} for each in range(9)]}}, "at most 8 items"),
+        (
+            {"evaluation": {"attempts": 4, "protocol": [{"name": "a"}]}},
+            "evaluation.protocol.0: attempts is 4, but at temperature 0 they would all be the same",
+        ),
+        (
+            {"evaluation": {"every": 1, "prompts": 1}, "stop": {"reward": 0.5}},
+            "stop.reward: protocol 'main' has prompts = 1, and a mean over so few has no interval; use 2 or more, or evaluation.decide_by",
+        ),
+        ({"stop": {"patience": 3}}, "stop.patience is about evaluations: set evaluation.every too"),
+        (
             {"algorithm": {"group_size": 1, "advantage": "reinforce_pp", "max_refills": 8}},
             "algorithm.max_refills: 8, but group_size is 1, and an attempt alone has no other",
         ),
@@ -71,9 +91,10 @@ def test_every_field_of_a_task_is_documented() -> None:
     import ast
     import inspect
 
-    from common.spec import sections, task
+    from common.spec import evaluation, sections, task
 
-    found = [node for module in (sections, task) for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+    modules = (sections, evaluation, task)
+    found = [node for module in modules for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
     assert TaskSpec.__name__ in {node.name for node in found}
     for node in found:
         assert ast.get_docstring(node), node.name
@@ -163,3 +184,15 @@ def test_bounds_and_normalisation_follow_the_loss_unless_given(algorithm: dict[s
     found = parse_spec(raw(algorithm=algorithm)).algorithm
     assert (found.clip_low, found.clip_high, found.normalize) == bounds
     assert Algorithm.model_validate(algorithm) == found, "a section by itself has the same defaults"
+
+
+def test_protocols_take_what_they_do_not_set_from_their_section() -> None:
+    shared = {"every": 5, "prompts": 9, "attempts": 4, "temperature": 0.7, "seed": 3, "success": 0.5, "options": {"split": "test"}}
+    tables = [{"name": "greedy", "attempts": 1, "temperature": 0}, {"name": "longer", "options": {"split": "longer"}}]
+    spec = parse_spec(raw(evaluation=shared | {"protocol": tables}))
+    greedy, longer = spec.evaluation.protocols
+    assert (greedy.attempts, greedy.temperature, greedy.prompts, greedy.seed, greedy.success) == (1, 0.0, 9, 3, 0.5)
+    assert (longer.attempts, longer.temperature, longer.options) == (4, 0.7, {"split": "longer"})
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+    [main] = parse_spec(raw(evaluation=shared)).evaluation.protocols
+    assert main == longer.model_copy(update={"name": "main", "options": {"split": "test"}})

@@ -107,22 +107,24 @@ async def least_served_tasks(
 _planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
 
 
-_planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned).scalar_subquery()
+_first_planned = select(evaluation_groups).where(*_planned).order_by(evaluation_groups.c.number).limit(1).lateral("first_planned")
 
 
-_planned_size = select(evaluation_groups.c.size).where(*_planned).limit(1).scalar_subquery()
+_same_protocol = (evaluation_groups.c.version == _first_planned.c.version, evaluation_groups.c.protocol == _first_planned.c.protocol)
+
+
+_planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned, *_same_protocol).scalar_subquery()
 
 
 _EVALUATION_CANDIDATES = Statement(
-    select(*_columns(tasks.c, tenants.c, _planned_groups), _planned_size.label("size"))  # pyright: ignore[reportArgumentType]
-    .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
+    select(*_columns(tasks.c, tenants.c, _planned_groups), _first_planned.c.size)  # pyright: ignore[reportArgumentType]
+    .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id).join(_first_planned, true()))
     .where(
         tasks.c.id.in_(select(evaluations.c.task).where(in_state(evaluations.c.state, EvaluationState.RUNNING))),
         tasks.c.state == TaskState.RUNNING,
         tasks.c.pool == any_of("pools"),
         tasks.c.tenant != all_of("but_tenants"),
         tasks.c.id != all_of("but_tasks"),
-        select(evaluation_groups.c.number).where(*_planned).exists(),
     )
     .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
     .limit(given("limit", Integer))
@@ -132,7 +134,7 @@ _EVALUATION_CANDIDATES = Statement(
 async def evaluation_candidates(
     connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
 ) -> Candidates:
-    """The same for evaluations: `limit` running tasks whose evaluations have groups to open."""
+    """The same for evaluations: `limit` running tasks whose evaluations have groups to open, of one size: those of the next protocol."""
     but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
     found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit} | but)
     found = _candidates(found_rows)

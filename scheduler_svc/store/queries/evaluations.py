@@ -4,21 +4,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Double, and_, delete, func, literal, null, select, true, update
+from pydantic import JsonValue
+from sqlalchemy import ColumnElement, Double, Table, and_, delete, distinct, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, SettledMember, as_json, from_json
-from scheduler_svc.decisions.evaluation_plan import Attempt
+from common.spec import TaskSpec
+from scheduler_svc.decisions.evaluation_plan import PlannedGroups
+from scheduler_svc.decisions.evaluation_results import Attempt, Standing
 from scheduler_svc.store.queries.sql.parameters import GroupKey, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState
 from scheduler_svc.store.tables import evaluation_groups, evaluation_members, evaluations
 
-EvaluationKey = tuple[str, int]
-"""(task, version)"""
+EvaluationKey = tuple[str, int, str]
+"""(task, version, protocol)"""
 _NOT_OVER = in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
 """Condition in the words of the partial index, so that PostgreSQL uses it."""
+
+
+_MEMBERS = and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
+"""Condition of the join of groups and their members."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class PlannedGroup:
     task: str
     number: int
     version: int
+    protocol: str
     prompt: int
     adapter: AdapterRef | None
 
@@ -56,28 +64,30 @@ class MemberOutcome:
 
 
 async def count(connection: AsyncConnection, task: str) -> int:
-    """Number of evaluations that the task ever had."""
-    return int((await connection.execute(select(func.count()).where(evaluations.c.task == task))).scalar_one())
+    """Number of versions of the task that were ever evaluated."""
+    statement = select(func.count(distinct(evaluations.c.version))).where(evaluations.c.task == task)
+    return int((await connection.execute(statement)).scalar_one())
 
 
-async def add(
-    connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, numbers: Sequence[int], *, size: int
-) -> bool:
-    """Plan an evaluation with one group of `size` for each prompt, numbered as given; False when this version has one."""
+async def add(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, planned: Sequence[PlannedGroups]) -> bool:
+    """Plan an evaluation by these protocols; False when this version has one."""
     row = {
         "task": task,
         "version": version,
         "state": EvaluationState.RUNNING,
         "adapter": as_json(adapter) if adapter else null(),
     }
-    statement = insert(evaluations).values(row).on_conflict_do_nothing().returning(evaluations.c.version)
+    rows = [row | {"protocol": groups.protocol} for groups in planned]
+    statement = insert(evaluations).values(rows).on_conflict_do_nothing().returning(evaluations.c.version)
     if (await connection.execute(statement)).first() is None:
         return False
+    shared = {"task": task, "version": version, "state": EvaluationGroupState.PLANNED}
     await connection.execute(
         insert(evaluation_groups),
         [
-            {"task": task, "number": number, "version": version, "prompt": prompt, "size": size, "state": EvaluationGroupState.PLANNED}
-            for prompt, number in enumerate(numbers)
+            shared | {"protocol": groups.protocol, "size": groups.size, "number": number, "prompt": prompt}
+            for groups in planned
+            for prompt, number in enumerate(groups.numbers)
         ],
     )
     return True
@@ -94,16 +104,16 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
         update(evaluation_groups)
         .where(evaluation_groups.c.task == task, evaluation_groups.c.number == first)
         .values(state=EvaluationGroupState.OPEN, charged_tokens=charged_tokens, deadline_at=deadline_at)
-        .returning(evaluation_groups.c.number, evaluation_groups.c.version, evaluation_groups.c.prompt)
+        .returning(*(evaluation_groups.c[name] for name in ("number", "version", "protocol", "prompt")))
         .cte("opened")
     )
-    statement = select(opened.c.number, opened.c.version, opened.c.prompt, evaluations.c.adapter).join(
-        evaluations, and_(evaluations.c.task == task, evaluations.c.version == opened.c.version)
-    )
+    of_group = (evaluations.c.task == task, evaluations.c.version == opened.c.version, evaluations.c.protocol == opened.c.protocol)
+    statement = select(*opened.c, evaluations.c.adapter).join(evaluations, and_(*of_group))
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    return PlannedGroup(task, row.number, row.version, row.prompt, from_json(AdapterRef, row.adapter) if row.adapter else None)
+    adapter = from_json(AdapterRef, row.adapter) if row.adapter else None
+    return PlannedGroup(task, row.number, row.version, row.protocol, row.prompt, adapter)
 
 
 # ------------------------------------------------------------------------------------------------------------ outcomes
@@ -140,11 +150,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[MemberO
 
 async def end_complete_groups(connection: AsyncConnection, found: Collection[GroupKey]) -> list[EvaluatedGroup]:
     """End open groups among `found` whose members have all ended."""
-    arrived = (
-        select(func.count())
-        .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
-        .scalar_subquery()
-    )
+    arrived = select(func.count()).where(_MEMBERS).scalar_subquery()
     return await _end(connection, found, arrived >= evaluation_groups.c.size, "")
 
 
@@ -156,9 +162,9 @@ async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey],
     if not found:
         return {}
     old, new = evaluation_groups.c, evaluation_groups.c.number + add
-    values = (old.task, new, old.version, old.prompt, old.size, literal(EvaluationGroupState.PLANNED.value))
+    values = (old.task, new, old.version, old.protocol, old.prompt, old.size, literal(EvaluationGroupState.PLANNED.value))
     chosen = select(*values).where(keyed(old.task, old.number), old.state == EvaluationGroupState.OPEN)
-    names = ["task", "number", "version", "prompt", "size", "state"]
+    names = ["task", "number", "version", "protocol", "prompt", "size", "state"]
     moved = insert(evaluation_groups).from_select(names, chosen).returning(old.task, old.number)
     # Only these from here: others have ended since they were found late.
     among = keys([(row.task, row.number - add) for row in (await connection.execute(moved, keys(found))).all()])
@@ -231,69 +237,73 @@ async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[Grou
 # ------------------------------------------------------------------------------------------------------------- results
 
 
-async def complete(connection: AsyncConnection, found: Collection[EvaluationKey]) -> list[EvaluationKey]:
-    """Running evaluations among `found` whose groups have all ended, in order."""
-    left = select(evaluation_groups.c.number).where(
-        evaluation_groups.c.task == evaluations.c.task,
-        evaluation_groups.c.version == evaluations.c.version,
-        _NOT_OVER,
-    )
+async def complete(connection: AsyncConnection, found: Collection[tuple[str, int]]) -> list[EvaluationKey]:
+    """Running evaluations among those of `found`, (task, version), whose groups have all ended; in order."""
+    of_evaluation = [evaluation_groups.c[name] == evaluations.c[name] for name in ("task", "version", "protocol")]
+    left = select(evaluation_groups.c.number).where(*of_evaluation, _NOT_OVER)
     statement = (
-        select(evaluations.c.task, evaluations.c.version)
+        select(evaluations.c.task, evaluations.c.version, evaluations.c.protocol)
         .where(
             keyed(evaluations.c.task, evaluations.c.version),
             evaluations.c.state == EvaluationState.RUNNING,
             ~left.exists(),
         )
-        .order_by(evaluations.c.task, evaluations.c.version)
+        .order_by(evaluations.c.task, evaluations.c.version, evaluations.c.protocol)
     )
-    return [(row.task, row.version) for row in (await connection.execute(statement, keys(found))).all()]
+    return [(row.task, row.version, row.protocol) for row in (await connection.execute(statement, keys(found))).all()]
 
 
-async def attempts_of(connection: AsyncConnection, task: str, version: int) -> list[list[Attempt]]:
+async def attempts_of(connection: AsyncConnection, evaluation: EvaluationKey) -> dict[int, list[Attempt]]:
     """Attempts that ended, by prompt."""
     statement = (
-        select(evaluation_groups.c.number, evaluation_members.c.reward, evaluation_members.c.sampled_tokens, evaluation_members.c.truncated)
-        .join(
-            evaluation_members,
-            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
-        )
-        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
-        .order_by(evaluation_groups.c.number, evaluation_members.c.member)
+        select(evaluation_groups.c.prompt, evaluation_members.c.reward, evaluation_members.c.sampled_tokens, evaluation_members.c.truncated)
+        .join(evaluation_members, _MEMBERS)
+        .where(*_is(evaluation_groups, evaluation))
+        .order_by(evaluation_groups.c.prompt, evaluation_members.c.member)
     )
     found: dict[int, list[Attempt]] = {}
     for row in (await connection.execute(statement)).all():
-        found.setdefault(row.number, []).append(Attempt(row.reward, row.sampled_tokens, row.truncated))
-    return list(found.values())
+        found.setdefault(row.prompt, []).append(Attempt(row.reward, row.sampled_tokens, row.truncated))
+    return found
 
 
-async def first_failure(connection: AsyncConnection, task: str, version: int) -> str:
+async def first_failure(connection: AsyncConnection, evaluation: EvaluationKey) -> str:
     """Detail of the first group or member that failed; empty when none did."""
-    groups = select(evaluation_groups.c.detail).where(evaluation_groups.c.task == task, evaluation_groups.c.version == version)
+    groups = select(evaluation_groups.c.detail).where(*_is(evaluation_groups, evaluation), evaluation_groups.c.detail != "")
     members = (
         select(evaluation_members.c.failure)
-        .join(
-            evaluation_groups,
-            and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number),
-        )
-        .where(evaluation_groups.c.task == task, evaluation_groups.c.version == version, evaluation_members.c.failure.is_not(None))
+        .join(evaluation_groups, _MEMBERS)
+        .where(*_is(evaluation_groups, evaluation), evaluation_members.c.failure.is_not(None))
     )
-    found = (await connection.execute(groups.where(evaluation_groups.c.detail != "").union_all(members).limit(1))).scalar()
-    return found or ""
+    return (await connection.execute(groups.union_all(members).limit(1))).scalar() or ""
 
 
 async def finish(
-    connection: AsyncConnection, task: str, version: int, reward: float | None, results: dict[str, object]
+    connection: AsyncConnection, evaluation: EvaluationKey, reward: float | None, lower_bound: float | None, results: dict[str, JsonValue]
 ) -> tuple[datetime, datetime]:
     """Finish the running evaluation; returns when it was planned and when it finished."""
     statement = (
         update(evaluations)
-        .where(evaluations.c.task == task, evaluations.c.version == version, evaluations.c.state == EvaluationState.RUNNING)
-        .values(state=EvaluationState.FINISHED, reward=reward, results=results, finished_at=func.now())
+        .where(*_is(evaluations, evaluation), evaluations.c.state == EvaluationState.RUNNING)
+        .values(state=EvaluationState.FINISHED, reward=reward, lower_bound=lower_bound, results=results, finished_at=func.now())
         .returning(evaluations.c.planned_at, evaluations.c.finished_at)
     )
     row = (await connection.execute(statement)).one()
     return row.planned_at, row.finished_at
+
+
+async def latest_standing(connection: AsyncConnection, task: str, protocol: str) -> Standing | None:
+    """The best version and the evaluations since, as the last finished evaluation left them; None before the first with a reward."""
+    details = evaluations.c.results
+    statement = (
+        select(details["best_version"].as_integer().label("best"), details["without_gain"].as_integer().label("since"))
+        .where(evaluations.c.task == task, evaluations.c.protocol == protocol, evaluations.c.state == EvaluationState.FINISHED)
+        .where(details["best_version"].as_integer().is_not(None))
+        .order_by(evaluations.c.finished_at.desc(), evaluations.c.version.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return Standing(row.best, row.since) if row else None
 
 
 async def void_running(connection: AsyncConnection, task: str) -> None:
@@ -310,13 +320,21 @@ async def is_running(connection: AsyncConnection, task: str) -> bool:
     return (await connection.execute(statement)).first() is not None
 
 
-async def held_versions(connection: AsyncConnection, task: str, best: int) -> frozenset[int]:
-    """Versions under evaluation, and the `best` ones by reward; earlier versions first among equals."""
+async def held_versions(connection: AsyncConnection, task: str, spec: TaskSpec) -> frozenset[int]:
+    """Versions under evaluation, and the best ones by the protocol that decides; earlier versions first among equals."""
+    of_task = (evaluations.c.task == task, evaluations.c.protocol == spec.evaluation.protocols[0].name)
+    by_reward = (evaluations.c.reward.desc(), evaluations.c.version)
     running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)
     finished = (
         select(evaluations.c.version)
-        .where(evaluations.c.task == task, evaluations.c.state == EvaluationState.FINISHED, evaluations.c.reward.is_not(None))
-        .order_by(evaluations.c.reward.desc(), evaluations.c.version)
-        .limit(best)
+        .where(*of_task, evaluations.c.state == EvaluationState.FINISHED, evaluations.c.reward.is_not(None))
+        .order_by(*(() if spec.evaluation.decide_by == "mean" else (evaluations.c.lower_bound.desc().nulls_last(),)), *by_reward)
+        .limit(spec.keep.best)
     )
-    return frozenset([*(await connection.execute(running)).scalars(), *((await connection.execute(finished)).scalars() if best else ())])
+    best = (await connection.execute(finished)).scalars() if spec.keep.best else ()
+    return frozenset([*(await connection.execute(running)).scalars(), *best])
+
+
+def _is(table: Table, evaluation: EvaluationKey) -> list[ColumnElement[bool]]:
+    task, version, protocol = evaluation
+    return [table.c.task == task, table.c.version == version, table.c.protocol == protocol]

@@ -110,9 +110,22 @@ class Desk:
                 break
         return found
 
-    async def objection(self, environment: EnvironmentSection, evaluation: EnvironmentSection | None = None) -> str | None:
+    async def objection(
+        self,
+        environment: EnvironmentSection,
+        evaluation: EnvironmentSection | None = None,
+        protocols: dict[str, EnvironmentSection] | None = None,
+    ) -> str | None:
         """The objection of a check, None where there is none."""
-        check = CheckEnvironment(tenant="acme", task="task-a", family="module", environment=environment, seed=1, evaluation=evaluation)
+        check = CheckEnvironment(
+            tenant="acme",
+            task="task-a",
+            family="module",
+            environment=environment,
+            seed=1,
+            evaluation=evaluation,
+            protocols=protocols or {},
+        )
         await self.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
         await eventually(lambda: self.checks)
         (answer,) = self.checks

@@ -40,3 +40,9 @@ async def test_check_looks_at_the_evaluations_options_too(desk: Desk, options: d
     evaluation = EnvironmentSection(name="reasoning_gym:gcd", options=options)  # pyright: ignore
     found = await desk.objection(EnvironmentSection(name="reasoning_gym:gcd"), evaluation)
     assert found is None if objection is None else (found or "").startswith(objection)
+
+
+async def test_check_looks_at_the_options_of_every_protocol(desk: Desk) -> None:
+    environment, wrong = (EnvironmentSection(name="reasoning_gym:gcd", options={option: 3}) for option in ("min_value", "min_valu"))
+    found = await desk.objection(environment, protocols={"greedy": environment, "sampled": wrong})
+    assert (found or "").startswith("evaluation.protocol 'sampled', options: environment 'reasoning_gym:gcd' has no option 'min_valu'")

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from common.bus import Bus
 from common.spec import parse_spec
 from scheduler_svc.decisions.admission import groups_to_admit
+from scheduler_svc.decisions.evaluation_plan import PlannedGroups
 from scheduler_svc.decisions.min_share import GUARANTEED_FRACTION, MinShares
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
@@ -107,7 +108,7 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
                 raw["algorithm"] |= {"groups_per_step": 50}
                 await tasks.add_task(tx.connection, task, parse_spec(raw))
                 if work == "evaluations":
-                    await evaluations.add(tx.connection, task, 0, None, range(50), size=2)
+                    await evaluations.add(tx.connection, task, 0, None, [PlannedGroups("main", range(50), 2)])
                     await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
             await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
         await _admit_all(database, capacity)

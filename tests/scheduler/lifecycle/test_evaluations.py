@@ -10,19 +10,17 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
-from common.spec import Evaluation, parse_spec
+from common.spec import Protocol, parse_spec
 from scheduler_svc.decisions.evaluation_plan import (
     FIRST_GROUP,
     FIRST_ROW,
     MAX_RETRIES,
     RETRY_INCREMENT,
-    Attempt,
-    first_group,
+    groups_to_plan,
     is_due,
-    pass_at_k,
     prompt_seed,
-    result_of,
 )
+from scheduler_svc.decisions.evaluation_results import Attempt, pass_at_k, result_of
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.maintenance.garbage_collector import needed_blobs
@@ -43,14 +41,15 @@ def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
 
 
 def test_result_excludes_failures_and_reports_their_share() -> None:
-    wanted = Evaluation(every=1, prompts=3, attempts=3, temperature=1.0, success=0.5)
+    wanted = Protocol(name="main", prompts=3, attempts=3, temperature=1.0, success=0.5)
 
     def attempts(*rewards: float | None) -> list[Attempt]:
         return [Attempt(reward, sampled_tokens=10, truncated=reward == 0) for reward in rewards]
 
-    result = result_of([attempts(1.0, 0.0, 0.5), attempts(0.0, None, 0.0)], wanted)  # the third prompt has no attempt
-    assert result.reward == pytest.approx(1.5 / 5)
-    assert result.prompts == 2
+    result = result_of({0: attempts(1.0, 0.0, 0.5), 1: attempts(0.0, None, 0.0)}, wanted)  # the third prompt has no attempt
+    assert result.reward is not None
+    assert result.reward.mean == pytest.approx(1.5 / 5)
+    assert result.by_prompt == {0: 0.5, 1: 0.0}
     assert result.failed_share == pytest.approx(4 / 9)
     assert result.pass_at == {1: pytest.approx((2 / 3 + 0) / 2), 2: pytest.approx((1 + 0) / 2), 3: 1.0}
     assert result.truncated_share == pytest.approx(3 / 5)
@@ -58,15 +57,16 @@ def test_result_excludes_failures_and_reports_their_share() -> None:
 
 
 def test_evaluation_without_scores_has_no_reward() -> None:
-    result = result_of([[Attempt(None, 0, False)]], Evaluation(every=1, prompts=1))
+    result = result_of({0: [Attempt(None, 0, False)]}, Protocol(name="main", prompts=1))
     assert (result.reward, result.pass_at, result.failed_share) == (None, {}, 1.0)
 
 
 def test_prompts_are_the_same_each_time_and_none_is_trained_on() -> None:
     task = parse_spec(spec(steps=10, evaluation={"every": 4, "prompts": 5}))
     assert [version for version in range(11) if is_due(task, version)] == [0, 4, 8, 10]
-    assert first_group(task, 2) == FIRST_GROUP + 10
-    assert len({prompt_seed(task, prompt) for prompt in range(1000)}) == 1000
+    [protocol] = task.evaluation.protocols
+    assert [groups.numbers for groups in groups_to_plan(task.evaluation, 2)] == [range(FIRST_GROUP + 10, FIRST_GROUP + 15)]
+    assert len({prompt_seed(protocol, prompt) for prompt in range(1000)}) == 1000
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ async def test_target_reached_finishes_the_task_early(bus: Bus, database_url: st
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=500, evaluation={"every": 3, "prompts": 2}, stop={"reward": 0.375}))
         data = await world.event("a", "finished")
-        assert data["reason"] == "stop.reward: version 3 was evaluated at 0.375, the target is 0.375"
+        assert data["reason"] == "stop.reward: version 3 was evaluated at 0.375 with a lower bound of 0.375, the target is 0.375"
         [row] = await world.rows("SELECT state, reason, version FROM tasks")
         assert (row.state, row.reason) == ("finished", data["reason"])
         assert 3 <= row.version < 500

@@ -1,0 +1,148 @@
+"""Uncertainty of a mean reward: standard errors, 95 % intervals, paired differences. Pure.
+
+Prompts are the independent draws of an evaluation: attempts at one prompt resemble each other and form a cluster. So standard errors are
+those of a ratio estimator over clusters (arXiv 2411.00640, section 2.2), and intervals take Student's t for few prompts.
+
+Rewards of 0 and 1 get Wilson's score interval at the effective number of attempts, p(1 − p) / error² (Korn and Graubard, 1998): it keeps a
+width where all attempts earned the same, and covers small shares. `bench/intervals.py` measures the coverage.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import atan, cos, pi, sin, sqrt
+from statistics import NormalDist, fmean
+
+CONFIDENCE = 0.95
+NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+MIN_PROMPTS = 2
+"""Minimum prompts that say how much prompts differ."""
+MIN_DESIGN_EFFECT = 0.3
+"""Minimum of the attempts' design effect, whatever a few prompts say by chance."""
+MAX_DEGREES = 2000
+"""Degrees of freedom from which on the normal quantile serves as Student's: they differ by less than 0.1 %."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its uncertainty."""
+
+    mean: float
+    standard_error: float | None
+    """None with fewer than MIN_PROMPTS prompts."""
+    interval: tuple[float, float] | None
+    """Bounds of the 95 % interval; None as above."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean difference of two versions' rewards at the same prompts."""
+
+    mean: float
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    prompts: int
+    """Prompts at which both have scored attempts."""
+
+
+def is_binary(rewards_by_prompt: Sequence[Sequence[float]]) -> bool:
+    return all(reward in (0.0, 1.0) for rewards in rewards_by_prompt for reward in rewards)
+
+
+def mean_reward(rewards_by_prompt: Sequence[Sequence[float]]) -> Estimate:
+    """Mean over all attempts. `rewards_by_prompt`: at least one reward a prompt."""
+    totals, sizes = [sum(rewards) for rewards in rewards_by_prompt], [len(rewards) for rewards in rewards_by_prompt]
+    if is_binary(rewards_by_prompt):
+        return share(totals, sizes, attempts=sum(sizes))
+    mean, error = _ratio(totals, sizes)
+    return Estimate(mean, error, None if error is None else _student_interval(mean, error, len(sizes) - 1))
+
+
+def share(totals: Sequence[float], sizes: Sequence[float], *, attempts: int) -> Estimate:
+    """Share of passed attempts, Σ totals / Σ sizes over prompts, each with total ≤ size; `attempts` were made in all."""
+    mean, error = _ratio(totals, sizes)
+    if error is None:
+        return Estimate(mean, None, None)
+    effective = _effective_attempts(mean, error, totals, sizes, attempts)
+    square = NORMAL_QUANTILE**2 / effective
+    centre = (mean + square / 2) / (1 + square)
+    half = NORMAL_QUANTILE * sqrt(mean * (1 - mean) / effective + square / (4 * effective)) / (1 + square)
+    return Estimate(mean, error, (max(0.0, centre - half), min(1.0, centre + half)))
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float], *, resolution: float | None = None) -> Difference | None:
+    """Mean of `second` minus `first`, both mean rewards by prompt; None without a prompt.
+
+    `resolution`: reward of one attempt in a prompt's mean, where rewards are 0 and 1. Then the interval counts two more prompts, one better
+    and one worse by it (Bonett and Price, 2012, for one attempt), so that it has a width where no prompt differs.
+    """
+    differences = [after - before for before, after in zip(first, second, strict=True)]
+    if not differences:
+        return None
+    count, mean = len(differences), fmean(differences)
+    if count < MIN_PROMPTS:
+        return Difference(mean, None, None, count)
+    error = sqrt(sum((value - mean) ** 2 for value in differences) / (count - 1) / count)
+    if resolution is None:
+        return Difference(mean, error, _student_interval(mean, error, count - 1), count)
+    centre = sum(differences) / (count + 2)
+    spread = (sum(value**2 for value in differences) + 2 * resolution**2) / (count + 2) - centre**2
+    low, high = _student_interval(centre, sqrt(spread / (count + 2)), count - 1)
+    return Difference(mean, error, (max(-1.0, low), min(1.0, high)), count)
+
+
+def _ratio(totals: Sequence[float], sizes: Sequence[float]) -> tuple[float, float | None]:
+    """Σ totals / Σ sizes, and its standard error over clusters."""
+    count, size = len(totals), sum(sizes)
+    mean = sum(totals) / size
+    if count < MIN_PROMPTS:
+        return mean, None
+    residuals = sum((total - mean * each) ** 2 for total, each in zip(totals, sizes, strict=True))
+    return mean, sqrt(residuals * count / (count - 1)) / size
+
+
+def _effective_attempts(mean: float, error: float, totals: Sequence[float], sizes: Sequence[float], attempts: int) -> float:
+    """Independent attempts that would have the same error.
+
+    Clusters say little about their likeness where few of them differ from the rest: so the likeness is drawn towards 1 by the number of
+    prompts that passed, or failed, at all, to the power of −1.5. One attempt a prompt has no likeness.
+    """
+    count = len(totals)
+    if attempts == count:
+        return count
+    likeness = 0.0
+    each = attempts / count
+    if 0 < mean < 1:
+        likeness = (error**2 / (mean * (1 - mean)) * attempts - 1) / (each - 1)
+    informative = min(sum(total > 0 for total in totals), sum(total < size for total, size in zip(totals, sizes, strict=True)))
+    likeness += (1 - likeness) * max(1, informative) ** -1.5
+    return attempts / max(1 + (each - 1) * likeness, MIN_DESIGN_EFFECT)
+
+
+def _student_interval(mean: float, error: float, degrees: int) -> tuple[float, float]:
+    half = student_quantile(degrees) * error
+    return mean - half, mean + half
+
+
+@cache
+def student_quantile(degrees: int) -> float:
+    """Half width of the 95 % interval in standard errors, by bisection of Student's distribution."""
+    if degrees >= MAX_DEGREES:
+        return NORMAL_QUANTILE
+    low, high = NORMAL_QUANTILE, 13.0  # 12.7 with one degree
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_share(middle, degrees) < CONFIDENCE else (low, middle)
+    return low
+
+
+def _student_share(quantile: float, degrees: int) -> float:
+    """Probability that Student's t lies within ±`quantile`, for whole degrees.   Source: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = atan(quantile / sqrt(degrees))
+    square, odd = cos(angle) ** 2, degrees % 2
+    term = cos(angle) if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for factor in range(2 + odd, degrees - 1, 2):
+        term *= square * (factor - 1) / factor
+        total += term
+    return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total

@@ -1,0 +1,90 @@
+"""Sections of a task file about evaluations: what is asked, how, and how often."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from common.spec.sections import Name, Section
+
+MAIN_PROTOCOL = "main"
+"""Name of an evaluation's only protocol, where the task names none."""
+
+
+class Questions(Section):
+    """Held-out prompts, and how they are answered."""
+
+    prompts: int = Field(default=64, ge=1, le=4096)
+    attempts: int = Field(default=1, ge=1, le=256)
+    """Attempts at each prompt; pass@k is reported for k up to it."""
+    temperature: float = Field(default=0.0, ge=0, le=5)
+    """Sampling temperature; 0 takes the likeliest token each time."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of the prompts. Training takes its own from other rows and seeds."""
+    success: float = 1.0
+    """Minimum reward of an attempt that passes."""
+    options: dict[str, JsonValue] = {}
+    """Environment options in place of the task's: where its prompts are few, those of another split."""
+
+    def check_attempts(self) -> None:
+        """Raises: ValueError when the attempts at a prompt would be the same, or nearly."""
+        if 0 < self.temperature < 0.01:
+            raise ValueError(f"temperature is {self.temperature:g}: use 0 for the likeliest tokens, or 0.01 and more")
+        if self.temperature == 0 and self.attempts > 1:
+            raise ValueError(f"attempts is {self.attempts}, but at temperature 0 they would all be the same")
+
+
+class Protocol(Questions):
+    """One of several protocols of an evaluation. What it does not set is that of `[evaluation]`; `options` are replaced as a whole.
+    The first protocol decides for `[keep]` and `[stop]`."""
+
+    name: Name
+    """Name in events and tables, unique in the task."""
+
+    @model_validator(mode="after")
+    def _attempts_differ(self) -> Self:
+        self.check_attempts()
+        return self
+
+
+class Evaluation(Questions):
+    """Held-out prompts, the same each time, answered by a version that was just trained. They are never trained on."""
+
+    every: int = Field(default=0, ge=0, le=1_000_000)
+    """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
+    decide_by: Literal["lower_bound", "mean"] = "lower_bound"
+    """Value by which `keep.best` and `[stop]` judge a version: the lower bound of the mean reward's 95 % interval, or the mean itself."""
+    protocol: tuple[Protocol, ...] = Field(default=(), max_length=8)
+    """Protocols of this evaluation; without any, this section is the only one, and its name is `main`."""
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Every protocol, at least one; the first decides."""
+        return self.protocol or (Protocol(name=MAIN_PROTOCOL, **{name: getattr(self, name) for name in Questions.model_fields}),)
+
+    def named(self, name: str) -> Protocol:
+        return next(one for one in self.protocols if one.name == name)
+
+    @property
+    def prompts_in_all(self) -> int:
+        """Prompts of one version's evaluation, of all protocols together."""
+        return sum(one.prompts for one in self.protocols)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _protocols_take_what_they_do_not_set(cls, raw: Any) -> Any:
+        """Defaults that depend on other fields; stored and sent tasks have them written out."""
+        match raw:
+            case {"protocol": [*tables]}:
+                shared = {name: raw[name] for name in Questions.model_fields if name in raw}
+                return {**raw, "protocol": [{**shared, **table} if isinstance(table, dict) else table for table in tables]}
+            case _:
+                return raw
+
+    @model_validator(mode="after")
+    def _protocols_are_told_apart(self) -> Self:
+        if not self.protocol:
+            self.check_attempts()
+        names = [one.name for one in self.protocol]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"protocol has two tables named '{repeated[0]}'; give each a name of its own")
+        return self
