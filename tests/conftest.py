@@ -181,13 +181,13 @@ async def eventually(condition: object, timeout_s: float = 240.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def eventually_equals(asked: Callable[[], Awaitable[T]], expected: T) -> None:
+async def eventually_equals(asked: Callable[[], Awaitable[T]], expected: T, timeout_s: float = 240.0) -> None:
     """Wait until the answer equals `expected`."""
 
     async def equals() -> bool:
         return await asked() == expected
 
-    await eventually(equals)
+    await eventually(equals, timeout_s)
 
 
 async def message_on(bus: Bus, stream: Stream, subject: str) -> Delivery:

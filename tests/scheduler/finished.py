@@ -23,7 +23,7 @@ from marlaas.stack import servers
 from scheduler_svc.doctor.runner import Depth, examine
 from scheduler_svc.maintenance.garbage_collector import SPACING_S, GarbageCollector
 from scheduler_svc.store.database import Database
-from tests.conftest import copied_database, eventually, running
+from tests.conftest import copied_database, eventually, eventually_equals, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
@@ -97,12 +97,8 @@ async def settled(world: World) -> None:
 
 async def waiting_for_a_member(world: World) -> None:
     """Wait until `live`, which lacks a member of group 4, is at version 2 and has sampled all that its bound allows."""
-
-    async def stuck() -> bool:
-        waiting = await world.rows("SELECT count(*) FROM trajectories WHERE task = 'live' AND state = 'scored'")
-        return waiting == [(len(WAITING),)] and await world.rows("SELECT version FROM tasks WHERE id = 'live'") == [(2,)]
-
-    await eventually(stuck, 60)
+    scored = "SELECT version, (SELECT count(*) FROM trajectories WHERE task = 'live' AND state = 'scored') FROM tasks WHERE id = 'live'"
+    await world.rows_become(scored, [(2, len(WAITING))], 60)
     await settled(world)
 
 
@@ -115,11 +111,7 @@ async def broken_rules(world: "World | Copy", depth: Depth = STRICT) -> list[str
 
 async def clean(world: World) -> None:
     """Wait until the doctor finds no violation; a slow machine may delete superseded blobs later than STRICT allows."""
-
-    async def is_clean() -> bool:
-        return await broken_rules(world) == []
-
-    await eventually(is_clean)
+    await eventually_equals(lambda: broken_rules(world), [])
 
 
 @dataclass(frozen=True)
@@ -168,8 +160,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
 
 
 async def _play(world: World, made: StagesWithBlobs) -> None:
-    await world.submit("a", spec(evaluation={"every": 3, "prompts": 2}))
-    await world.event("a", "finished")
+    await world.run("a", spec(evaluation={"every": 3, "prompts": 2}))
     await world.submit("live", spec(tenant="other", steps=9, limits=LONG))
     await waiting_for_a_member(world)
     await world.submit("failed")
@@ -184,10 +175,8 @@ async def _play(world: World, made: StagesWithBlobs) -> None:
     await eventually(lambda: any(batch.task == "sent" for batch in made.batches))
     await world.submit("stuck", spec(limits=LONG))
     await eventually(lambda: any(group.task == "stuck" for group in made.opened))
-    await world.control("cancel", "stuck")
-    await world.event("stuck", "cancelled")
-    await world.submit("refused")
-    await world.event("refused", "rejected")
+    await world.control("cancel", "stuck", until="cancelled")
+    await world.run("refused", until="rejected")
     await settled(world)
 
 

@@ -28,6 +28,7 @@ from common.messages import (
     ReplicaReport,
     ScoredTrajectory,
     SubmitTask,
+    TaskStatus,
     TokenRecord,
     TrainBatch,
     TrajectoriesScored,
@@ -39,7 +40,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 
 ControlVerb = Literal["cancel", "pause", "resume", "delete"]
 POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16)}
@@ -146,10 +147,18 @@ class World:
     async def submit(self, task: str, raw: dict[str, Any] | None = None) -> None:
         await self.bus.publish(submission(task, raw or spec()))
 
-    async def control(self, verb: ControlVerb, task: str, tenant: str = "acme", reason: str = "") -> None:
-        """Publish a job of `tenant` about the task."""
+    async def run(self, task: str, raw: dict[str, Any] | None = None, until: str = "finished") -> dict[str, Any]:
+        """Submit a task and wait for its first event named `until`; returns the event's data."""
+        raw = raw or spec()
+        await self.submit(task, raw)
+        return await self.event(task, until, raw["tenant"])
+
+    async def control(self, verb: ControlVerb, task: str, tenant: str = "acme", reason: str = "", until: str = "") -> None:
+        """Publish a job of `tenant` about the task, and wait for the task's event named `until`, where given."""
         message = ControlTask(task=task, tenant=tenant, reason=reason)
         await self.bus.publish(Outgoing(streams.control(verb, tenant), message, f"{verb}:{task}:{tenant}"))
+        if until:
+            await self.event(task, until, tenant)
 
     def disturb(self) -> None:
         """Report a constant disturbance, so that late groups are no failures."""
@@ -174,17 +183,22 @@ class World:
         stored = [delivery.read(Event) async for delivery in self.bus.streams.stored(streams.EVENTS, f"events.*.{task}")]
         return [event.data for event in stored if event.event == name]
 
+    async def status_becomes(self, task: str, condition: Callable[[TaskStatus], bool]) -> None:
+        """Wait until the task's stored status meets `condition`."""
+
+        async def is_met() -> bool:
+            status = await self.bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
+            return status is not None and condition(status)
+
+        await eventually(is_met)
+
     async def rows(self, query: str) -> list[Any]:
         async with self.database.transaction() as tx:
             return list((await tx.connection.execute(text(query))).all())
 
     async def rows_become(self, query: str, expected: list[Any], timeout_s: float = 240.0) -> None:
         """Wait until `query` returns the expected rows."""
-
-        async def are_equal() -> bool:
-            return await self.rows(query) == expected
-
-        await eventually(are_equal, timeout_s)
+        await eventually_equals(lambda: self.rows(query), expected, timeout_s)
 
 
 @asynccontextmanager

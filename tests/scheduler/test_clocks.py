@@ -34,10 +34,9 @@ NOW_S = 2e9
     ],
 )
 async def test_one_clock_that_jumps_decides_nothing(
-    database_url: str, age_s: float, nats_ahead_s: float, postgres_ahead_s: float, is_overdue: bool
+    database: Database, age_s: float, nats_ahead_s: float, postgres_ahead_s: float, is_overdue: bool
 ) -> None:
     """A group was admitted `age_s` ago; then a clock jumped."""
-    database = await Database.connect(database_url)
     async with database.transaction() as tx:
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
         await tx.connection.execute(
@@ -57,15 +56,13 @@ async def test_one_clock_that_jumps_decides_nothing(
             {"deadline_s": NOW_S + TIMEOUT_S - age_s - nats_ahead_s, "age_s": age_s + postgres_ahead_s},
         )
         assert await groups.overdue_groups(tx.connection, NOW_S) == ([("a", 0)] if is_overdue else [])
-    await database.close()
 
 
 async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: group.group < 12)
     async with running_world(bus, database_url, stages) as world:
         world.disturb()
-        await world.submit("a", spec(limits={"episode_timeout_s": 2}))
-        await world.event("a", "finished")
+        await world.run("a", spec(limits={"episode_timeout_s": 2}))
         [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
         assert count >= 12
 

@@ -15,7 +15,7 @@ from scheduler_svc.handlers.jobs import Offer, take_job
 from scheduler_svc.store.queries import evaluations, groups
 from scheduler_svc.store.states import VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
 
 
@@ -31,11 +31,7 @@ async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, da
         await world.event("a", "paused")
         assert await bus.streams.subjects(streams.TURNS) == {turn.subject: 1}
         await world.control("cancel", "a", reason="\n" * 100_000)
-
-        async def swept() -> bool:
-            return await bus.streams.subjects(streams.TURNS) == {}
-
-        await eventually(swept)
+        await eventually_equals(lambda: bus.streams.subjects(streams.TURNS), {})
         [(reason,)] = await world.rows("SELECT reason FROM tasks")
         assert len(reason) == MAX_SENTENCE_CHARS
 
@@ -51,8 +47,7 @@ async def test_message_too_large_for_the_bus_fails_its_transaction_only(bus: Bus
         async with world.database.transaction() as tx:  # rows that an earlier version may have left
             await tx.connection.execute(rows, {"subject": "events.acme.a", "size": MAX_PAYLOAD_BYTES})
             await tx.connection.execute(rows, {"subject": "events.acme a", "size": 1})
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         assert await world.rows("SELECT count(*) FROM outbox WHERE message_id = 'x'") == [(0,)]
 
 
@@ -60,19 +55,14 @@ async def test_messages_on_too_short_subjects_become_dead_letters(bus: Bus, data
     async with running_world(bus, database_url, Stages()) as world:
         for subject in ("failed.test", "weight-updated.test", "jobs.test"):
             await bus.publish_raw(subject, b"hello", subject, {})
-        await world.submit("a")
-        await world.event("a", "finished")
-
-        async def dead_lettered() -> bool:
-            return await bus.streams.subjects(streams.FAILED) == {"failed.test": 1, "failed.settle.none": 2, "failed.jobs.none": 1}
-
-        await eventually(dead_lettered)
+        await world.run("a")
+        letters = {"failed.test": 1, "failed.settle.none": 2, "failed.jobs.none": 1}
+        await eventually_equals(lambda: bus.streams.subjects(streams.FAILED), letters)
 
 
 async def test_repeated_submission_is_not_validated_against_the_current_offer(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         offer = Offer({}, {"other"})
         job = submission("a", spec())
         async with world.database.transaction() as tx:
@@ -126,14 +116,11 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
 async def test_tenant_that_resumes_from_a_pause_has_no_credit(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await world.event("a", "accepted")
-        await world.control("pause", "a")
-        await world.event("a", "paused")
+        await world.run("a", until="accepted")
+        await world.control("pause", "a", until="paused")
         async with world.database.transaction() as tx:
             await tx.connection.execute(text("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)"))
-        await world.control("resume", "a")
-        await world.event("a", "resumed")
+        await world.control("resume", "a", until="resumed")
         [(time,)] = await world.rows("SELECT virtual_time FROM tenants WHERE id = 'acme'")
         assert time >= 1e6
 
@@ -144,8 +131,7 @@ async def test_late_messages_of_a_cancelled_task_do_not_affect_its_namesake(bus:
         await world.submit("sums-1", spec("sums", steps=2))
         await eventually(lambda: len(stages.batches) == 1 and len(stages.opened) >= 4)
         old, batch = list(stages.opened), stages.batches[0]
-        await world.control("cancel", "sums-1")
-        await world.event("sums-1", "cancelled")
+        await world.control("cancel", "sums-1", until="cancelled")
         before = await world.rows("SELECT version, admitted, voided FROM tasks WHERE id = 'sums-1'")
         await world.submit("sums-2", spec("sums", steps=2))
         for group in old:

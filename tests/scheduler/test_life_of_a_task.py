@@ -11,8 +11,7 @@ from tests.scheduler.stages import Stages, running_world, scored, spec, updated
 
 async def test_task_runs_to_its_end_with_every_step_taken_once(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "accepted")
+        await world.run("a", until="accepted")
         assert (await world.event("a", "finished"))["version"] == 3
         assert await world.rows("SELECT version, state FROM steps ORDER BY version") == [(0, "trained"), (1, "trained"), (2, "trained")]
         assert await world.rows("SELECT count(*) FROM groups WHERE state <> 'trained'") == [(0,)]
@@ -28,14 +27,8 @@ async def test_task_runs_to_its_end_with_every_step_taken_once(bus: Bus, databas
 
 async def test_status_agrees_with_the_row(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
-
-        async def final() -> bool:
-            status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
-            return status is not None and status.state == "finished" and status.version == 3 and status.reward == 0.5
-
-        await eventually(final)
+        await world.run("a")
+        await world.status_becomes("a", lambda status: (status.state, status.version, status.reward) == ("finished", 3, 0.5))
         [row] = await world.rows("SELECT state, version, last_reward, open_groups FROM task_status")
         assert tuple(row) == ("finished", 3, 0.5, 0)
 
@@ -44,8 +37,7 @@ async def test_nothing_sampled_is_staler_than_the_bound(bus: Bus, database_url: 
     for bound in (0, 1, 3):
         async with running_world(bus, database_url, Stages()) as world:
             algorithm = {"group_size": 2, "groups_per_step": 2, "max_staleness": bound}
-            await world.submit(f"bound-{bound}", spec(steps=6, algorithm=algorithm))
-            await world.event(f"bound-{bound}", "finished")
+            await world.run(f"bound-{bound}", spec(steps=6, algorithm=algorithm))
             [row] = await world.rows(f"SELECT trained_max, trained_steps FROM task_staleness WHERE task = 'bound-{bound}'")
             assert row.trained_steps == 6
             assert row.trained_max <= bound
@@ -54,8 +46,7 @@ async def test_nothing_sampled_is_staler_than_the_bound(bus: Bus, database_url: 
 
 async def test_groups_of_a_task_differ_in_their_own_seed_and_share_that_of_their_prompts(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a", spec(seed=5))
-        await world.event("a", "finished")
+        await world.run("a", spec(seed=5))
         assert {group.task_seed for group in world.stages.opened} == {5}
         assert len({group.seed for group in world.stages.opened}) == len(world.stages.opened)
         assert [group.row for group in world.stages.opened] == list(range(len(world.stages.opened)))
@@ -115,10 +106,8 @@ async def test_pace_is_kept_across_a_pause_a_void_group_and_another_scheduler(bu
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=9))
         await world.rows_become(pace, kept, 60)
-        await world.control("pause", "a")
-        await world.event("a", "paused")
-        await world.control("resume", "a")
-        await world.event("a", "resumed")
+        await world.control("pause", "a", until="paused")
+        await world.control("resume", "a", until="resumed")
         assert await world.rows(pace) == kept
     async with running_world(bus, database_url, Stages(failure=stages.failure, withheld=stages.withheld)) as world:
         await world.submit("b", spec(tenant="other"))  # the new scheduler considers both tasks
@@ -137,11 +126,9 @@ async def test_two_schedulers_share_the_work(bus: Bus, database_url: str) -> Non
 
 async def test_task_that_starts_from_another_samples_and_trains_from_its_adapter(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         for task, start, source in (("latest", {"task": "a"}, 3), ("second", {"task": "a", "version": 2}, 2)):
-            await world.submit(task, spec(start=start))
-            await world.event(task, "finished")
+            await world.run(task, spec(start=start))
             opened = [group for group in world.stages.opened if group.task == task and group.version == 0]
             assert {group.adapter.name for group in opened if group.adapter} == {f"{task}.v0"}
             assert {group.adapter.blob.name for group in opened if group.adapter} == {f"a/v{source}"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from common.spec import TaskSpec
 from scheduler_svc.decisions.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
@@ -207,42 +207,31 @@ class PaceAndBatching(RuleBasedStateMachine):
     """In every order in which groups become ready or void, no group turns stale and no task stalls."""
 
     numbers = Bundle("numbers")
+    model: Model
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.model: Model | None = None
-
-    @precondition(lambda self: self.model is None)
-    @rule(max_staleness=st.integers(0, 4), groups_per_step=st.integers(1, 4))
+    @initialize(max_staleness=st.integers(0, 4), groups_per_step=st.integers(1, 4))
     def start(self, max_staleness: int, groups_per_step: int) -> None:
         self.model = Model(max_staleness, groups_per_step)
 
-    @precondition(lambda self: self.model is not None and self._allowed() > 0)
+    @precondition(lambda self: self._allowed() > 0)
     @rule(target=numbers)
     def admit(self) -> int:
-        model = self.model
-        assert model is not None
-        number = model.admitted
-        model.admitted += 1
-        model.groups[number] = LiveGroup(number, model.version, ready=False)
+        number = self.model.admitted
+        self.model.admitted += 1
+        self.model.groups[number] = LiveGroup(number, self.model.version, ready=False)
         return number
 
-    @precondition(lambda self: self.model is not None)
     @rule(number=consumes(numbers), void=st.booleans())
     def end(self, number: int, void: bool) -> None:
-        model = self.model
-        assert model is not None
         if void:
-            del model.groups[number]
-            model.voided += 1
+            del self.model.groups[number]
+            self.model.voided += 1
         else:
-            model.groups[number] = LiveGroup(number, model.groups[number].version, ready=True)
+            self.model.groups[number] = LiveGroup(number, self.model.groups[number].version, ready=True)
 
-    @precondition(lambda self: self.model is not None)
     @rule()
     def step(self) -> None:
         model = self.model
-        assert model is not None
         chosen = self._chosen()
         if chosen is not None:
             assert all(0 <= model.version - model.groups[number].version <= model.max_staleness for number in chosen)
@@ -252,18 +241,16 @@ class PaceAndBatching(RuleBasedStateMachine):
 
     @invariant()
     def nothing_turns_stale(self) -> None:
-        if self.model is not None:
-            groups = list(self.model.groups.values())
-            assert stale_groups(groups, version=self.model.version, max_staleness=self.model.max_staleness) == []
+        groups = list(self.model.groups.values())
+        assert stale_groups(groups, version=self.model.version, max_staleness=self.model.max_staleness) == []
 
     @invariant()
     def work_that_is_all_ready_makes_a_step(self) -> None:
-        if self.model is not None and self._allowed() == 0 and all(group.ready for group in self.model.groups.values()):
+        if self._allowed() == 0 and all(group.ready for group in self.model.groups.values()):
             assert self._chosen() is not None
 
     def _allowed(self) -> int:
         model = self.model
-        assert model is not None
         return allowance(
             version=model.version,
             max_staleness=model.max_staleness,
@@ -274,13 +261,11 @@ class PaceAndBatching(RuleBasedStateMachine):
         )
 
     def _chosen(self) -> list[int] | None:
-        model = self.model
-        assert model is not None
         return groups_for_step(
-            list(model.groups.values()),
-            version=model.version,
-            max_staleness=model.max_staleness,
-            groups_per_step=model.groups_per_step,
+            list(self.model.groups.values()),
+            version=self.model.version,
+            max_staleness=self.model.max_staleness,
+            groups_per_step=self.model.groups_per_step,
         )
 
 

@@ -94,34 +94,33 @@ def test_a_pool_of_unknown_cache_counts_sequences() -> None:
 @pytest.mark.parametrize("work", ["training", "evaluations"])
 @pytest.mark.parametrize("owners", ["a tenant each", "one tenant"])
 async def test_task_below_its_min_share_is_found_behind_many_that_are_less_served(
-    database_url: str, owners: str, work: str, pools: tuple[str, ...]
+    database: Database, owners: str, work: str, pools: tuple[str, ...]
 ) -> None:
     """More tasks hold capacity and wait for more than there are candidates by least service."""
     hogs = [f"t{number:02}" for number in range((ADMISSION_BATCH_SIZE + 4) * len(pools))]
     held_in = "groups" if work == "training" else "evaluation_groups"
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
-    async with await Database.connect(database_url) as database:
-        async with database.transaction() as tx:
-            for number, task in enumerate([*hogs, "short"]):
-                pool = pools[number % len(pools)]
-                raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
-                raw["algorithm"] |= {"groups_per_step": 50}
-                await tasks.add_task(tx.connection, task, parse_spec(raw))
-                if work == "evaluations":
-                    await evaluations.add(tx.connection, task, 0, None, [PlannedGroups("main", range(50), 2)])
-                    await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
-            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
-        await _admit_all(database, capacity)
-        async with database.transaction() as tx:
-            held = (await tx.connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
-            assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
-            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
-            await tx.connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
-            await tx.connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
-        await _admit_all(database, capacity)
-        async with database.transaction() as tx:
-            opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
-            assert (await tx.connection.execute(opened)).scalar_one() == 1
+    async with database.transaction() as tx:
+        for number, task in enumerate([*hogs, "short"]):
+            pool = pools[number % len(pools)]
+            raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
+            raw["algorithm"] |= {"groups_per_step": 50}
+            await tasks.add_task(tx.connection, task, parse_spec(raw))
+            if work == "evaluations":
+                await evaluations.add(tx.connection, task, 0, None, [PlannedGroups("main", range(50), 2)])
+                await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
+        await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
+    await _admit_all(database, capacity)
+    async with database.transaction() as tx:
+        held = (await tx.connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
+        assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
+        await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
+        await tx.connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
+        await tx.connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
+    await _admit_all(database, capacity)
+    async with database.transaction() as tx:
+        opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
+        assert (await tx.connection.execute(opened)).scalar_one() == 1
 
 
 async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:
@@ -139,7 +138,6 @@ async def test_tenant_whose_environment_hangs_keeps_no_other_from_sampling(bus: 
         raw["algorithm"] |= {"groups_per_step": 64}
         await world.submit("hangs", raw)
         await eventually(lambda: len(stages.opened) >= 6)
-        await world.submit("works", spec(tenant="other"))
-        await world.event("works", "step", tenant="other")
+        await world.run("works", spec(tenant="other"), until="step")
         assert await world.rows("SELECT state FROM tasks WHERE id = 'hangs'") == [("running",)]  # it need not fail first
         await world.event("works", "finished", tenant="other")

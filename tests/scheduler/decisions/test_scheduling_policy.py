@@ -52,8 +52,7 @@ def test_steps_are_sent_together_once_all_are_ready() -> None:
 async def begin_together(world: World, *names: str) -> None:
     """Submit tasks to a world without capacity, and add capacity once all are accepted."""
     for name in names:
-        await world.submit(name)
-        await world.event(name, "accepted")
+        await world.run(name, until="accepted")
     await world.make_room(sequences=4)
 
 
@@ -79,8 +78,7 @@ async def test_lockstep_continues_without_a_task_that_ends(bus: Bus, database_ur
     stuck = Stages(withheld=lambda group, member: group.task == "stuck")
     async with running_world(bus, database_url, stuck, policy=SchedulingPolicy.SYNCHRONOUS) as world:
         for task in ("a", "stuck"):
-            await world.submit(task, spec(name=task))
-            await world.event(task, "accepted")
+            await world.run(task, spec(name=task), until="accepted")
         await world.control("cancel", "stuck")
         assert (await world.event("a", "finished"))["version"] == 3
 

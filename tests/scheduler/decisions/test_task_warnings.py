@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from common import streams
 from common.bus import Bus
-from common.messages import ReplicaReport, TaskStatus
+from common.messages import ReplicaReport
 from scheduler_svc.decisions.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.maintenance.stalls import warn_about_stalls
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 HEALTHY = StepMetrics(truncated_share=0.2, zero_variance_share=0.1, entropy=2.0, sampler_mismatch=2e-4)
@@ -73,22 +72,12 @@ async def warnings(world: World, task: str) -> list[tuple[str, bool]]:
     return [(str(data["warning"]), bool(data["over"])) for data in await world.events(task, "warning")]
 
 
-async def status(world: World, task: str) -> TaskStatus | None:
-    return next((one for one in await world.bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if one.task == task), None)
-
-
 async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, database_url: str) -> None:
     stages = Stages(metrics=lambda version: {"truncated_share": 1.0 if version <= 4 else 0.5, "zero_variance_share": 1.0})
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=5))
-        await world.event("a", "finished")
+        await world.run("a", spec(steps=5))
         assert await warnings(world, "a") == [("equal_rewards", False), ("truncated", False), ("truncated", True)]
-
-        async def is_in_status() -> bool:
-            ended = await status(world, "a")
-            return ended is not None and ended.state == "finished" and list(ended.warnings) == ["equal_rewards"]
-
-        await eventually(is_in_status)
+        await world.status_becomes("a", lambda status: (status.state, list(status.warnings)) == ("finished", ["equal_rewards"]))
         assert [list(row.warnings) for row in await world.rows("SELECT warnings FROM tasks")] == [["equal_rewards"]]
 
 
@@ -107,8 +96,4 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
 
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0)
         assert [row.warnings for row in await world.rows("SELECT warnings FROM tasks")] == [{}]
-
-        async def is_over() -> bool:
-            return await warnings(world, "a") == [("no_progress", False), ("no_progress", True)]
-
-        await eventually(is_over)
+        await eventually_equals(lambda: warnings(world, "a"), [("no_progress", False), ("no_progress", True)])

@@ -56,8 +56,7 @@ async def test_run_with_failures_and_a_cancelled_task_violates_no_rule(bus: Bus,
         await world.event("a", "finished")
         await settled(world)
         await clean(world)  # with one task live
-        await world.control("cancel", "stuck", tenant="other")
-        await world.event("stuck", "cancelled", tenant="other")
+        await world.control("cancel", "stuck", tenant="other", until="cancelled")
         await settled(world)
         await clean(world)
 
@@ -86,9 +85,8 @@ async def test_statement_that_keeps_a_rule_is_not_reported(shared_url: str) -> N
 
 async def violations_after(database_url: str, statement: str) -> list[Violation]:
     """Violations that the doctor finds after `statement`, which is then undone."""
-    database = await Database.connect(database_url)
     try:
-        async with database.transaction() as tx:
+        async with await Database.connect(database_url) as database, database.transaction() as tx:
             outer = await tx.connection.begin_nested()
             await tx.connection.execute(text(statement))
             found = await database_rules.examine_database(tx.connection)
@@ -96,8 +94,6 @@ async def violations_after(database_url: str, statement: str) -> list[Violation]
             return found
     except DBAPIError as error:  # names the statement, for the author of a constraint
         raise AssertionError(f"{statement}: {error.orig}") from error
-    finally:
-        await database.close()
 
 
 @pytest.mark.parametrize(("rule", "change"), store_breakages.VIOLATIONS, ids=[change.__name__ for _, change in store_breakages.VIOLATIONS])
@@ -149,8 +145,7 @@ async def test_blobs_of_a_task_are_kept_by_its_own_policy(bus: Bus, database_url
     """Superseded blobs are deleted after each step, not only by the sweep; the doctor requires exactly the others."""
     keep = {"checkpoints": 1, "every": 3, "adapters": "checkpoints", "batches": 2}
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
-        await world.submit("a", spec(steps=8, keep=keep))
-        await world.event("a", "finished")
+        await world.run("a", spec(steps=8, keep=keep))
         expected = {f"a.v{v}.{kind}" for v in (3, 6, 8) for kind in ("adapter", "checkpoint")} | {"a.v7.batch", "a.v8.batch"}
         # Engines may still be asked for the last max_staleness + 2 versions.
         expected |= {"a.v7.adapter"}

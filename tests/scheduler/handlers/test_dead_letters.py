@@ -24,7 +24,7 @@ from common.messages import (
 from marlaas.client import Client, ClientError
 from scheduler_svc.handlers.dead_letters import read_resend_request, resend
 from scheduler_svc.store.database import Database
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually, eventually_equals, message_on
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
 
 
@@ -79,19 +79,18 @@ async def test_resent_job_is_handled_once(bus: Bus, nats_url: str, database_url:
         assert await world.rows("SELECT count(*) FROM events WHERE task = 'a' AND event = 'accepted'") == [(1,)]
 
 
-async def test_resend_request_that_precedes_its_letter_is_granted(bus: Bus, database_url: str) -> None:
+async def test_resend_request_that_precedes_its_letter_is_granted(bus: Bus, database: Database) -> None:
     job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
     number = await dead_letter(bus, "jobs", "none", job)
     request = await read_resend_request(
         bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1)
     )
-    async with await Database.connect(database_url) as database:
-        for _ in range(2):
-            async with database.transaction() as tx:
-                await resend(tx, request)
+    for _ in range(2):
         async with database.transaction() as tx:
-            rows = (await tx.connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
-            sent = (await tx.connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
+            await resend(tx, request)
+    async with database.transaction() as tx:
+        rows = (await tx.connection.execute(text("SELECT sequence, resent_by FROM dead_letters"))).all()
+        sent = (await tx.connection.execute(text("SELECT count(*) FROM outbox WHERE message_id LIKE 'resent:%'"))).scalar_one()
     assert ([tuple(row) for row in rows], sent) == ([(number, 7)], 1)
 
 
@@ -126,11 +125,7 @@ async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_u
         out = scored(stages.opened[0], 1, reward=5.0)
         sequence = await bus.publish(out)
         await client.resend(await dead_letter(bus, "settle", "a", out, sequence=sequence, body=b""))
-
-        async def stored_twice() -> bool:
-            return await bus.streams.subjects(streams.SCORED) == {out.subject: 2}
-
-        await eventually(stored_twice)
+        await eventually_equals(lambda: bus.streams.subjects(streams.SCORED), {out.subject: 2})
         resent = await bus.streams.last(streams.SCORED, out.subject)
         assert resent is not None
         assert resent.read(TrajectoriesScored) == out.message
@@ -222,8 +217,7 @@ async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_ur
     """PostgreSQL rejects null characters; an environment's output may have them."""
     stages = Stages(failure=lambda group, member: "stderr: \0\0" if group.group == 0 else None)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         assert await world.rows("SELECT detail FROM groups WHERE state = 'void'") == [("stderr: " + 2 * "\N{REPLACEMENT CHARACTER}",)]
         status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
         assert status is not None
@@ -233,14 +227,10 @@ async def test_reason_that_quotes_a_null_character_is_kept(bus: Bus, database_ur
 async def test_malformed_letter_becomes_one_more_dead_letter_only(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         await bus.publish(Outgoing(streams.failed("train", "a"), ControlTask(task="a", tenant="acme"), "malformed letter"))
-
-        async def dead_lettered_once() -> bool:
-            return await bus.streams.subjects(streams.FAILED) == {"failed.train.a": 1, "failed.settle.a": 1}
-
-        await eventually(dead_lettered_once)
-        await world.submit("a")
-        await world.event("a", "finished")
-        assert await dead_lettered_once()
+        once = {"failed.train.a": 1, "failed.settle.a": 1}
+        await eventually_equals(lambda: bus.streams.subjects(streams.FAILED), once)
+        await world.run("a")
+        assert await bus.streams.subjects(streams.FAILED) == once
 
 
 async def test_dead_letter_of_a_large_message_has_no_body(bus: Bus) -> None:
@@ -250,18 +240,8 @@ async def test_dead_letter_of_a_large_message_has_no_body(bus: Bus) -> None:
         raise Reject("no use")
         yield
 
-    runner = asyncio.create_task(bus.consume(streams.SCHEDULER_JOBS, handler, Slots(1)))
-    try:
+    async with at_work(bus.consume(streams.SCHEDULER_JOBS, handler, Slots(1))) as runner:
         await bus.publish_raw("jobs.submit.acme", b"x" * (MAX_PAYLOAD_BYTES - 1000), "large", {})
-
-        async def is_dead_lettered() -> bool:
-            return await bus.streams.last(streams.FAILED, "failed.jobs.none") is not None
-
-        await eventually(is_dead_lettered)
-        letter = await bus.streams.last(streams.FAILED, "failed.jobs.none")
-        assert letter is not None
-        assert (letter.read(DeadLetter).body, letter.read(DeadLetter).reason) == (b"", "no use")
+        letter = (await message_on(bus, streams.FAILED, "failed.jobs.none")).read(DeadLetter)
+        assert (letter.body, letter.reason) == (b"", "no use")
         assert not runner.done()
-    finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)

@@ -26,8 +26,7 @@ async def world_of(bus: Bus, database_url: str, folder: Path, waits: str = "") -
 
 
 async def finish(world: World, task: str, **changes: Any) -> None:
-    await world.submit(task, spec(**changes))
-    await world.event(task, "finished", tenant=changes.get("tenant", "acme"))
+    await world.run(task, spec(**changes))
     await settled(world)
 
 
@@ -85,8 +84,7 @@ async def test_deleted_task_leaves_only_its_usage(bus: Bus, database_url: str, t
 async def test_impossible_deletions_are_rejected_with_one_sentence(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with world_of(bus, database_url, tmp_path, waits="live") as world:
         await finish(world, "a")
-        await world.submit("live", spec())
-        await world.event("live", "accepted")
+        await world.run("live", until="accepted")
         await ask(world, "delete", "live")
         assert "'live' is running; end it first with `marlaas cancel live`, then delete it" in await refusal(world, "live")
         await ask(world, "delete", "unknown")
@@ -114,8 +112,7 @@ async def test_impossible_deletions_are_rejected_with_one_sentence(bus: Bus, dat
 async def test_adapter_that_another_task_started_from_outlives_its_own_task(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with world_of(bus, database_url, tmp_path, waits="heir") as world:
         await finish(world, "a")
-        await world.submit("heir", spec(start={"task": "a"}))
-        await world.event("heir", "accepted")
+        await world.run("heir", spec(start={"task": "a"}), until="accepted")
         await ask(world, "delete", "a")
         await world.event("a", "deleted")
         assert await names(world) == {"a.v3.adapter"}

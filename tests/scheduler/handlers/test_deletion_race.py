@@ -27,7 +27,7 @@ from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from tests.conftest import eventually
-from tests.scheduler.finished import StagesWithBlobs, clean, settled, stages
+from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import POOLS, running_world, spec, within
 
 OFFER = Offer(POOLS, {"toy"})
@@ -43,7 +43,6 @@ class Scene:
     database: Database
     bus: Bus
     cleaner: GarbageCollector
-    made: StagesWithBlobs
     sequence: int = 10**6
 
     @property
@@ -104,16 +103,14 @@ class Scene:
 @asynccontextmanager
 async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Scene]:
     async with running_world(bus, database_url, stages(bus, folder)) as world:
-        await world.submit("a", spec(steps=4, keep={"checkpoints": 4}))
-        await world.event("a", "finished")
-        await world.submit("second", spec(start={"task": "a", "version": 1}, steps=1))
-        await world.event("second", "finished")
+        await world.run("a", spec(steps=4, keep={"checkpoints": 4}))
+        await world.run("second", spec(start={"task": "a", "version": 1}, steps=1))
         await settled(world)
     database = await Database.connect(database_url)
     async with database.transaction() as tx:
         await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
     cleaner = GarbageCollector(database, bus, sweep_s=300)
-    yield Scene(database, bus, cleaner, stages(bus, folder))
+    yield Scene(database, bus, cleaner)
     await database.close()
 
 
@@ -172,12 +169,11 @@ async def test_deletion_waits_for_a_submission_and_leaves_its_adapter(gone: str,
 
 
 async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_that_those_need(
-    bus: Bus, database_url: str, tmp_path: Path
+    bus: Bus, database_url: str, database: Database, tmp_path: Path
 ) -> None:
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
-        database = await Database.connect(database_url)
         cleaner = GarbageCollector(database, bus, sweep_s=300)
-        scene = Scene(database, bus, cleaner, stages(bus, tmp_path))
+        scene = Scene(database, bus, cleaner)
         names = [f"live-{number}" for number in range(3)]
         for name in names:
             await world.submit(name, spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep={"checkpoints": 1}))
@@ -193,4 +189,3 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
         await cleaner.sweep()  # removes members that were scored after the last step
         await clean(world)
         await scene.needed_is_stored()
-        await database.close()

@@ -9,8 +9,7 @@ from tests.scheduler.stages import Stages, running_world, scored, spec, submissi
 
 async def test_repeated_submission_is_harmless_and_another_spec_is_rejected(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "accepted")
+        await world.run("a", until="accepted")
         repeated = submission("a", spec())
         await bus.publish(Outgoing(repeated.subject, repeated.message, "repeated"))
         other = submission("a", spec(seed=7))
@@ -33,24 +32,20 @@ async def test_wrong_specs_are_rejected_with_every_reason(bus: Bus, database_url
             "environment": (spec(environment={"name": "nowhere"}), "no environment 'nowhere' here"),
         }
         for task, (raw, reason) in cases.items():
-            await world.submit(task, raw)
-            assert reason in str((await world.event(task, "rejected"))["reasons"]), task
+            assert reason in str((await world.run(task, raw, until="rejected"))["reasons"]), task
         assert await world.rows("SELECT count(*) FROM tasks") == [(0,)]
 
 
 async def test_environment_that_refuses_its_options_rejects_the_task(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages(objection="toy has no option 'size'")) as world:
-        await world.submit("a")
-        assert (await world.event("a", "rejected"))["reasons"] == ["environment: toy has no option 'size'"]
+        assert (await world.run("a", until="rejected"))["reasons"] == ["environment: toy has no option 'size'"]
         assert await world.rows("SELECT state, reason FROM tasks") == [("rejected", "toy has no option 'size'")]
 
 
 async def test_impossible_start_is_rejected_with_the_field(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages(withheld=lambda group, member: group.task == "young")) as world:
-        await world.submit("a", spec(lora={"targets": ["q_proj", "v_proj"]}, keep={"adapters": "checkpoints", "checkpoints": 1}, steps=5))
-        await world.event("a", "finished")
-        await world.submit("young")
-        await world.event("young", "accepted")
+        await world.run("a", spec(lora={"targets": ["q_proj", "v_proj"]}, keep={"adapters": "checkpoints", "checkpoints": 1}, steps=5))
+        await world.run("young", until="accepted")
         same = {"targets": ["v_proj", "q_proj"]}
         cases = {
             "unknown": (spec(start={"task": "missing"}), "start.task: tenant 'acme' has no task 'missing'"),
@@ -65,15 +60,13 @@ async def test_impossible_start_is_rejected_with_the_field(bus: Bus, database_ur
         for task, (raw, reason) in cases.items():
             await world.submit(task, raw)
             assert reason in str((await world.event(task, "rejected", tenant=raw["tenant"]))["reasons"]), task
-        await world.submit("fine", spec(start={"task": "a"}, lora=same))
-        await world.event("fine", "accepted")
+        await world.run("fine", spec(start={"task": "a"}, lora=same), until="accepted")
 
 
 async def test_control_of_another_tenants_task_is_rejected(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await world.event("a", "accepted")
+        await world.run("a", until="accepted")
         await world.control("cancel", "a", tenant="mallory")
         assert "no task 'a' of tenant 'mallory'" in str((await world.event("a", "rejected", tenant="mallory"))["reasons"])
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
@@ -84,10 +77,8 @@ async def test_cancel_frees_everything_and_touches_no_other_task(bus: Bus, datab
     async with running_world(bus, database_url, stages) as world:
         await world.submit("stuck")
         await eventually(lambda: any(group.task == "stuck" for group in stages.opened))
-        await world.control("cancel", "stuck")
-        await world.event("stuck", "cancelled")
-        await world.submit("next", spec(tenant="other"))
-        await world.event("next", "finished", tenant="other")
+        await world.control("cancel", "stuck", until="cancelled")
+        await world.run("next", spec(tenant="other"))
         assert await world.rows("SELECT DISTINCT state, void_reason FROM groups WHERE task = 'stuck'") == [("void", "cancelled")]
         assert await world.rows("SELECT admitted - voided FROM tasks WHERE id = 'stuck'") == [(0,)]
 
@@ -98,8 +89,7 @@ async def test_pause_stops_admission_until_resume(bus: Bus, database_url: str) -
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=3))
         await eventually(lambda: len(stages.opened) == 4)
-        await world.control("pause", "a")
-        await world.event("a", "paused")
+        await world.control("pause", "a", until="paused")
         gate.set()
         for group in list(stages.opened):
             for member in range(group.size):
@@ -118,8 +108,7 @@ async def test_pausing_one_task_leaves_work_in_flight_of_others_unchanged(bus: B
         await world.submit("b", spec(tenant="other"))
         await eventually(lambda: [sum(group.task == task for group in stages.opened) for task in "ab"] == [4, 4])
         in_flight = [group for group in stages.opened if group.task == "b"]
-        await world.control("pause", "a")
-        await world.event("a", "paused")
+        await world.control("pause", "a", until="paused")
         answers.add("b")
         for group in in_flight:
             for member in range(group.size):

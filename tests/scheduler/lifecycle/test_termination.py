@@ -6,7 +6,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import UNSUPPORTED, DeadLetter, TaskStatus
+from common.messages import UNSUPPORTED, DeadLetter
 from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, scored, spec
@@ -15,8 +15,7 @@ from tests.scheduler.stages import Stages, running_world, scored, spec
 async def test_failed_member_voids_its_group_which_is_refilled(bus: Bus, database_url: str) -> None:
     stages = Stages(failure=lambda group, member: "sandbox died" if group.group == 1 and member == 0 else None)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         assert await world.rows("SELECT number, void_reason, detail FROM groups WHERE state = 'void'") == [(1, "failed", "sandbox died")]
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'trained'") == [(6,)]
         assert all(batch.group != 1 for train in world.stages.batches for batch in train.groups)
@@ -25,8 +24,7 @@ async def test_failed_member_voids_its_group_which_is_refilled(bus: Bus, databas
 async def test_step_reports_the_share_of_void_groups(bus: Bus, database_url: str) -> None:
     stages = Stages(failure=lambda group, member: "sandbox died" if group.group == 1 and member == 0 else None)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=2, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0}))
-        await world.event("a", "finished")
+        await world.run("a", spec(steps=2, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0}))
         events = await world.rows("SELECT data -> 'metrics' AS metrics FROM events WHERE event = 'step' ORDER BY id")
         assert [row.metrics.get("void_share") for row in events] == [1 / 3, 0.0]
         assert [row.metrics.get("void.failed") for row in events] == [1.0, None]
@@ -37,8 +35,7 @@ async def test_overdue_group_is_voided_and_refunded(bus: Bus, database_url: str)
     stages = Stages(withheld=lambda group, member: group.group == 0 and member == 1)
     async with running_world(bus, database_url, stages) as world:
         world.disturb()  # or groups that a slow machine delays would fail the task
-        await world.submit("a", spec(limits={"episode_timeout_s": 2}))
-        await world.event("a", "finished")
+        await world.run("a", spec(limits={"episode_timeout_s": 2}))
         void = await world.rows("SELECT number, void_reason FROM groups WHERE state = 'void'")
         assert (0, "deadline") in void  # and others that a slow machine delayed
         assert {reason for _, reason in void} == {"deadline"}
@@ -57,8 +54,7 @@ REFILLING = {"group_size": 2, "groups_per_step": 2, "max_staleness": 1, "max_ref
 
 async def test_group_of_equal_rewards_is_void_and_refilled_where_the_task_asks(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, equal_below(3)) as world:
-        await world.submit("a", spec(algorithm=REFILLING))
-        await world.event("a", "finished")
+        await world.run("a", spec(algorithm=REFILLING))
         void = "SELECT number FROM groups WHERE state = 'void' AND void_reason = 'zero_variance' ORDER BY number"
         assert await world.rows(void) == [(0,), (1,), (2,)]
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'trained'") == [(6,)]
@@ -74,23 +70,20 @@ async def test_group_is_equal_by_its_shaped_rewards(bus: Bus, database_url: str,
     stages = equal_below(3)
     stages.components = lambda group, member: {"short": apart * member, "other": float(member)}
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(algorithm=REFILLING, environment={"name": "toy", "rank_weights": {"short": 0.2}}))
-        await world.event("a", "finished")
+        await world.run("a", spec(algorithm=REFILLING, environment={"name": "toy", "rank_weights": {"short": 0.2}}))
         assert await world.rows("SELECT number FROM groups WHERE void_reason = 'zero_variance' ORDER BY number") == void
         assert await world.rows("SELECT DISTINCT longest_turn_tokens, components ->> 'other' FROM trajectories") == [(2, None)]
 
 
 async def test_group_of_equal_rewards_is_trained_by_default(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, equal_below(3)) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
+        await world.run("a")
         assert await world.rows("SELECT voided, admitted FROM tasks") == [(0, 6)]
 
 
 async def test_refills_end_at_the_limit_so_that_a_solved_task_ends_too(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, equal_below(10**6)) as world:
-        await world.submit("a", spec(algorithm=REFILLING | {"max_refills": 1}))
-        await world.event("a", "finished")
+        await world.run("a", spec(algorithm=REFILLING | {"max_refills": 1}))
         by_version = await world.rows(
             "SELECT version, count(*) FROM groups WHERE void_reason = 'zero_variance' GROUP BY version ORDER BY 1"
         )
@@ -124,12 +117,7 @@ async def test_share_of_failed_groups_is_reported_and_ends_the_task_above_its_li
             "SELECT count(*) FILTER (WHERE state = 'void'), count(*) FROM groups WHERE task = 'patient'"
         )
         assert (failed, share) == (void, void / all_groups)
-
-        async def status_has_share() -> bool:
-            status = await bus.kv.get(streams.TASKS_BUCKET, "patient", TaskStatus)
-            return status is not None and status.failed_share == share
-
-        await eventually(status_has_share)
+        await world.status_becomes("patient", lambda status: status.failed_share == share)
 
 
 async def test_task_whose_attempts_the_sandbox_cannot_grade_fails_with_the_remedy(bus: Bus, database_url: str) -> None:
@@ -137,8 +125,7 @@ async def test_task_whose_attempts_the_sandbox_cannot_grade_fails_with_the_remed
     remedy = f"{UNSUPPORTED} (row 3): the sandbox 'monty' cannot run this program; run it with another"
     stages = Stages(failure=lambda group, member: remedy if group.group % 3 and member == 0 else None)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("unsupported", spec(steps=50))
-        reason = await world.event("unsupported", "failed")
+        reason = await world.run("unsupported", spec(steps=50), until="failed")
         assert "groups had attempts that cannot be graded here; the last: unsupported by the sandbox (row 3)" in str(reason)
         assert await world.rows("SELECT version > 0 FROM tasks WHERE id = 'unsupported'") == [(True,)]
 

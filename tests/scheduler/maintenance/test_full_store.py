@@ -41,19 +41,12 @@ def is_held(group: GroupContext, member: int) -> bool:
     return group.task == "held"
 
 
-async def delete(world: World, task: str) -> None:
-    await world.control("delete", task)
-    await world.event(task, "deleted")
-
-
 async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
     await bus.declare(blobs_bytes=ROOM_FOR * BLOB_BYTES)
     made = RecordingStages(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
     async with running_world(bus, database_url, made) as world:
-        await world.submit("first", spec(keep={"checkpoints": 2}))
-        await world.event("first", "finished")
-        await world.submit("held", spec(tenant="globex"))
-        await world.event("held", "accepted", tenant="globex")
+        await world.run("first", spec(keep={"checkpoints": 2}))
+        await world.run("held", spec(tenant="globex"), until="accepted")
         await clean(world)
         assert await world.events("held", "storage") == []
         everything = {"adapters": "all", "checkpoints": 10}
@@ -68,10 +61,10 @@ async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has
             assert alarm["raised"] is True
             assert alarm["limit_bytes"] == ROOM_FOR * BLOB_BYTES
             assert "no step can be stored" in str(alarm["reason"])
-        await delete(world, "first")  # messages still pass
+        await world.control("delete", "first", until="deleted")  # messages still pass
         assert (await world.event("big", "finished"))["version"] == 6
         await clean(world)
-        await delete(world, "big")
+        await world.control("delete", "big", until="deleted")
         await eventually(lambda: _is_cleared(world))
 
 

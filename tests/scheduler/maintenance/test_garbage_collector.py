@@ -14,20 +14,15 @@ from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed
 from scheduler_svc.store.queries import steps, tasks
 from scheduler_svc.store.queries.tasks import find_task
 from scheduler_svc.store.tables import stored_blobs
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually, eventually_equals
 from tests.scheduler.maintenance.test_store_consistency import trained
 from tests.scheduler.stages import Stages, World, running_world, scored, spec
 
 
 async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await world.event("a", "finished")
-
-        async def nothing_left() -> bool:
-            return not any([await bus.streams.subjects(stream) for stream in streams.IN_FLIGHT])
-
-        await eventually(nothing_left)
+        await world.run("a")
+        await eventually_equals(lambda: asyncio.gather(*map(bus.streams.subjects, streams.IN_FLIGHT)), [{} for _ in streams.IN_FLIGHT])
 
 
 async def test_steps_do_not_wait_for_garbage_collection(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,8 +34,7 @@ async def test_steps_do_not_wait_for_garbage_collection(bus: Bus, database_url: 
 
     monkeypatch.setattr(Blobs, "delete", block)
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a", spec(steps=6))
-        await world.event("a", "finished")
+        await world.run("a", spec(steps=6))
         await eventually(lambda: len(deletions) == 1)  # the collector still waits for it
 
 
@@ -51,16 +45,14 @@ async def test_score_pending_at_another_scheduler_is_kept_while_steps_overtake_i
         taken.set()
         await asyncio.Event().wait()
 
-    holder = asyncio.create_task(bus.consume_batches(streams.SCHEDULER_SCORED, hold, max_batch=1))
     async with running_world(bus, database_url, Stages()) as world:
-        await world.submit("a")
-        await asyncio.wait_for(taken.wait(), timeout=250)
-        await world.event("a", "step")  # of other groups: version 1 may train those of version 0 too
-        async with world.database.transaction() as tx:
-            locked = await tasks.lock_tasks(tx.connection, ["a"])
-        await GarbageCollector(world.database, bus, sweep_s=60).after_steps(locked)
-        holder.cancel()
-        await asyncio.gather(holder, return_exceptions=True)
+        async with at_work(bus.consume_batches(streams.SCHEDULER_SCORED, hold, max_batch=1)):
+            await world.submit("a")
+            await asyncio.wait_for(taken.wait(), timeout=250)
+            await world.event("a", "step")  # of other groups: version 1 may train those of version 0 too
+            async with world.database.transaction() as tx:
+                locked = await tasks.lock_tasks(tx.connection, ["a"])
+            await GarbageCollector(world.database, bus, sweep_s=60).after_steps(locked)
         await world.event("a", "finished")
 
 
@@ -69,8 +61,7 @@ async def test_step_of_a_paused_task_keeps_messages_in_flight(bus: Bus, database
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a")
         await eventually(lambda: len(stages.opened) == 4)
-        await world.control("pause", "a")
-        await world.event("a", "paused")
+        await world.control("pause", "a", until="paused")
         turn = Outgoing(streams.turn("unserved", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
         await bus.publish(turn)
         async with world.database.transaction() as tx:
@@ -91,10 +82,8 @@ async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: 
                 yield out
 
     async with running_world(bus, database_url, Holding(withheld=lambda group, member: group.task == "b")) as world:
-        await world.submit("a", spec(steps=8, keep=keep))
-        await world.event("a", "step")
-        await world.submit("b", spec(start={"task": "a", "version": 1}))
-        await world.event("b", "accepted")
+        await world.run("a", spec(steps=8, keep=keep), until="step")
+        await world.run("b", spec(start={"task": "a", "version": 1}), until="accepted")
         held.set()
         await world.event("a", "finished")
         async with world.database.transaction() as tx:
@@ -139,11 +128,7 @@ async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
     async with running_world(bus, database_url, Stages(since=since)) as world:
         await world.submit("a", spec(steps=last, keep={"checkpoints": 2}))
         await trained(world, "a", last)
-
-        async def is_cleaned() -> bool:
-            return await stored_names(world) == expected
-
-        await eventually(is_cleaned)
+        await eventually_equals(lambda: stored_names(world), expected)
         async with world.database.transaction() as tx:
             needed = await needed_blobs(tx.connection, "a")
             assert needed is not None

@@ -13,7 +13,7 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.outbox import OutboxRow
 from scheduler_svc.store.transaction import OutboxMessage
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 
 
 def outbox_row(number: int, subject: str) -> OutboxRow:
@@ -29,7 +29,7 @@ def test_values_stored_before_an_older_one_are_found() -> None:
 
 
 async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
-    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish, is_late, later_is_stored = bus.publish_raw, True, asyncio.Event()
 
@@ -46,25 +46,19 @@ async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
         return await publish(subject, body, message_id, headers)
 
     monkeypatch.setattr(bus, "publish_raw", first_is_late)
-    database = await Database.connect(database_url)
     for state in ("running", "finished"):
         async with database.transaction() as tx:
             status = TaskStatus(
                 tenant="acme", task="a", name="a", pool="tiny", state=state, version=0, steps=1, submitted_s=0.0, updated_s=0.0
             )
             tx.post([OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
-    relaying = asyncio.create_task(OutboxRelay(database, bus).run())
-    try:
 
-        async def all_out() -> bool:
-            async with database.transaction() as tx:
-                return not await outbox.oldest_rows(tx.connection, 1)
+    async def all_out() -> bool:
+        async with database.transaction() as tx:
+            return not await outbox.oldest_rows(tx.connection, 1)
 
+    async with at_work(OutboxRelay(database, bus).run()):
         await eventually(all_out)
         stored = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
         assert stored is not None
         assert stored.state == "finished"
-    finally:
-        relaying.cancel()
-        await asyncio.gather(relaying, return_exceptions=True)
-        await database.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.store.database import Database
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec, updated
+from tests.conftest import eventually, eventually_equals
+from tests.scheduler.stages import Stages, World, running_world, spec, updated
 
 
 async def forget_message_ids(bus: Bus) -> None:
@@ -19,17 +20,18 @@ async def forget_message_ids(bus: Bus) -> None:
         await js.update_stream(config.evolve(duplicate_window=0.1))
 
 
+async def is_relayed(world: World, backlog: int) -> bool:
+    """Whether the outbox is empty, and `backlog` batches are unacknowledged."""
+    return await world.bus.streams.backlog(streams.BATCHES) == backlog and await world.rows("SELECT id FROM outbox") == []
+
+
 async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)  # the trainer acknowledges the message and trains no step, as if it were lost
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
         await world.submit("a", spec(steps=2))
         await eventually(lambda: len(stages.batches) == 1)
-
-        async def is_lost() -> bool:
-            return await bus.streams.backlog(streams.BATCHES) == 0
-
-        await eventually(is_lost)
+        await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
         assert not await resend_lost_steps(world.database, bus)  # it is too recent
         stages.trains = True
 
@@ -44,10 +46,11 @@ async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, da
         assert not await resend_lost_steps(world.database, bus, age_s=0)
 
 
+@dataclass
 class GatedStages(Stages):
     """Stages whose trainer waits for a gate to open."""
 
-    gate: asyncio.Event
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         await self.gate.wait()
@@ -57,39 +60,25 @@ class GatedStages(Stages):
 
 async def test_step_that_the_trainer_is_handling_is_not_resent(bus: Bus, database_url: str) -> None:
     stages = GatedStages()
-    stages.gate = asyncio.Event()
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
         await world.submit("a", spec(steps=1))
-
-        async def is_taken() -> bool:
-            return await bus.streams.backlog(streams.BATCHES) == 1 and await world.rows("SELECT id FROM outbox") == []
-
-        await eventually(is_taken)
+        await eventually(lambda: is_relayed(world, backlog=1))
         assert not await resend_lost_steps(world.database, bus, age_s=0)
         stages.gate.set()
         await world.event("a", "finished")
         assert len(stages.batches) == 1
 
 
-async def test_announced_step_that_is_not_settled_is_not_resent(bus: Bus, database_url: str) -> None:
+async def test_announced_step_that_is_not_settled_is_not_resent(bus: Bus, database_url: str, database: Database) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
         await world.submit("a", spec(steps=1))
-
-        async def taken_and_forgotten() -> bool:
-            return (
-                len(stages.batches) == 1
-                and await bus.streams.backlog(streams.BATCHES) == 0
-                and await world.rows("SELECT id FROM outbox") == []
-            )
-
-        await eventually(taken_and_forgotten)
-    database = await Database.connect(database_url)  # no scheduler runs that would settle it
-    done = updated(stages.batches[0])
+        await eventually(lambda: len(stages.batches) == 1)
+        await eventually(lambda: is_relayed(world, backlog=0))
+    done = updated(stages.batches[0])  # no scheduler runs that would settle it
     await bus.publish(done)
     assert not await resend_lost_steps(database, bus, age_s=0)
     await bus.streams.purge(streams.WEIGHTS, done.subject)
     assert await resend_lost_steps(database, bus, age_s=0)
-    await database.close()

@@ -121,8 +121,7 @@ async def test_database_restored_to_an_older_backup_is_detected_and_tasks_resume
         await trained(world, "a", 2)
     dump(database_url, tmp_path / "monday.dump")
     async with running_world(bus, database_url, Stages()) as world, Client.connect(nats_url) as client:
-        await world.submit("b", spec("lost", tenant="other"))
-        await world.event("b", "finished", tenant="other")
+        await world.run("b", spec("lost", tenant="other"))
         await trained(world, "a", 1 + max(batch.version for batch in world.stages.batches))
     url = restored(database_url, tmp_path / "monday.dump")
     assert "PostgreSQL is older than NATS" in await refuses_to_start(url, bus)
@@ -209,12 +208,10 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_detected_and_tasks
             await becomes_healthy(world, bus)
 
 
-async def test_running_scheduler_ends_when_histories_diverge(bus: Bus, database_url: str) -> None:
-    database = await Database.connect(database_url)
+async def test_running_scheduler_ends_when_histories_diverge(bus: Bus, database: Database) -> None:
     await bus.kv.put(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
         await OutboxRelay(database, bus).run()
-    await database.close()
 
 
 async def test_mark_of_a_relay_that_lost_its_lock_is_rejected_and_marks_never_decrease(bus: Bus) -> None:

@@ -13,22 +13,19 @@ from scheduler_svc.store.queries.progress import progress_of
 from tests.scheduler.stages import spec
 
 
-async def test_usage_recorded_twice_counts_once(database_url: str) -> None:
-    async with await Database.connect(database_url) as database:
-        entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
-        async with database.transaction() as tx:
-            for task in ("a", "b"):
-                await tasks.add_task(tx.connection, task, parse_spec(spec(task)))
-            await ledger.record_usage(tx.connection, entries)
-            await ledger.record_usage(tx.connection, entries)
-            await ledger.record_usage(
-                tx.connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)]
-            )
-            await ledger.record_usage(tx.connection, [])
-        async with database.transaction() as tx:
-            assert await ledger.recorded_tokens(tx.connection, "a") == 5 + 7 + 100 + 1
-            assert await ledger.recorded_tokens(tx.connection, "b") == 11
-            assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
+async def test_usage_recorded_twice_counts_once(database: Database) -> None:
+    entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
+    async with database.transaction() as tx:
+        for task in ("a", "b"):
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task)))
+        await ledger.record_usage(tx.connection, entries)
+        await ledger.record_usage(tx.connection, entries)
+        await ledger.record_usage(tx.connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)])
+        await ledger.record_usage(tx.connection, [])
+    async with database.transaction() as tx:
+        assert await ledger.recorded_tokens(tx.connection, "a") == 5 + 7 + 100 + 1
+        assert await ledger.recorded_tokens(tx.connection, "b") == 11
+        assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
 
 
 def test_usage_recorded_by_an_older_version_counts_after_the_migration(database_url: str) -> None:

@@ -21,28 +21,26 @@ NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).
 END = Statement(select(func.pg_terminate_backend(func.pg_backend_pid()).label("ended")))
 
 
-async def test_statement_is_rolled_back_with_its_transaction(database_url: str) -> None:
-    async with await Database.connect(database_url) as database:
-        with pytest.raises(ZeroDivisionError):
+async def test_statement_is_rolled_back_with_its_transaction(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with database.transaction() as tx:
+            await ADD.run(tx.connection, {"of_tenant": "acme"})
+            assert [(row.id, row.longer) for row in await NAMES.run(tx.connection)] == [("acme", 5)]
+            raise ZeroDivisionError
+    async with database.transaction() as tx:
+        assert await NAMES.run(tx.connection) == []
+        assert await ADD.run(tx.connection, {"of_tenant": "other"}) == []
+    async with database.transaction() as tx:
+        assert (await tx.connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
+
+
+async def test_lost_connection_is_reported_as_unavailable_and_replaced(database: Database) -> None:
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="terminating connection"):
             async with database.transaction() as tx:
-                await ADD.run(tx.connection, {"of_tenant": "acme"})
-                assert [(row.id, row.longer) for row in await NAMES.run(tx.connection)] == [("acme", 5)]
-                raise ZeroDivisionError
+                await END.run(tx.connection)
         async with database.transaction() as tx:
             assert await NAMES.run(tx.connection) == []
-            assert await ADD.run(tx.connection, {"of_tenant": "other"}) == []
-        async with database.transaction() as tx:
-            assert (await tx.connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
-
-
-async def test_lost_connection_is_reported_as_unavailable_and_replaced(database_url: str) -> None:
-    async with await Database.connect(database_url) as database:
-        for _ in range(3):
-            with pytest.raises(Unavailable, match="terminating connection"):
-                async with database.transaction() as tx:
-                    await END.run(tx.connection)
-            async with database.transaction() as tx:
-                assert await NAMES.run(tx.connection) == []
 
 
 async def test_interrupted_statement_reports_its_timeout_or_cancellation(database_url: str) -> None:
@@ -77,24 +75,23 @@ def test_list_of_unknown_length_is_rejected_when_it_is_built() -> None:
     Statement(select(tasks.c.id).where(tasks.c.version == given("version", Integer)))
 
 
-async def test_posted_messages_leave_in_order_and_only_with_their_transaction(database_url: str) -> None:
-    async with await Database.connect(database_url) as database:
-        event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
-        for _ in range(3):  # also on a connection returned with unwritten messages
-            with pytest.raises(ZeroDivisionError):
-                async with database.transaction() as tx:
-                    tx.post([OutboxMessage("lost", event, "lost")])
-                    raise ZeroDivisionError
+async def test_posted_messages_leave_in_order_and_only_with_their_transaction(database: Database) -> None:
+    event = Event(tenant="acme", task="a", event="accepted", at_s=1.0, data={})
+    for _ in range(3):  # also on a connection returned with unwritten messages
+        with pytest.raises(ZeroDivisionError):
             async with database.transaction() as tx:
-                await tx.connection.execute(text("SELECT 1"))
+                tx.post([OutboxMessage("lost", event, "lost")])
+                raise ZeroDivisionError
         async with database.transaction() as tx:
-            tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
-            tx.emit_event("acme", "a", "paused", {"reason": "why"})
-            tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
-            assert await outbox.oldest_rows(tx.connection, 10) == []  # written at its end
-        async with database.transaction() as tx:
-            rows = await outbox.oldest_rows(tx.connection, 10)
-            kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
+            await tx.connection.execute(text("SELECT 1"))
+    async with database.transaction() as tx:
+        tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
+        tx.emit_event("acme", "a", "paused", {"reason": "why"})
+        tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
+        assert await outbox.oldest_rows(tx.connection, 10) == []  # written at its end
+    async with database.transaction() as tx:
+        rows = await outbox.oldest_rows(tx.connection, 10)
+        kept = (await tx.connection.execute(text("SELECT tenant, task, event, data FROM events"))).all()
     assert [(row.subject, row.message_id) for row in rows] == [
         ("first", "1"),
         ("second", "2"),

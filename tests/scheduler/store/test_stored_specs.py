@@ -18,24 +18,20 @@ def fields(value: object) -> object:
     return {name: fields(part) for name, part in value.items()} if isinstance(value, dict) else None
 
 
-async def test_stored_task_keeps_the_bounds_that_it_was_accepted_with(database_url: str) -> None:
+async def test_stored_task_keeps_the_bounds_that_it_was_accepted_with(database: Database) -> None:
     wanted = parse_spec(spec("a", algorithm={"loss": "gspo"}))
     older = as_json(wanted)
     older["algorithm"] |= {"clip_low": 0.2, "clip_high": 0.28, "normalize": "token"}
     for section, names in NEW.items():
         for name in names:
             del older[section][name]
-    database = await Database.connect(database_url)
-    try:
-        async with database.transaction() as tx:
-            await tasks.add_task(tx.connection, "a", wanted)
-            stored = (await tx.connection.execute(text("SELECT spec FROM tasks"))).scalar_one()
-            assert fields(stored) == fields(TaskSpec.model_validate(stored).model_dump(mode="json")), "nothing is left to a default"
-            assert stored["algorithm"].items() >= {"clip_low": 3e-4, "clip_high": 4e-4, "normalize": "sequence"}.items()
-            await tx.connection.execute(text("UPDATE tasks SET spec = CAST(:older AS jsonb)"), {"older": json.dumps(older)})
-            found = await tasks.find_task(tx.connection, "a")
-    finally:
-        await database.close()
+    async with database.transaction() as tx:
+        await tasks.add_task(tx.connection, "a", wanted)
+        stored = (await tx.connection.execute(text("SELECT spec FROM tasks"))).scalar_one()
+        assert fields(stored) == fields(TaskSpec.model_validate(stored).model_dump(mode="json")), "nothing is left to a default"
+        assert stored["algorithm"].items() >= {"clip_low": 3e-4, "clip_high": 4e-4, "normalize": "sequence"}.items()
+        await tx.connection.execute(text("UPDATE tasks SET spec = CAST(:older AS jsonb)"), {"older": json.dumps(older)})
+        found = await tasks.find_task(tx.connection, "a")
     assert found is not None
     algorithm = found.spec.algorithm
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.normalize, found.spec.overlong.per) == (0.2, 0.28, "token", "trajectory")
