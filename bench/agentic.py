@@ -14,7 +14,6 @@ after the other, which takes a quarter of an hour with 32, `--sequential-runs` t
 import argparse
 import asyncio
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator, Sequence
@@ -25,7 +24,7 @@ from typing import Any
 
 from bench.charts.policy_tables import POLICIES
 from bench.harness import cores, report, stages, timeline
-from bench.harness.services import BenchError, local_stack
+from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.harness.standins import SampledSpan, Trace
 from bench.harness.tap import overheard, sampled_spans
 from bench.scaling import DRAWN_TASKS
@@ -212,7 +211,4 @@ def line(run: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"bench.agentic: {error}")
+    run_or_exit("bench.agentic", main)

@@ -11,7 +11,6 @@
 import argparse
 import asyncio
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import psycopg
 from bench.harness import report, timeline
 from bench.harness.injected import Times, Work
 from bench.harness.scheduler_costs import decisions, past
-from bench.harness.services import BenchError, Services, postgres, services
+from bench.harness.services import Services, postgres, run_or_exit, services
 from bench.harness.standins import Trace, at_work
 from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
@@ -232,7 +231,4 @@ PARTS = {"throughput": throughput, "aim": aim, "statements": statements, "memory
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"bench.machinery: {error}")
+    run_or_exit("bench.machinery", main)

@@ -12,7 +12,6 @@ The largest number of tasks is run `--runs` times, the others once; `--quick` ta
 import argparse
 import asyncio
 import os
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ import psycopg
 from bench.charts.policy_tables import POLICIES
 from bench.harness import report, timeline
 from bench.harness.injected import LowerBounds, Times, Work, lower_bounds
-from bench.harness.services import BenchError, Services, postgres, services
+from bench.harness.services import BenchError, Services, postgres, run_or_exit, services
 from bench.harness.standins import Trace, at_work
 from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
@@ -152,7 +151,4 @@ def line(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"bench.scaling: {error}")
+    run_or_exit("bench.scaling", main)

@@ -30,7 +30,7 @@ from typing import Any
 
 from bench.harness import cores, report
 from bench.harness.report import ROOT
-from bench.harness.services import local_stack
+from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
@@ -111,7 +111,7 @@ def installed() -> Path:
 
 
 def theirs(workload: str, options: argparse.Namespace, python: Path, *, parallel: bool) -> dict[str, Any]:
-    """All tasks with TRL. Raises: RuntimeError when a task does not end well."""
+    """All tasks with TRL. Raises: BenchError when a task does not end well."""
     threads = 1 if parallel else len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         asked = [wanted(workload, options, number, threads, folder) for number in range(options.tasks)]
@@ -182,10 +182,10 @@ def _ended(process: "subprocess.Popen[str]") -> Any:
         output, errors = process.communicate(timeout=TASK_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise RuntimeError(f"a TRL task did not end within {TASK_S:.0f} s") from None
+        raise BenchError(f"a TRL task did not end within {TASK_S:.0f} s") from None
     lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     if process.returncode != 0 or not lines:
-        raise RuntimeError(f"a TRL task failed: {errors.strip()[-1500:]}")
+        raise BenchError(f"a TRL task failed: {errors.strip()[-1500:]}")
     return json.loads(lines[-1].removeprefix("RESULT "))
 
 
@@ -235,7 +235,7 @@ async def _trained(stack: Stack, specs: Sequence[TaskSpec], adapters: Sequence[P
                 rewards.setdefault(event.task, []).append(float(str(event.data["reward"])))
                 ended_at = event.at_s
             elif event.event in ("failed", "cancelled"):
-                raise RuntimeError(f"task {event.task} {event.event}: {event.data}")
+                raise BenchError(f"task {event.task} {event.event}: {event.data}")
         cpu_s = sum(cores.cpu_s(stack).values()) - cpu_before
         for task, folder in zip(tasks, adapters, strict=True):
             await client.pull(task, folder)
@@ -254,7 +254,4 @@ def _reward(rewards: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except RuntimeError as error:
-        sys.exit(f"bench.trl: {error}")
+    run_or_exit("bench.trl", main)

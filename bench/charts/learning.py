@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.harness.report import IMAGES
-
-DOTS_PER_INCH = 120
+from bench.charts.results import saved
 
 
 def draw_isolation(result: dict[str, Any]) -> list[Path]:
@@ -26,7 +21,7 @@ def draw_isolation(result: dict[str, Any]) -> list[Path]:
         mean = [sum(step) / len(step) for step in zip(*runs, strict=True)]
         axes.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2.5, label=f"{label}, mean of {len(runs)} seeds")
     axes.set(xlabel="optimizer step", ylabel="mean reward of the step", title="The same task alone and beside seven others")
-    drawn = [_saved(figure, axes, "isolation-reward")]
+    drawn = [saved(figure, "isolation-reward")]
     figure, pair = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for place, (name, label) in enumerate((("staleness", "staleness, in versions"), ("ratio", "start / sampler, at most"))):
         bins = sorted({key for run in result["runs"] for key in run[name]}, key=float)
@@ -42,7 +37,7 @@ def draw_isolation(result: dict[str, Any]) -> list[Path]:
         pair[place].set(xlabel=label, ylabel="share of trajectories" if name == "staleness" else "share of tokens")
         pair[place].grid(alpha=0.25)
     pair[0].legend()
-    return [*drawn, _saved(figure, None, "isolation-histograms")]
+    return [*drawn, saved(figure, "isolation-histograms", legend=False)]
 
 
 def draw_algorithms(result: dict[str, Any]) -> list[Path]:
@@ -63,7 +58,7 @@ def draw_algorithms(result: dict[str, Any]) -> list[Path]:
         axes.grid(alpha=0.25)
     panels[0][0].set_ylabel("mean reward")
     panels[0][-1].legend(fontsize=6)
-    return [_saved(figure, None, "algorithms")]
+    return [saved(figure, "algorithms", legend=False)]
 
 
 def draw_shared_steps(result: dict[str, Any], name: str) -> list[Path]:
@@ -79,19 +74,10 @@ def draw_shared_steps(result: dict[str, Any], name: str) -> list[Path]:
     for axes in (left, right):
         axes.grid(alpha=0.25)
     left.legend()
-    return [_saved(figure, None, name)]
+    return [saved(figure, name, legend=False)]
 
 
 def _figure() -> tuple[Figure, Axes]:
     figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
     axes.grid(alpha=0.25)
     return figure, axes
-
-
-def _saved(figure: Figure, axes: Axes | None, name: str) -> Path:
-    if axes is not None:
-        axes.legend()
-    path = IMAGES / f"{name}.png"
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    pyplot.close(figure)
-    return path

@@ -1,6 +1,7 @@
 """Tables of the scheduling policies: `bench.scaling` and `bench.agentic`."""
 
-from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from statistics import median
 
 from bench.charts.tables import Result, machine_line, with_spread
@@ -21,26 +22,30 @@ def scaling(result: Result) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for tasks in sorted({run["tasks"] for run in runs}):
-        for policy in POLICIES:
-            chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
-            if chosen:
-                lines.append(_scaling_row(tasks, policy, chosen))
+        lines += [_scaling_row(tasks, policy, chosen) for policy, chosen in _by_policy(runs, tasks).items() if chosen]
     max_tasks = max(run["tasks"] for run in runs)
-    of_max = {policy: [run for run in runs if run["tasks"] == max_tasks and run["policy"] == policy] for policy in POLICIES}
+    of_max = _by_policy(runs, max_tasks)
     if all(of_max.values()):
         lines += ["", _gains(max_tasks, of_max)]
     return "\n".join(lines)
 
 
-def _scaling_row(tasks: int, policy: str, chosen: list[Result]) -> str:
-    def middle(value: Callable[[Result], float]) -> float:
-        return median([value(run) for run in chosen])
+def _by_policy(runs: list[Result], tasks: int) -> dict[str, list[Result]]:
+    """Runs of that number of tasks, by policy."""
+    return {policy: [run for run in runs if run["tasks"] == tasks and run["policy"] == policy] for policy in POLICIES}
 
+
+def _middle(runs: list[Result], *path: str) -> float:
+    """Median over the runs of the value under these keys."""
+    return median([reduce(getitem, path, run) for run in runs])
+
+
+def _scaling_row(tasks: int, policy: str, chosen: list[Result]) -> str:
     return (
         f"| {tasks} | {policy} | {len(chosen)} | {with_spread([run['end_to_end_s'] for run in chosen])} | {chosen[0]['limit_s']:.1f}"
-        f" | {middle(lambda run: run['share_of_limit']):.0%} | {middle(lambda run: run['sampler']['busy']):.1%}"
-        f" | {middle(lambda run: run['trainer']['busy']):.1%} | {middle(lambda run: run['first_step_s']['p50']):.2f}"
-        f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
+        f" | {_middle(chosen, 'share_of_limit'):.0%} | {_middle(chosen, 'sampler', 'busy'):.1%}"
+        f" | {_middle(chosen, 'trainer', 'busy'):.1%} | {_middle(chosen, 'first_step_s', 'p50'):.2f}"
+        f" | {_middle(chosen, 'step_s', 'p50'):.2f} / {_middle(chosen, 'step_s', 'p99'):.2f} |"
     )
 
 
@@ -48,8 +53,8 @@ def _gains(tasks: int, runs: dict[str, list[Result]]) -> str:
     ours = runs["asynchronous"][0]
     found = []
     for other in ("sequential", "synchronous"):
-        times = median([run["end_to_end_s"] for run in runs[other]]) / median([run["end_to_end_s"] for run in runs["asynchronous"]])
-        use = median([run["trainer"]["busy"] for run in runs["asynchronous"]]) / median([run["trainer"]["busy"] for run in runs[other]])
+        times = _middle(runs[other], "end_to_end_s") / _middle(runs["asynchronous"], "end_to_end_s")
+        use = _middle(runs["asynchronous"], "trainer", "busy") / _middle(runs[other], "trainer", "busy")
         possible = runs[other][0]["limit_s"] / ours["limit_s"]
         found.append(f"against {other}: {times:.1f}× sooner (what the limits leave: {possible:.1f}×), stages {use:.1f}× busier")
     return (
@@ -72,35 +77,30 @@ def agentic(result: Result) -> str:
         "|---" * 10 + "|",
     ]
     for tasks in sorted({run["tasks"] for run in runs}):
-        for policy in POLICIES:
-            chosen = [run for run in runs if run["tasks"] == tasks and run["policy"] == policy]
-            if chosen:
-                lines.append(_agentic_row(tasks, policy, chosen, alone["tokens_per_s"]))
+        lines += [
+            _agentic_row(tasks, policy, chosen, alone["tokens_per_s"]) for policy, chosen in _by_policy(runs, tasks).items() if chosen
+        ]
     lines += ["", *_agentic_gains(result)]
     lines += [f"\nFailed: {'; '.join(result['failed'])}."] if result["failed"] else []
     return "\n".join(lines)
 
 
 def _agentic_row(tasks: int, policy: str, chosen: list[Result], engine_tokens_per_s: float) -> str:
-    def middle(value: Callable[[Result], float]) -> float:
-        return median([value(run) for run in chosen])
-
-    tokens_per_s = middle(lambda run: run["tokens_per_s"])
+    tokens_per_s = _middle(chosen, "tokens_per_s")
     return (
         f"| {tasks} | {policy} | {len(chosen)} | {with_spread([run['end_to_end_s'] for run in chosen])}"
-        f" | {middle(lambda run: run['sampler']['core']):.0%} | {middle(lambda run: run['trainer']['core']):.0%}"
-        f" | {middle(lambda run: run['trajectories_per_s']):.1f}"
-        f" | {tokens_per_s:.0f} ({tokens_per_s / engine_tokens_per_s:.0%})"
-        f" | {middle(lambda run: run['first_step_s']['p50']):.2f}"
-        f" | {middle(lambda run: run['step_s']['p50']):.2f} / {middle(lambda run: run['step_s']['p99']):.2f} |"
+        f" | {_middle(chosen, 'sampler', 'core'):.0%} | {_middle(chosen, 'trainer', 'core'):.0%}"
+        f" | {_middle(chosen, 'trajectories_per_s'):.1f} | {tokens_per_s:.0f} ({tokens_per_s / engine_tokens_per_s:.0%})"
+        f" | {_middle(chosen, 'first_step_s', 'p50'):.2f}"
+        f" | {_middle(chosen, 'step_s', 'p50'):.2f} / {_middle(chosen, 'step_s', 'p99'):.2f} |"
     )
 
 
 def _agentic_gains(result: Result) -> list[str]:
     runs, stages = result["runs"], result["stages"]
     max_tasks = max(run["tasks"] for run in runs)
-    of_max = {policy: [run for run in runs if run["tasks"] == max_tasks and run["policy"] == policy] for policy in POLICIES}
-    ends = {policy: median([run["end_to_end_s"] for run in found]) for policy, found in of_max.items() if found}
+    of_max = _by_policy(runs, max_tasks)
+    ends = {policy: _middle(found, "end_to_end_s") for policy, found in of_max.items() if found}
     found: list[str] = []
     others = [policy for policy in ("sequential", "synchronous") if policy in ends]
     if "asynchronous" in ends and others and max_tasks > 1:
@@ -118,8 +118,8 @@ def _agentic_gains(result: Result) -> list[str]:
             f" (R + E + T) / T = {stages['closed_form']:.1f} is the maximum gain of updates one at a time."
         )
     if of_max["asynchronous"]:
-        cpu_s, cores = median([run["cpu_s_per_step"] for run in of_max["asynchronous"]]), result["machine"]["cores"]
-        busy = median([run["cores_busy"] for run in of_max["asynchronous"]])
+        cpu_s, cores = _middle(of_max["asynchronous"], "cpu_s_per_step"), result["machine"]["cores"]
+        busy = _middle(of_max["asynchronous"], "cores_busy")
         found.append(
             f"With {max_tasks} tasks asynchronous everything together takes {cpu_s:.2f} s of processor time a step and keeps the cores"
             f" {busy:.0%} busy"
@@ -134,7 +134,7 @@ def _agentic_gains(result: Result) -> list[str]:
 
 
 def _times_busier(runs: dict[str, list[Result]], other: str, stage: str) -> str:
-    ours, theirs = (median([run[stage]["core"] for run in runs[policy]]) for policy in ("asynchronous", other))
+    ours, theirs = (_middle(runs[policy], stage, "core") for policy in ("asynchronous", other))
     return f"{ours / theirs:.1f}×" if theirs else "far more"
 
 

@@ -41,7 +41,7 @@ def _utilization(runs: Runs, name: str, share: str, sampler: str, trainer: str) 
     _lines(left, runs, lambda run: 100 * run["sampler"][share], sampler)
     _lines(right, runs, lambda run: 100 * run["trainer"][share], trainer)
     right.axhline(100, color="grey", linewidth=0.8, linestyle="dotted")
-    return _saved(figure, f"{name}-utilization")
+    return saved(figure, f"{name}-utilization")
 
 
 def _times(runs: Runs, name: str) -> Path:
@@ -54,7 +54,7 @@ def _times(runs: Runs, name: str) -> Path:
         _lines(axes[0][1], runs, lambda run: run["limit_s"], "", "log", style="dotted")
     _lines(axes[1][0], runs, lambda run: run["first_step_s"]["p50"], "time to first step, median seconds", "log")
     _lines(axes[1][1], runs, lambda run: run["step_s"]["p50"], "time per step of a task, median seconds", "log")
-    return _saved(figure, f"{name}-times")
+    return saved(figure, f"{name}-times")
 
 
 def _idle(runs: Runs, name: str) -> Path:
@@ -74,7 +74,7 @@ def _idle(runs: Runs, name: str) -> Path:
             left = [one + share for one, share in zip(left, shares, strict=True)]
         axes.set(title=f"{stage}, {max_tasks} tasks", xlabel="% of the run")
     figure.legend(*pair[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small")
-    return _saved(figure, f"{name}-idle", legend=False)
+    return saved(figure, f"{name}-idle", legend=False)
 
 
 def _timelines(runs: Runs, name: str) -> Path:
@@ -91,7 +91,7 @@ def _timelines(runs: Runs, name: str) -> Path:
         axes.set(title=f"{policy}: {run['end_to_end_s']:.1f} s", yticks=[row + 0.5 for row in range(len(tasks))], yticklabels=tasks)
     all_axes[-1][0].set_xlabel("seconds")
     figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
-    return _saved(figure, f"{name}-timeline", legend=False)
+    return saved(figure, f"{name}-timeline", legend=False)
 
 
 def _lines(
@@ -116,7 +116,7 @@ def _lines(
     axes.grid(alpha=0.25)
 
 
-def _saved(figure: Figure, name: str, *, legend: bool = True) -> Path:
+def saved(figure: Figure, name: str, *, legend: bool = True) -> Path:
     if legend:
         figure.axes[0].legend()
     IMAGES.mkdir(parents=True, exist_ok=True)

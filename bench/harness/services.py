@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -30,6 +30,14 @@ _numbers = count()
 
 class BenchError(Exception):
     """The benchmark cannot run, or its result is invalid; the text says why."""
+
+
+def run_or_exit(name: str, main: Callable[[], None]) -> None:
+    """Run the benchmark; a BenchError ends the process with its text."""
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"{name}: {error}")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,25 +25,27 @@ VOCABULARY = 512
 ENVIRONMENT = EnvironmentSection(name="reasoning_gym:basic_arithmetic")
 
 
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def random_model(folder: Path, **config: Any) -> Path:
+    """Write a Qwen3 model with random weights; `config`: arguments of `Qwen3Config`."""
     prepare_torch(1, torch.device("cpu"))
     torch.manual_seed(1)
-    config = Qwen3Config(
+    made = Qwen3Config(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, **config)
+    Qwen3ForCausalLM(made).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(
+        tmp_path_factory.mktemp("model"),
         vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=256,
-        tie_word_embeddings=True,
         initializer_range=0.1,
     )
-    folder = tmp_path_factory.mktemp("model")
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

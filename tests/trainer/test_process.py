@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from common import streams
-from common.bus import Bus, Outgoing
-from common.messages import BatchGroup, BatchMember, ReplicaReport, TrainBatch, TrajectoriesScored, WeightUpdated
+from common.bus import Bus
+from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
 from tests.conftest import eventually, eventually_equals, message_on
-from tests.trainer.conftest import context_of, make_groups, make_spec, scored
+from tests.trainer.batches import announced, batch_of, send, store
+from tests.trainer.conftest import make_groups, make_spec
 
 
 def environment(nats_url: str, pools_file: Path, **more: str) -> dict[str, str]:
@@ -33,13 +34,8 @@ def is_ready(port: int) -> bool:
 
 
 async def send_batch(bus: Bus, task: str) -> None:
-    (group,) = make_groups(1, groups=1)
-    message = TrajectoriesScored(group=context_of(task, group), members=[scored(t) for t in group.trajectories])
-    sequence = await bus.publish(Outgoing(streams.scored(task, "0-0"), message, f"{task}:0-0"))
-    members = [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in group.trajectories]
-    named = [BatchGroup(group=0, version=0, members=members)]
-    work = TrainBatch(tenant="acme", task=task, pool="tiny", version=0, spec=make_spec(task), checkpoint=None, groups=named)
-    await bus.publish(Outgoing(streams.batch("tiny", task), work, f"{task}:v0:batch"))
+    named = await store(bus, task, make_groups(1, groups=1), 0)
+    await send(bus, batch_of(task, 0, named, None, make_spec(task)))
 
 
 @contextmanager
@@ -62,9 +58,7 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
         await send_batch(bus, "a")
-        async for delivery in bus.streams.follow(streams.WEIGHTS, "weight-updated.tiny.a"):
-            assert delivery.read(WeightUpdated).version == 1
-            break
+        assert (await announced(bus, "a", 1)).version == 1
         await eventually(lambda: bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
         (report,) = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
         assert (report.service, report.pool) == ("trainer", "tiny")

@@ -11,7 +11,7 @@ from common.messages import SubmitTask
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire
 from tests.common.bus.consuming import JOBS, consuming, drained, job
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 
 
 async def deliveries(bus: Bus, consumer: streams.Consumer) -> int:
@@ -91,11 +91,7 @@ async def test_lease_of_a_consumer_that_is_there_already_becomes_the_current_one
 
     for wanted_s in (30.0, streams.SCHEDULER_JOBS.ack_wait_s):
         async with consuming(bus, handler, consumer=replace(JOBS, ack_wait_s=wanted_s)):
-
-            async def declared(wanted_s: float = wanted_s) -> bool:
-                return await lease_s() == wanted_s
-
-            await eventually(declared)
+            await eventually_equals(lease_s, wanted_s)
 
 
 async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -> None:
