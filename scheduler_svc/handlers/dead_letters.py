@@ -151,7 +151,7 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
         await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
     task = next(iter(await tasks.lock_tasks(tx.connection, [request.task])), None) if request.task else None
     objection = _objection(request, task)
-    key = _group_of_request(request, task) if objection is None and task is not None else None
+    key = _group_of(request.letter, task.id) if objection is None and request.letter is not None and task is not None else None
     if key is not None and not await groups.is_open(tx.connection, key):
         objection = f"group {key[1]} is complete, or was abandoned and refilled: its message has no use"
     if objection is not None:
@@ -177,10 +177,6 @@ def _objection(request: ResendRequest, task: Task | None) -> str | None:
     if task is not None and not task.is_live:
         return f"letter: task {task.id} is {task.state}, and a task that has ended is not resumed; submit a new one"
     return f"letter: the message of dead letter {request.number} is no longer stored" if request.body is None else None
-
-
-def _group_of_request(request: ResendRequest, task: Task) -> GroupKey | None:
-    return _group_of(request.letter, task.id) if request.letter else None
 
 
 def recorded_task(subject: str) -> str | None:

@@ -10,6 +10,7 @@ from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
 from common.bus.timings import Timings
 from common.errors import Reject, Unavailable
+from common.messages import BlobRef
 from common.streams import Stream
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire
@@ -34,35 +35,38 @@ def _folder(tmp_path: Path, quarter_kib: int) -> Path:
     return folder
 
 
-async def test_folder_comes_back_as_it_was(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+@pytest.fixture
+def blobs(bus: Bus) -> Blobs:
+    return Blobs(bus)
+
+
+@pytest.fixture
+async def ref(blobs: Blobs, folder: Path) -> BlobRef:
+    """The stored folder."""
+    return await blobs.put_folder("task/v1/adapter", folder)
+
+
+async def test_folder_comes_back_as_it_was(blobs: Blobs, ref: BlobRef, folder: Path, tmp_path: Path) -> None:
     fetched = await blobs.fetch_folder(ref, tmp_path / "fetched")
     assert (fetched / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
     assert (fetched / "inner" / "config.json").read_text() == "{}"
 
 
-async def test_same_content_has_the_same_reference_and_other_content_another(bus: Bus, folder: Path) -> None:
-    blobs = Blobs(bus)
-    first = await blobs.put_folder("task/v1/adapter", folder)
-    assert await blobs.put_folder("task/v1/adapter", folder) == first
+async def test_same_content_has_the_same_reference_and_other_content_another(blobs: Blobs, ref: BlobRef, folder: Path) -> None:
+    assert await blobs.put_folder("task/v1/adapter", folder) == ref
     (folder / "weights.bin").write_bytes(b"other")
     second = await blobs.put_folder("task/v1/adapter", folder)
-    assert second.name != first.name
-    assert sorted(await blobs.names()) == sorted([first.name, second.name])
+    assert second.name != ref.name
+    assert sorted(await blobs.names()) == sorted([ref.name, second.name])
 
 
-async def test_damaged_copy_is_refused_and_leaves_nothing(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_damaged_copy_is_refused_and_leaves_nothing(blobs: Blobs, ref: BlobRef, tmp_path: Path) -> None:
     with pytest.raises(Reject, match="damaged"):
         await blobs.fetch_folder(ref.model_copy(update={"sha256": "0" * 64}), tmp_path / "fetched")
     assert not list(tmp_path.glob("fetched*"))
 
 
-async def test_disk_that_does_not_take_a_blob_is_named_and_waited_for(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_disk_that_does_not_take_a_blob_is_named_and_waited_for(blobs: Blobs, ref: BlobRef, tmp_path: Path) -> None:
     (tmp_path / "place").touch()
     with pytest.raises(Unavailable, match=f"could not write blob .* to {tmp_path}/place/fetched: .*Not a directory"):
         await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")
@@ -70,18 +74,16 @@ async def test_disk_that_does_not_take_a_blob_is_named_and_waited_for(bus: Bus, 
     assert (await blobs.fetch_folder(ref, tmp_path / "place" / "fetched")).is_dir()
 
 
-async def test_missing_blob_is_named(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_missing_blob_is_named(blobs: Blobs, ref: BlobRef, tmp_path: Path) -> None:
     await blobs.delete(ref.name)
     await blobs.delete(ref.name)
     with pytest.raises(Reject, match=ref.name):
         await blobs.fetch_folder(ref, tmp_path / "fetched")
 
 
-async def test_blob_that_lost_its_content_is_noticed_and_restored(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_blob_that_lost_its_content_is_noticed_and_restored(
+    bus: Bus, blobs: Blobs, ref: BlobRef, folder: Path, tmp_path: Path
+) -> None:
     await bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
     assert [(blob.name, blob.is_whole) for blob in await blobs.listed()] == [(ref.name, False)]
     assert await blobs.put_folder("task/v1/adapter", folder) == ref
@@ -89,9 +91,7 @@ async def test_blob_that_lost_its_content_is_noticed_and_restored(bus: Bus, fold
     await blobs.fetch_folder(ref, tmp_path / "fetched")
 
 
-async def test_deleted_blob_is_not_listed(bus: Bus, folder: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_deleted_blob_is_not_listed(blobs: Blobs, ref: BlobRef) -> None:
     await blobs.delete(ref.name)
     assert await blobs.names() == []
 
@@ -105,16 +105,12 @@ async def test_listing_ends_beside_deletions(bus: Bus, tmp_path: Path) -> None:
     assert await blobs.names() == []
 
 
-async def test_concurrent_fetches_do_not_disturb_each_other(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_concurrent_fetches_do_not_disturb_each_other(blobs: Blobs, ref: BlobRef, tmp_path: Path) -> None:
     await asyncio.gather(*(blobs.fetch_folder(ref, tmp_path / "fetched") for _ in range(4)))
     assert [path.name for path in tmp_path.glob("fetched*")] == ["fetched"]
 
 
-async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus, folder: Path, tmp_path: Path) -> None:
-    blobs = Blobs(bus)
-    ref = await blobs.put_folder("task/v1/adapter", folder)
+async def test_blob_whose_content_is_gone_is_refused_and_not_waited_for(bus: Bus, blobs: Blobs, ref: BlobRef, tmp_path: Path) -> None:
     await bus.blobs_context().purge_stream("OBJ_blobs", subject="$O.blobs.C.>")
     with pytest.raises(Reject, match="not all of it"):
         await blobs.fetch_folder(ref, tmp_path / "fetched")

@@ -17,9 +17,9 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
 from env_svc.registry import find
-from env_svc.sandboxes.current import use
 from env_svc.sandboxes.monty import MontySandbox
 from env_svc.tools.toolbox import Toolbox
+from tests.env.sandboxes.kinds import in_use
 
 FOLDER = Path(__file__).parents[2] / "examples" / "environments"
 CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.multi_hop:MultiHop"}
@@ -28,14 +28,10 @@ CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.mu
 
 @pytest.fixture
 async def executor(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
-    sandbox, toolbox = MontySandbox(2), Toolbox()
-    use(sandbox)
-    try:
+    toolbox = Toolbox()
+    async with in_use(MontySandbox(2)):
         yield ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=20.0), toolbox)
-    finally:
-        use(None)
-        await toolbox.close()
-        await sandbox.close()
+    await toolbox.close()
 
 
 @pytest.mark.parametrize("file", ["small_programs.toml", "multi_hop.toml"])

@@ -170,13 +170,13 @@ async def test_events_before_a_restart_of_nats_are_not_repeated(tmp_path: Path) 
             bus = await clients.enter_async_context(await Bus.connect(servers.nats_url(port), "test", timings=timings))
             await bus.declare()
             for number in range(3):
-                await bus.publish(accepted(f"before-{number}"))
+                await bus.publish(happened(f"before-{number}", "accepted"))
             follower = await clients.enter_async_context(await Bus.connect(servers.nats_url(port), "follower", timings=timings))
             events = Client(follower, servers.nats_url(port)).watch()
             first = asyncio.ensure_future(anext(aiter(events)))
             await eventually(lambda: is_followed(bus))
         with running(command, port, tmp_path / "nats.log"):
-            await bus.publish(accepted("after"))
+            await bus.publish(happened("after", "accepted"))
             # The follower's position was in the server's memory; after two missed heartbeats it restarts.
             assert (await asyncio.wait_for(first, 250)).task == "after"
 
@@ -204,10 +204,6 @@ def test_new_ids_are_valid_and_differ() -> None:
 
 async def _names(client: Client, task: str) -> list[str]:
     return [event.event async for event in client.watch(task)]
-
-
-def accepted(task: str) -> Outgoing:
-    return happened(task, "accepted")
 
 
 def happened(task: str, event: str) -> Outgoing:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.request_ids import message_id
 from rollout_svc.service import Rollout
+from tests.common.bus.consuming import as_handler
 from tests.conftest import eventually
 from tests.rollout.conftest import Oracle
 
@@ -73,16 +74,14 @@ async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -
     rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
     stage = Stage(bus, rollout, slots)
 
-    async def collect(delivery: Delivery) -> AsyncIterator[Outgoing]:
+    async def collect(delivery: Delivery) -> None:
         stage.answers.append(delivery.read(TurnsSampled))
-        return
-        yield
 
     runners = [
         asyncio.create_task(bus.consume(streams.rollout_samples("tiny"), rollout.handle, slots, max_pull=4)),
         asyncio.create_task(rollout.follow_tasks(bus)),
         asyncio.create_task(rollout.follow_versions(bus, "tiny")),
-        asyncio.create_task(bus.consume(streams.env_turns("reasoning_gym"), collect, Slots(64))),
+        asyncio.create_task(bus.consume(streams.env_turns("reasoning_gym"), as_handler(collect), Slots(64))),
     ]
     try:
         yield stage

@@ -195,10 +195,9 @@ class Interleavings(RuleBasedStateMachine):
         self.change(lambda tx: tx.connection.execute(past, {"number": number}))
         for lost in (crash, False) if crash else (False,):  # groups that stay overdue violate a rule
             for task in TASKS:
-                self.change(lambda tx, task=task: self._void_overdue(tx, task), crash=lost)
-
-    async def _void_overdue(self, tx: Transaction, task: str) -> None:
-        await scores.void_overdue(tx, task, self.policy, time.time(), stable_for_s=math.inf)
+                self.change(
+                    lambda tx, task=task: scores.void_overdue(tx, task, self.policy, time.time(), stable_for_s=math.inf), crash=lost
+                )
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())
     def control(self, verb: str, which: int, crash: bool) -> None:

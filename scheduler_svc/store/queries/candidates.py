@@ -67,8 +67,6 @@ async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Admi
 
 
 _may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"), tasks.c.tenant != all_of("but_tenants"), tasks.c.id != all_of("but_tasks"))
-
-
 _least_served = (
     select(tenants)
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
@@ -76,8 +74,6 @@ _least_served = (
     .limit(given("limit", Integer))
     .subquery("least_served")
 )
-
-
 _waiting = (
     select(tasks)
     .where(tasks.c.tenant == _least_served.c.id, *_may_open)
@@ -85,8 +81,6 @@ _waiting = (
     .limit(given("limit", Integer))
     .lateral("waiting")
 )
-
-
 _LEAST_SERVED_TASKS = Statement(
     select(*_columns(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
 )
@@ -105,17 +99,9 @@ async def least_served_tasks(
 
 
 _planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
-
-
 _first_planned = select(evaluation_groups).where(*_planned).order_by(evaluation_groups.c.number).limit(1).lateral("first_planned")
-
-
 _same_protocol = (evaluation_groups.c.version == _first_planned.c.version, evaluation_groups.c.protocol == _first_planned.c.protocol)
-
-
 _planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned, *_same_protocol).scalar_subquery()
-
-
 _EVALUATION_CANDIDATES = Statement(
     select(*_columns(tasks.c, tenants.c, _planned_groups), _first_planned.c.size)  # pyright: ignore[reportArgumentType]
     .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id).join(_first_planned, true()))

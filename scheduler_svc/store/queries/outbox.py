@@ -41,8 +41,6 @@ async def oldest_rows(connection: AsyncConnection, most: int) -> list[OutboxRow]
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")
-
-
 _DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.position, given("reached", BigInteger))).add_cte(_forgotten))
 
 

@@ -35,8 +35,6 @@ async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]
 
 
 _success = Rows("success", task=Text, tokens=Double)
-
-
 _UPDATE_TOKEN_ESTIMATE = Statement(
     update(tasks)
     .where(tasks.c.id == _success.c.task)
@@ -55,26 +53,16 @@ async def update_token_estimate(connection: AsyncConnection, group_tokens: Mappi
 
 
 _charged_task = Rows("charged_task", id=Text, tokens=Double, admitted=Integer)
-
-
 _CHARGE_TASKS = Statement(
     update(tasks)
     .where(tasks.c.id == _charged_task.c.id)
     .values(virtual_time=tasks.c.virtual_time + _charged_task.c.tokens, admitted=tasks.c.admitted + _charged_task.c.admitted)
 )
-
-
 _charged = Rows("charged", id=Text, tokens=Double)
-
-
 # Locks in order, before the update, which takes them in any; and as an update would, so that ledger rows written by others,
 # which refer to a tenant, do not block it.
 _charged_tenants = select(tenants.c.id).where(tenants.c.id == any_of("charged_id")).order_by(tenants.c.id)
-
-
 _locked = _charged_tenants.with_for_update(key_share=True).cte("locked")
-
-
 _CHARGE_TENANTS = Statement(
     update(tenants)
     .where(tenants.c.id == _locked.c.id, tenants.c.id == _charged.c.id)

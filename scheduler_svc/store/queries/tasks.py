@@ -156,18 +156,14 @@ async def set_reason(connection: AsyncConnection, task: str, reason: str) -> Non
     await connection.execute(update(tasks).where(tasks.c.id == task).values(reason=reason))
 
 
-async def transition_task(
-    connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "", tenant: str | None = None
-) -> bool:
-    """Change a task's state; False when it is not in one of the states to leave, or not the tenant's."""
+async def transition_task(connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "") -> bool:
+    """Change a task's state; False when it is not in one of the states to leave."""
     values: dict[str, Any] = {"state": to, "reason": reason, "updated_at": func.now()}
     if to not in LIVE:
         values["ended_at"] = func.now()
     if to == TaskState.RUNNING:
         values["accepted_at"] = func.coalesce(tasks.c.accepted_at, func.now())
     statement = update(tasks).where(tasks.c.id == task, tasks.c.state.in_(leaving)).values(values).returning(tasks.c.id)
-    if tenant is not None:
-        statement = statement.where(tasks.c.tenant == tenant)
     return (await connection.execute(statement)).first() is not None
 
 

@@ -16,7 +16,7 @@ from env_svc.datasets import SHIPPED
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.current import use
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
-from tests.env.sandboxes.kinds import KINDS, sandbox_of
+from tests.env.sandboxes.kinds import KINDS, in_use, sandbox_of
 
 TESTS = ["assert scaled([1, 2]) == [4711, 9422]", "assert scaled([]) == [] and len(scaled([3])) == 1", "assert scaled([0]) != [1]"]
 RIGHT = "def scaled(numbers):\n    return [4711 * n for n in numbers]"
@@ -25,14 +25,8 @@ STATE = {"tests": TESTS, "setup": "", "solution": RIGHT}
 
 @pytest.fixture(params=KINDS)
 async def code(request: pytest.FixtureRequest) -> AsyncIterator[Code]:
-    sandbox = sandbox_of(request.param, warm=2)
-    await sandbox.start()
-    use(sandbox)
-    try:
+    async with in_use(sandbox_of(request.param, warm=2)):
         yield Code(time_s=5.0)
-    finally:
-        use(None)
-        await sandbox.close()
 
 
 async def graded(code: Code, source: str, tests: list[str] | None = None) -> Finish:
@@ -80,11 +74,8 @@ async def test_right_code_passes_all_tests_and_wrong_code_some(code: Code) -> No
     ],
 )
 async def test_program_that_monty_cannot_run_is_void_and_not_wrong(source: str, missing: str) -> None:
-    use(sandbox_of("monty"))
-    try:
+    async with in_use(sandbox_of("monty")):
         outcome = await perform(Code(), "code", StepCall(7, msgpack.packb(STATE) or b"", Reply(source)))
-    finally:
-        use(None)
     assert isinstance(outcome, Failed) and not outcome.is_infrastructure
     assert outcome.reason.startswith(f"{UNSUPPORTED} (row 7): the sandbox 'monty' cannot run this program")
     assert missing in outcome.reason and "MARLAAS_ENV_SANDBOX=bubblewrap, docker or confined" in outcome.reason
@@ -101,11 +92,8 @@ async def test_program_that_monty_cannot_run_is_void_and_not_wrong(source: str, 
     ],
 )
 async def test_program_that_is_wrong_in_any_python_is_wrong_in_monty(source: str) -> None:
-    use(sandbox_of("monty"))
-    try:
+    async with in_use(sandbox_of("monty")):
         assert (await graded(Code(), source)).reward == 0.0
-    finally:
-        use(None)
 
 
 async def test_values_of_many_kinds_are_compared(code: Code) -> None:
@@ -146,14 +134,8 @@ class Dying(Sandbox):
 
 @pytest.mark.parametrize("healthy", [0, 1], ids=["while the code runs", "while it is judged"])
 async def test_sandbox_that_dies_while_it_grades_is_no_reward_0(healthy: int) -> None:
-    sandbox = Dying(sandbox_of("monty"), healthy)
-    await sandbox.start()
-    use(sandbox)
-    try:
+    async with in_use(Dying(sandbox_of("monty"), healthy)):
         outcome = await perform(Code(), "code", StepCall(7, msgpack.packb(STATE) or b"", Reply(RIGHT)))
-    finally:
-        use(None)
-        await sandbox.close()
     assert outcome == Failed("environment 'code' is unavailable (row 7): its daemon is gone", is_infrastructure=True)
 
 

@@ -124,6 +124,13 @@ def reason(outcome: Outcome, *, is_infrastructure: bool = True) -> str:
     return outcome.reason
 
 
+async def scored(executor: EnvironmentExecutor, text: str = "word") -> Scored:
+    """Score of one reply."""
+    (outcome,) = await play(executor, [step(text)])
+    assert isinstance(outcome, Scored)
+    return outcome
+
+
 async def test_environment_runs_with_dependencies_of_its_own(workers: Workers, python: str) -> None:
     async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         (opened,) = await play(executor, [OpenCall(3, 0)], greeting="Hi")
@@ -190,9 +197,8 @@ async def test_process_that_dies_costs_its_calls_and_is_restarted(workers: Worke
         (died,) = await play(executor, [step("die")])
         assert "environment 'guest' is unavailable (row 0): its process ended (exit status 7)" in reason(died)
         assert "its process ended" in reason((await waiting)[0])
-        (scored,) = await play(executor, [step("word")])
-        assert isinstance(scored, Scored)
-        os.kill(int(scored.reward), signal.SIGKILL)
+        first = await scored(executor)
+        os.kill(int(first.reward), signal.SIGKILL)
         outcomes: list[Outcome] = []
 
         async def back() -> bool:
@@ -200,7 +206,7 @@ async def test_process_that_dies_costs_its_calls_and_is_restarted(workers: Worke
             return isinstance(outcomes[0], Scored)
 
         await eventually(back)
-        assert isinstance(outcomes[0], Scored) and outcomes[0].reward != scored.reward
+        assert isinstance(outcomes[0], Scored) and outcomes[0].reward != first.reward
 
 
 async def test_many_slow_calls_share_a_process(workers: Workers, python: str) -> None:
@@ -216,8 +222,7 @@ async def test_call_that_takes_too_long_is_ended_alone(workers: Workers, python:
         late, fine = await play(executor, [step("sleep 60"), step("word")])
         assert "did not answer within 2 s" in reason(late)
         assert isinstance(fine, Scored)
-        (after,) = await play(executor, [step("word")])
-        assert isinstance(after, Scored) and after.reward == fine.reward, "the process was not replaced"
+        assert (await scored(executor)).reward == fine.reward, "the process was not replaced"
 
 
 async def test_computing_environment_takes_one_call_a_process_and_is_replaced_when_it_hangs(workers: Workers, python: str) -> None:
@@ -225,8 +230,7 @@ async def test_computing_environment_takes_one_call_a_process_and_is_replaced_wh
         hung, *fine = await play(executor, [step("block 60"), *(step("block 0.01") for _ in range(6))])
         assert "did not answer within 2 s" in reason(hung)
         assert all(isinstance(outcome, Scored) for outcome in fine)
-        (after,) = await play(executor, [step("word")])
-        assert isinstance(after, Scored)
+        await scored(executor)
 
 
 async def test_restart_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
@@ -242,30 +246,25 @@ async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(wo
         first, second = await play(executor, [step("sleep 0.1"), step("sleep 0.1")])
         assert isinstance(first, Scored) and isinstance(second, Scored) and first.reward != second.reward
         await play(executor, [step("die")])
-        (after,) = await play(executor, [step("word")])
-        assert isinstance(after, Scored) and after.reward in (first.reward, second.reward)
+        assert (await scored(executor)).reward in (first.reward, second.reward)
 
 
 @pytest.mark.parametrize("start", ["fork 600", "leave 300"])
 async def test_end_of_a_process_is_noticed_though_what_it_started_holds_its_output(workers: Workers, python: str, start: str) -> None:
     async with hosting(workers, 200.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
         waiting = asyncio.ensure_future(play(executor, [step("sleep 400")]))
-        (started,) = await play(executor, [step(start)])
-        assert isinstance(started, Scored)
+        started = await scored(executor, start)
         os.kill(int(started.reward), signal.SIGKILL)
         assert "its process ended (exit status -9)" in reason((await waiting)[0])  # before its time was over
-        (after,) = await play(executor, [step("word")])
-        assert isinstance(after, Scored) and after.reward != started.reward
+        assert (await scored(executor)).reward != started.reward
 
 
 @pytest.mark.parametrize("end", ["die", "block 60"])
 async def test_what_a_process_has_started_ends_with_it(workers: Workers, python: str, end: str) -> None:
     async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
-        (forked,) = await play(executor, [step("fork 600")])
-        assert isinstance(forked, Scored)
+        forked = await scored(executor, "fork 600")
         await play(executor, [step(end)])
-        (after,) = await play(executor, [step("word")])
-        assert isinstance(after, Scored) and after.reward != forked.reward
+        assert (await scored(executor)).reward != forked.reward
 
 
 async def test_one_process_that_computes_takes_one_call_from_any_task(workers: Workers, python: str) -> None:
@@ -312,9 +311,8 @@ async def test_environment_that_does_not_start_is_an_infrastructure_failure(work
 
 async def test_process_does_not_outlive_the_service(workers: Workers, python: str) -> None:
     async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
-        (scored,) = await play(executor, [step("word")])
-        assert isinstance(scored, Scored)
-    assert not Path(f"/proc/{int(scored.reward)}").exists()
+        last = await scored(executor)
+    assert not Path(f"/proc/{int(last.reward)}").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
 from env_svc.sandboxes.confined import ConfinedSandbox
+from env_svc.sandboxes.current import use
 from env_svc.sandboxes.docker import DockerSandbox
 from env_svc.sandboxes.monty import MontySandbox
 from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Sandbox
@@ -35,6 +38,18 @@ def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
             return ConfinedSandbox(4, kind)
         case _:
             return DockerSandbox(DOCKER_URL, IMAGE, runs=4, warm=warm)
+
+
+@asynccontextmanager
+async def in_use(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
+    """Start the sandbox, which environments and tools use until the block ends."""
+    await sandbox.start()
+    use(sandbox)
+    try:
+        yield sandbox
+    finally:
+        use(None)
+        await sandbox.close()
 
 
 async def still_works(sandbox: Sandbox) -> bool:

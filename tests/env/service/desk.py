@@ -29,6 +29,7 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
+from tests.common.bus.consuming import as_handler
 from tests.conftest import eventually
 
 POOL = "tiny"
@@ -84,6 +85,11 @@ class Desk:
             )
         )
 
+    async def opened(self, group: GroupContext) -> list[TurnRequest]:
+        """Open the group; returns the first request of each member."""
+        await self.open(group)
+        return await self.requests(group, group.size)
+
     async def give(self, group: GroupContext, turns: list[SampledTurn], attempt: str = "1") -> None:
         subject = streams.turn(group.family, group.task, group.trajectory(turns[0].member))
         name = ",".join(f"{turn.member}.{turn.turn}" for turn in turns)
@@ -132,27 +138,19 @@ class Desk:
         assert (answer.tenant, answer.task) == ("acme", "task-a")
         return answer.objection
 
-    async def take_sample(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+    async def take_sample(self, delivery: Delivery) -> None:
         self.samples.append(delivery.read(SampleTurns))
-        return
-        yield
 
-    async def take_check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+    async def take_check(self, delivery: Delivery) -> None:
         self.checks.append(delivery.read(EnvironmentChecked))
-        return
-        yield
 
-    async def handled(self) -> None:
-        """Returns when nothing waits for this service."""
-        await self.handled_but(0)
-
-    async def handled_but(self, messages: int) -> None:
-        """Returns when this service has `messages` in flight and no other pending."""
+    async def handled(self, but: int = 0) -> None:
+        """Returns when this service has `but` messages in flight and no other pending."""
 
         async def idle() -> bool:
             names = (streams.env_opens("module"), streams.env_turns("module"), streams.rollout_samples(POOL))
             infos = [await self.bus.blobs_context().consumer_info(name.stream, name.name) for name in names]
-            return all(info.num_pending == 0 for info in infos) and sum(info.num_ack_pending or 0 for info in infos) == messages
+            return all(info.num_pending == 0 for info in infos) and sum(info.num_ack_pending or 0 for info in infos) == but
 
         await eventually(idle)
 
@@ -171,7 +169,8 @@ async def serving(bus: Bus, service: EnvService) -> AsyncIterator[None]:
 @asynccontextmanager
 async def at_desk(bus: Bus) -> AsyncIterator[Desk]:
     desk = Desk(bus)
-    async with consuming(bus, (streams.rollout_samples(POOL), desk.take_sample), (streams.SCHEDULER_CHECKED, desk.take_check)):
+    takers = ((streams.rollout_samples(POOL), as_handler(desk.take_sample)), (streams.SCHEDULER_CHECKED, as_handler(desk.take_check)))
+    async with consuming(bus, *takers):
         yield desk
 
 

@@ -16,8 +16,7 @@ from tests.env.service.desk import Desk, group_of, sampled, service_of
 
 async def test_opened_group_asks_for_every_members_first_turn_in_one_message(desk: Desk) -> None:
     group = group_of("Countdown", size=5)
-    await desk.open(group)
-    await desk.requests(group, 5)
+    await desk.opened(group)
     (message,) = desk.samples
     assert message.group == group
     assert [(one.member, one.turn, len(one.transcript)) for one in message.members] == [(member, 0, 0) for member in range(5)]
@@ -27,14 +26,12 @@ async def test_opened_group_asks_for_every_members_first_turn_in_one_message(des
 async def test_prompt_is_made_of_the_tasks_seed_not_the_groups(desk: Desk) -> None:
     for number, seed in enumerate((7, 8)):
         group = group_of("Countdown", size=1, task=f"task-{number}").model_copy(update={"seed": seed, "task_seed": 1})
-        await desk.open(group)
-        assert (await desk.requests(group, 1))[0].messages[0].content == "Count down from 4."
+        assert (await desk.opened(group))[0].messages[0].content == "Count down from 4."
 
 
 async def test_episode_of_many_turns_is_played_and_scored(desk: Desk) -> None:
     group = group_of("Countdown", size=2)
-    await desk.open(group)
-    right, wrong = await desk.requests(group, 2)
+    right, wrong = await desk.opened(group)
     await desk.give(group, [sampled(right, "3"), sampled(wrong, "nine")])
     ((message, settlement),) = await desk.scored(group.task, 1)
     assert (message.members[0].member, message.members[0].reward, message.members[0].components) == (1, 0.0, {"left": 3.0})
@@ -50,8 +47,7 @@ async def test_episode_of_many_turns_is_played_and_scored(desk: Desk) -> None:
 
 async def test_environment_that_computes_is_played_in_workers(desk: Desk) -> None:
     group = group_of("reasoning_gym:gcd", size=2, max_turns=1).model_copy(update={"family": "module"})
-    await desk.open(group)
-    requests = await desk.requests(group, 2)
+    requests = await desk.opened(group)
     from reasoning_gym.factory import create_dataset
 
     gold = create_dataset("gcd", seed=0, size=2000)[0]["answer"]
@@ -66,8 +62,7 @@ async def test_environment_that_computes_is_played_in_workers(desk: Desk) -> Non
 async def test_members_ready_together_share_a_message_and_wait_for_no_other(desk: Desk, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     group = group_of("Obedient", size=3)
-    await desk.open(group)
-    requests = await desk.requests(group, 3)
+    requests = await desk.opened(group)
     await desk.give(
         group, [sampled(request, reply) for request, reply in zip(requests, ("reward 1", f"await-file {gate}", "reward 2"), strict=True)]
     )
@@ -80,8 +75,7 @@ async def test_members_ready_together_share_a_message_and_wait_for_no_other(desk
 async def test_task_weighs_the_components_of_its_reward(desk: Desk) -> None:
     group = group_of("Countdown", size=2)
     group = group.model_copy(update={"environment": group.environment.model_copy(update={"weights": {"reward": 2.0, "left": -0.25}})})
-    await desk.open(group)
-    requests = await desk.requests(group, 2)
+    requests = await desk.opened(group)
     await desk.give(group, [sampled(requests[0], "no"), sampled(requests[1], "nine")])
     members = [member for message, _ in await desk.scored(group.task, 2) for member in message.members]
     assert [(member.reward, member.components) for member in members] == [(-0.75, {"reward": 0.0, "left": 3.0})] * 2
@@ -89,8 +83,7 @@ async def test_task_weighs_the_components_of_its_reward(desk: Desk) -> None:
 
 async def test_out_of_turns_is_concluded(desk: Desk) -> None:
     group = group_of("Countdown", size=1, max_turns=1)
-    await desk.open(group)
-    (request,) = await desk.requests(group, 1)
+    (request,) = await desk.opened(group)
     await desk.give(group, [sampled(request, "3")])
     ((message, _),) = await desk.scored(group.task, 1)
     assert (message.members[0].reward, message.members[0].components, message.members[0].failure) == (0.0, {"out_of_turns": 1.0}, None)
@@ -130,8 +123,7 @@ def talk(size: int = 1, *tools: str, left_s: float = 60.0, **limits: object) -> 
 
 async def test_calls_are_answered_between_the_environments_steps(desk: Desk) -> None:
     group = talk(2, "calculator", "tests.env.tools.toy_tools:Parrot")
-    await desk.open(group)
-    first, second = await desk.requests(group, 2)
+    first, second = await desk.opened(group)
     assert [tool["function"]["name"] for tool in first.tools] == ["calculator", "parrot"]  # pyright: ignore
     await desk.give(group, [sampled(first, "<calculator>12*7</calculator><parrot>hello</parrot>"), sampled(second, "done")])
     ((message, _),) = await desk.scored(group.task, 1)
@@ -157,8 +149,7 @@ async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
 ) -> None:
     # Admitted 241 s ago; a turn may bring 128 tokens and sample 64 more.
     group = talk(1, "tests.env.tools.toy_tools:Parrot", left_s=59.0, at_limit=rule, **limits)
-    await desk.open(group)
-    (request,) = await desk.requests(group, 1)
+    (request,) = await desk.opened(group)
     await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
     ((message, _),) = await desk.scored(group.task, 1)
     (member,) = message.members
@@ -171,7 +162,6 @@ async def test_episode_without_turns_tokens_or_seconds_ends_as_its_task_says(
 
 async def test_episode_within_its_limits_continues(desk: Desk) -> None:
     group = talk(1, "tests.env.tools.toy_tools:Parrot", left_s=299.0, max_turns=2, max_episode_tokens=232, max_episode_s=240)
-    await desk.open(group)
-    (request,) = await desk.requests(group, 1)
+    (request,) = await desk.opened(group)
     await desk.give(group, [sampled(request, "<parrot>one more turn, please</parrot>")])
     assert [message.content for message in (await desk.requests(group, 2))[-1].messages] == ["one more turn, please"]

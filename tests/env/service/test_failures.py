@@ -1,6 +1,5 @@
 """Failures, redelivery and cancellation: every one a value of its own trajectory, and no task holds up another."""
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from common import streams
 from common.bus import Bus
 from common.messages import TaskStatus, TokenRecord, TurnRequest
 from env_svc.execution.workers import Workers
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 from tests.env.service.desk import POOL, Desk, at_desk, group_of, sampled, service_of, serving
 
 
@@ -26,8 +25,7 @@ async def test_group_that_does_not_open_is_void_with_the_reason(desk: Desk, row:
 async def test_failures_are_values_each_of_its_own_member(desk: Desk) -> None:
     replies = ["raise größer\n✗", "unavailable", "reward nan", "sleep 30", "reward 0.5"]
     group = group_of("Obedient", size=6)
-    await desk.open(group)
-    requests = await desk.requests(group, 6)
+    requests = await desk.opened(group)
     turns = [sampled(request, reply) for request, reply in zip(requests, replies, strict=False)]
     await desk.give(group, [*turns, sampled(requests[5], "", failure="engine is gone")])
     found = {member.member: member for message, _ in await desk.scored(group.task, 6) for member in message.members}
@@ -78,8 +76,7 @@ async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers:
     group = group_of("ComputingObedient", size=1)
     async with at_desk(bus) as desk:
         async with serving(bus, service):
-            await desk.open(group)
-            (request,) = await desk.requests(group, 1)
+            (request,) = await desk.opened(group)
             await desk.give(group, [sampled(request, f"await-file {gate}")])
             await eventually(lambda: workers.busy == 1)
         gate.touch()
@@ -90,15 +87,13 @@ async def test_interrupted_replica_gives_its_turns_to_another(bus: Bus, workers:
 
 async def test_a_thousand_slow_episodes_run_at_once(desk: Desk) -> None:
     group = group_of("Countdown", size=250, task="crowd", step_s=0.5, left_s=500.0)
-    await desk.open(group)
-    requests = await desk.requests(group, 250)
+    requests = await desk.opened(group)
     started = time.monotonic()
     for request in requests:
         for attempt in range(4):
             await desk.give(group, [sampled(request, "no")], str(attempt))
     quick = group_of("Countdown", task="quick")
-    await desk.open(quick)
-    await desk.requests(quick, 3)
+    await desk.opened(quick)
     await desk.scored("crowd", 250)
     assert time.monotonic() - started < 250.0  # one after another would take 500 s
 
@@ -106,12 +101,10 @@ async def test_a_thousand_slow_episodes_run_at_once(desk: Desk) -> None:
 async def test_task_that_hangs_in_workers_does_not_hold_up_another(bus: Bus, workers: Workers) -> None:
     async with at_desk(bus) as desk, serving(bus, service_of(workers, call_timeout_s=1.5)):
         slow = group_of("ComputingObedient", task="slow", size=4)
-        await desk.open(slow)
-        for request in await desk.requests(slow, 4):
+        for request in await desk.opened(slow):
             await desk.give(slow, [sampled(request, "spin")])
         quick = group_of("ComputingCountdown", task="quick", size=1)
-        await desk.open(quick)
-        (request,) = await desk.requests(quick, 1)
+        (request,) = await desk.opened(quick)
         await desk.give(quick, [sampled(request, "no")])
         await desk.scored("quick", 1)
         assert await desk.bus.streams.backlog(streams.SCORED) < 4
@@ -124,8 +117,7 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
 ) -> None:
     service = service_of(workers, call_timeout_s=60.0)
     gate = tmp_path / "gate"
-    async with at_desk(bus) as desk, serving(bus, service), asyncio.TaskGroup() as runners:
-        following = runners.create_task(service.follow_tasks(bus))
+    async with at_desk(bus) as desk, serving(bus, service), at_work(service.follow_tasks(bus)):
         computing, waiting = group_of("ComputingObedient", task="doomed"), group_of("Obedient", task="doomed")
         doomed = {"spin": computing, "sleep 50": waiting.model_copy(update={"group": 5})}
         spared = group_of("ComputingObedient", task="spared", size=1)
@@ -138,22 +130,20 @@ async def test_cancelled_task_leaves_its_workers_to_others_at_once_and_no_other_
         await desk.give(spared, [sampled(request, f"await-file {gate}")])
         await eventually(lambda: workers.busy == 2 and workers.waiting == 2)
         await report_state(bus, "doomed", "cancelled")
-        await desk.handled_but(1)
+        await desk.handled(but=1)
         assert (workers.busy, workers.waiting) == (1, 0)
         gate.touch()
         ((message, _),) = await desk.scored("spared", 1)
         assert message.members[0].reward == 1.0
         assert set(await bus.streams.subjects(streams.SCORED)) == {"trajectories.scored.spared.4-0"}
         await desk.open(computing, attempt="late")
-        await desk.handled_but(0)
-        following.cancel()
+        await desk.handled()
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "rejected", "finished"])
 async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus: Bus, workers: Workers, state: str) -> None:
     service = service_of(workers, call_timeout_s=60.0)
-    async with at_desk(bus) as desk, serving(bus, service), asyncio.TaskGroup() as runners:
-        following = runners.create_task(service.follow_tasks(bus))
+    async with at_desk(bus) as desk, serving(bus, service), at_work(service.follow_tasks(bus)):
         ended, other = group_of("Countdown", task="ended"), group_of("Countdown", task="other", size=1)
         for group in (ended, other):
             await desk.open(group)
@@ -165,11 +155,10 @@ async def test_late_turn_of_a_task_that_has_ended_is_dropped_without_a_trace(bus
         await desk.give(ended, late)
         await desk.give(other, [sampled(request, "3")])
         await desk.requests(other, 2)
-        await desk.handled_but(0)
+        await desk.handled()
         assert len(await desk.requests(ended, 3)) == 3
         assert await bus.streams.subjects(streams.SCORED) == {}
         assert await bus.streams.subjects(streams.FAILED) == {}
-        following.cancel()
 
 
 async def report_state(bus: Bus, task: str, state: str) -> None:

@@ -9,19 +9,13 @@ from env_svc.sandboxes.current import use
 from env_svc.tools.python import Python, with_last_value
 from env_svc.tools.registry import build
 from env_svc.tools.tool import CallError
-from tests.env.sandboxes.kinds import sandbox_of
+from tests.env.sandboxes.kinds import in_use, sandbox_of
 
 
 @pytest.fixture(params=["monty", "bubblewrap"])
 async def python(request: pytest.FixtureRequest) -> AsyncIterator[Python]:
-    sandbox = sandbox_of(request.param)
-    await sandbox.start()
-    use(sandbox)
-    try:
+    async with in_use(sandbox_of(request.param)):
         yield Python(time_s=30.0, memory_mib=64)
-    finally:
-        use(None)
-        await sandbox.close()
 
 
 @pytest.mark.parametrize(

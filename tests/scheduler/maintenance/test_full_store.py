@@ -11,7 +11,6 @@ from hypothesis import given
 from common.blobs import ROOM, Blobs, StoreUsage
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
-from common.messages import GroupContext
 from scheduler_svc.maintenance.store_alarm import is_alarming
 from tests.conftest import eventually
 from tests.scheduler.finished import StagesWithBlobs, clean
@@ -37,13 +36,9 @@ class RecordingStages(StagesWithBlobs):
             raise
 
 
-def is_held(group: GroupContext, member: int) -> bool:
-    return group.task == "held"
-
-
 async def test_full_store_is_reported_loses_nothing_and_steps_resume_when_it_has_room(bus: Bus, database_url: str, tmp_path: Path) -> None:
     await bus.declare(blobs_bytes=ROOM_FOR * BLOB_BYTES)
-    made = RecordingStages(blobs=Blobs(bus), folder=tmp_path, withheld=is_held)
+    made = RecordingStages(blobs=Blobs(bus), folder=tmp_path, withheld=lambda group, member: group.task == "held")
     async with running_world(bus, database_url, made) as world:
         await world.run("first", spec(keep={"checkpoints": 2}))
         await world.run("held", spec(tenant="globex"), until="accepted")
