@@ -96,7 +96,7 @@ class Learner:
         return resident
 
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
-        """Queue one step and await its result. Raises: Reject when numbers are not finite."""
+        """Queue one step and await its result. Raises: Reject as `step.step`."""
         need = self._need(spec, unpadded_tokens(groups))
         queued = _QueuedStep(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
         self._queue.append(queued)

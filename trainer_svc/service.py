@@ -53,6 +53,7 @@ STEP_MEANS = (
 """Metrics of a step that are exported summed over all tasks; each task's own are in its events."""
 STEP_METRIC = Summary("marlaas_trainer_step_metric", "Metrics of steps, by name: sum and count", ["metric"])
 TRAINED = Counter("marlaas_trainer_trained_trajectories_total", "Trajectories trained on, by staleness in versions", ["staleness"])
+SKIPPED = Counter("marlaas_trainer_skipped_updates_total", "Updates skipped because their numbers were not finite")
 
 log = structlog.get_logger()
 
@@ -73,7 +74,7 @@ class Trainer:
         return {"steps": float(self._learner.waiting), "residents": float(len(self._residents))}
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """Raises: Reject when the batch contradicts its trajectories, or the step's numbers are not finite."""
+        """Raises: Reject when the batch contradicts its trajectories, or the step cannot be made (`step.step`)."""
         batch = delivery.read(TrainBatch)
         if batch.pool != self._pool:
             raise Reject(f"batch of task {batch.task} is for pool '{batch.pool}'; this trainer serves '{self._pool}'")
@@ -223,6 +224,9 @@ class Trainer:
             TRAINED.labels(name.removeprefix("staleness.")).inc(round(metrics[name] * metrics["trajectories"]))
         if "sampler_mismatch" in metrics:
             MISMATCH.observe(metrics["sampler_mismatch"])
+        if trained.step.skipped:
+            SKIPPED.inc(len(trained.step.skipped))
+            log.warning("updates_skipped", version=trained.step.resident.version, numbers=trained.step.skipped)
         log.info("step_taken", version=trained.step.resident.version, **{name: round(value, 6) for name, value in metrics.items()})
 
 

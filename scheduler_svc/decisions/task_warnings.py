@@ -10,7 +10,8 @@ from enum import StrEnum
 from statistics import fmean
 
 WINDOW = 3
-"""Steps that must all show a sign, and steps at a task's beginning that it is compared with: one odd batch is no sign."""
+"""Steps that must all show a sign, and steps at a task's beginning that it is compared with: one odd batch is no sign.
+A skipped update is one even in a single step."""
 ENTROPY_SHARE = 0.05
 """Share of its entropy at the beginning below which a policy has collapsed: a task that learns well keeps a tenth and more."""
 MISMATCH_GROWTH = 10.0
@@ -28,6 +29,7 @@ class TaskWarning(StrEnum):
     EQUAL_REWARDS = "equal_rewards"
     ENTROPY_COLLAPSED = "entropy_collapsed"
     MISMATCH_GROWING = "mismatch_growing"
+    UPDATES_SKIPPED = "updates_skipped"
     NO_PROGRESS = "no_progress"
 
 
@@ -39,6 +41,7 @@ class StepMetrics:
     zero_variance_share: float | None = None
     entropy: float | None = None
     sampler_mismatch: float | None = None
+    skipped_updates: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,14 @@ def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics
 
     `first`: its first `WINDOW` steps, `latest`: its last ones, both in order.
     """
-    if len(latest) < WINDOW:
-        return {}
     found: dict[TaskWarning, str] = {}
+    if skipping := sum(bool(step.skipped_updates) for step in latest):
+        found[TaskWarning.UPDATES_SKIPPED] = (
+            f"{skipping} of the last {len(latest)} steps skipped an update whose numbers were not finite, and the fourth in a row fails "
+            "the task; lower the learning rate, and look for extreme rewards"
+        )
+    if len(latest) < WINDOW:
+        return found
     if all(step.truncated_share == 1.0 for step in latest):
         found[TaskWarning.TRUNCATED] = f"all attempts of the last {WINDOW} steps ended at their limit of tokens; raise sampling.max_tokens"
     if all(step.zero_variance_share == 1.0 for step in latest):

@@ -52,45 +52,49 @@ def wild_spec(name: str) -> TaskSpec:
 
 
 async def test_bad_batch_of_one_task_leaves_the_other_as_it_is(bus: Bus, trainer: Trainer, policy: Policy, residents: Residents) -> None:
-    """A's parameters overflow; B's steps equal those of B alone."""
-    wild = wild_spec("a")
+    """A's parameters would overflow in every step, so it ends with the fourth; B's steps equal those of B alone."""
+    wild, last, reasons = wild_spec("a"), dict[str, WeightUpdated](), list[str]()
     async with serving(bus, trainer):
-        await send(bus, batch_of("b", 0, await store(bus, "b", groups_of("b", 0), 0), None))
-        await send(bus, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None, spec=wild))
-        first = await announced(bus, "b", 1)
-        await send(bus, batch_of("b", 1, await store(bus, "b", groups_of("b", 1), 1), first.checkpoint))
-        second = await announced(bus, "b", 2)
+        for version in range(4):
+            for task, spec in (("b", SPECS["b"]), ("a", wild)):
+                named = await store(bus, task, groups_of(task, version), version)
+                await send(bus, batch_of(task, version, named, last[task].checkpoint if last else None, spec=spec))
+            for task in "ba"[: 2 if version < 3 else 1]:
+                last[task] = await announced(bus, task, version + 1)
         async for delivery in bus.streams.follow(streams.FAILED, "failed.train.a"):
-            reason = delivery.read(DeadLetter).reason
+            reasons.append(delivery.read(DeadLetter).reason)
             break
-    assert reason == "task a, step from version 0: parameter norm is nan; a lower optimizer.learning_rate may help"
-    resident = residents.get("b", second.checkpoint.sha256)
-    assert resident is not None
-    assert torch.equal(resident.optimizer.params, trained_alone(policy, "b", 2).optimizer.params)
+    assert reasons[0].startswith("task a, step from version 3: parameter norm is nan; updates of the 3 steps before were skipped, too")
+    for task, expected in (("a", initial_resident(policy, "a", wild)), ("b", trained_alone(policy, "b", 4))):
+        resident = residents.get(task, last[task].checkpoint.sha256)
+        assert resident is not None
+        assert torch.equal(resident.optimizer.params, expected.optimizer.params)
+    assert [last[task].metrics["skipped_updates"] for task in "ab"] == [1, 0]
 
 
 async def test_batches_that_are_ready_together_share_a_step_and_are_answered_each_by_itself(bus: Bus, policy: Policy) -> None:
-    """Four tasks, one with overflowing numbers: three versions, one dead letter, an empty queue."""
-    wild = wild_spec("a")
+    """Five tasks, one with overflowing numbers, one with a sampler that disagrees: four versions, one dead letter, an empty queue."""
+    wild, failing = wild_spec("e"), make_spec("a", correction={"max_sampler_mismatch": 1e-6})
     others = {"b": SPECS["b"], "c": make_spec("c", seed=3, lora={"rank": 16}), "d": make_spec("d", seed=4, algorithm={"loss": "gspo"})}
     residents = Residents(limit=8)
-    for task, spec in (others | {"a": wild}).items():
+    for task, spec in (others | {"a": failing, "e": wild}).items():
         await send(bus, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec=spec))
     with ThreadPoolExecutor(max_workers=1) as thread:
         all_wait = threading.Event()
         thread.submit(all_wait.wait, 60)
         learner = Learner(policy, thread, budget_tokens=4096, shared_steps=8)
         async with serving(bus, Trainer(bus, learner, residents, "tiny"), slots=8):
-            await eventually(lambda: learner.waiting == 4, 60)
+            await eventually(lambda: learner.waiting == 5, 60)
             all_wait.set()
-            updates = {task: await announced(bus, task, 1) for task in others}
+            updates = {task: await announced(bus, task, 1) for task in others | {"e": wild}}
             async for delivery in bus.streams.follow(streams.FAILED, "failed.train.a"):
-                assert "parameter norm is nan" in delivery.read(DeadLetter).reason
+                assert "sampler and trainer disagree" in delivery.read(DeadLetter).reason
                 break
             await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.last(streams.WEIGHTS, "weight-updated.tiny.a") is None
     assert await bus.streams.backlog(streams.FAILED) == 1
     assert max(update.metrics["together"] for update in updates.values()) >= 2
+    assert {task: update.metrics["skipped_updates"] for task, update in updates.items()} == {"b": 0, "c": 0, "d": 0, "e": 1}
     for task, spec in others.items():
         resident = residents.get(task, updates[task].checkpoint.sha256)
         assert resident is not None

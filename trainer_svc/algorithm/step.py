@@ -1,8 +1,9 @@
 """One step of one task: advantages → minibatches → gradient → clip → AdamW. The state goes in and comes out.
 
 A step is one update by default. With several passes or minibatches it is several, all on the same trajectories and with
-the same start policy (`loss.py`). It is a generator that requests forward passes, so that steps of several tasks can be
-computed together (`batched_steps.py`).
+the same start policy (`loss.py`). An update whose numbers are not finite is skipped: the optimizer's state stays as it was,
+and the step still makes the next version. It is a generator that requests forward passes, so that steps of several tasks
+can be computed together (`batched_steps.py`).
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ from trainer_svc.model.packing import Row, Sample, rows_of
 from trainer_svc.model.policy import Adapted, Policy, canary_sample
 from trainer_svc.state.optimizer import OptimizerState, adamw, clip, learning_rate
 from trainer_svc.state.resident import Resident
+from trainer_svc.state.skips import Skips
+
+ADVICE = "lower optimizer.learning_rate, and look for extreme rewards"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,8 @@ class StepResult:
     metrics: dict[str, float]
     trained_tokens: int
     """Tokens of prompts and replies, each trajectory counted separately and once, without padding."""
+    skipped: tuple[str, ...] = ()
+    """Numbers of each skipped update, in words."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Update:
     gradient: Gradient
     loss: float
     grad_norm: float
+    skipped: str | None
+    """Numbers that are not finite, in words; None for an update that was made."""
     seconds: float
     """Time of the optimizer alone."""
 
@@ -63,8 +71,9 @@ def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec
 def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> Step[StepResult]:
     """Step from `resident.version` to the next with exactly these groups, as a generator for `run_steps`.
 
-    `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when loss, gradient, new parameters or
-    the new adapter's canary are not finite, or when sampler and trainer disagree beyond `correction.max_sampler_mismatch`.
+    `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when too many steps had to skip an update
+    (`skips.py`), when the new adapter's canary is not finite, or when sampler and trainer disagree beyond
+    `correction.max_sampler_mismatch`.
     """
     where = f"task {resident.task}, step from version {resident.version}"
     shaped = [shaped_rewards(group, spec) for group in groups]
@@ -82,17 +91,21 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     state, updates = resident.optimizer, list[Update]()
     for rows, objective in list(zip(minibatches, objectives, strict=True)) * spec.algorithm.passes:
         result = yield ForwardRequest(rows, Adapted(resident.layout, state.params, spec.sampling.temperature), objective)
-        state, update = _updated(where, state, result, learning_rate(spec.optimizer, resident.version, spec.steps), spec.optimizer)
+        state, update = _updated(state, result, learning_rate(spec.optimizer, resident.version, spec.steps), spec.optimizer)
         updates.append(update)
     measured = [update.gradient.measured for update in updates[: len(minibatches)]]
     _require_agreement(where, sampler_mismatch(measured), spec.correction.max_sampler_mismatch)
+    skipped = tuple(update.skipped for update in updates if update.skipped)
+    skips = resident.skips.after(resident.version, len(skipped))
+    _require_few_skips(where, skipped, skips)
     next_group = max(resident.next_group, *(group.group + 1 for group in groups))
-    after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group, resident.stored_at)
+    after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group, resident.stored_at, skips)
     return StepResult(
         after,
         (yield from _canary(where, policy, after)),
         metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, shaped, advantages),
         trained_tokens=sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories),
+        skipped=skipped,
     )
 
 
@@ -131,15 +144,19 @@ def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[
     return Objective(loss, algorithm.entropy_coefficient > 0, start_logprobs_N, base_logprobs_N)
 
 
-def _updated(where: str, state: OptimizerState, result: ForwardResult, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
+def _updated(state: OptimizerState, result: ForwardResult, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
+    """State after the update, or as it was if the update is skipped."""
     gradient, started_s = result.gradient, perf_counter()
     assert gradient is not None
     clipped, norm = clip(gradient.vector, spec.clip_norm)
     loss, grad_norm = gradient.loss.item(), norm.item()  # waits for the device
-    _require_finite(where, loss=loss, gradient_norm=grad_norm)
-    state = adamw(state, clipped, spec, rate)
-    _require_finite(where, parameter_norm=torch.linalg.vector_norm(state.params).item())
-    return state, Update(result, gradient, loss, grad_norm, perf_counter() - started_s)
+    skipped = _not_finite(loss=loss, gradient_norm=grad_norm)
+    if skipped is None:
+        after = adamw(state, clipped, spec, rate)
+        params, moment = torch.stack([torch.linalg.vector_norm(after.params), after.exp_avg_sq.amax()]).tolist()
+        skipped = _not_finite(parameter_norm=params, largest_second_moment=moment)
+        state = state if skipped else after
+    return state, Update(result, gradient, loss, grad_norm, skipped, perf_counter() - started_s)
 
 
 def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
@@ -147,7 +164,8 @@ def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
     sample = canary_sample(policy.vocabulary)
     result = yield ForwardRequest([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
     logprobs = result.logprobs_N.float().cpu().numpy()
-    _require_finite(where, canary=float(logprobs.sum()))
+    if problem := _not_finite(canary=float(logprobs.sum())):
+        raise Reject(f"{where}: {problem}; {ADVICE}")
     return Canary(ids=sample.ids_T.tobytes(), logprobs=logprobs.astype("<f4").tobytes())
 
 
@@ -155,11 +173,20 @@ def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: Ta
     """Metrics of the updates; those over tokens are of the first pass, which sees every token once, before learning from it."""
     first, last = updates[:minibatches], updates[-minibatches:]
     kl_base = {"kl_base": float(np.concatenate([update.gradient.measured.kl_base_N for update in last]).mean())}
+    made = [update for update in updates if not update.skipped]
+    means = (
+        {
+            "loss": float(np.mean([update.loss for update in made])),
+            "grad_norm": float(np.mean([update.grad_norm for update in made])),
+        }
+        if made
+        else {}
+    )
     return {
-        "loss": float(np.mean([update.loss for update in updates])),
-        "grad_norm": float(np.mean([update.grad_norm for update in updates])),
+        **means,
         "learning_rate": learning_rate(spec.optimizer, version, spec.steps),
         "updates": float(len(updates)),
+        "skipped_updates": float(len(updates) - len(made)),
         "clip_fraction": float(np.concatenate([update.gradient.measured.clipped_N for update in updates]).mean()),
         **token_metrics([update.gradient.measured for update in first]),
         **(kl_base if spec.algorithm.kl_coefficient else {}),
@@ -171,10 +198,15 @@ def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: Ta
     }
 
 
-def _require_finite(where: str, **numbers: float) -> None:
-    for name, value in numbers.items():
-        if not np.isfinite(value):
-            raise Reject(f"{where}: {name.replace('_', ' ')} is {value}; a lower optimizer.learning_rate may help")
+def _not_finite(**numbers: float) -> str | None:
+    """The numbers that are not finite, in words; None if all are."""
+    found = [f"{name.replace('_', ' ')} is {value}" for name, value in numbers.items() if not np.isfinite(value)]
+    return " and ".join(found) or None
+
+
+def _require_few_skips(where: str, skipped: Sequence[str], skips: Skips) -> None:
+    if skipped and (objection := skips.objection()):
+        raise Reject(f"{where}: {'; '.join(dict.fromkeys(skipped))}; {objection}; {ADVICE}")
 
 
 def _require_agreement(where: str, mismatch: float | None, bound: float) -> None:

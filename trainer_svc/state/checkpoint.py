@@ -24,6 +24,7 @@ from trainer_svc.device_errors import IO_ERROR
 from trainer_svc.model.lora import Layout, LoraModule
 from trainer_svc.state.optimizer import OptimizerState, learning_rate
 from trainer_svc.state.resident import Resident
+from trainer_svc.state.skips import Skips
 
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
@@ -71,6 +72,8 @@ class Manifest(BaseModel):
     state_sha256: str
     adapter_sha256: str | None = None
     """Digest of the weights that engines load, in the base model's precision."""
+    skips: Skips | None = None
+    """Skipped updates; absent if there were none, so that such a state has the same bytes as before there was this field."""
 
 
 def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path) -> None:
@@ -100,17 +103,19 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: O
         modules=[(module.name, module.inputs, module.outputs) for module in layout.modules],
         state_sha256=_file_digest(folder / STATE_FILE),
         adapter_sha256=_file_digest(adapter),
+        skips=resident.skips if resident.skips.updates else None,
     )
-    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n")
+    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2, exclude=None if manifest.skips else {"skips"}) + "\n")
 
 
 def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, device: torch.device) -> Resident:
     """State in `folder`. Raises: Reject when it is damaged, or of another task, version or spec; the disk's errors as they are."""
     manifest = read_manifest(folder)
-    found = (manifest.task, manifest.version, manifest.optimizer_steps, manifest.spec_sha256)
+    skips = manifest.skips or Skips()
+    found = (manifest.task, manifest.version, manifest.optimizer_steps + skips.updates, manifest.spec_sha256)
     expected = (task, version, version * spec.algorithm.passes * spec.algorithm.minibatches, spec_digest(spec))
     if found != expected:
-        raise Reject(f"checkpoint is of (task, version, optimizer steps, spec) {found}, expected {expected}")
+        raise Reject(f"checkpoint is of (task, version, updates, spec) {found}, expected {expected}")
     layout = Layout(manifest.rank, manifest.alpha, tuple(LoraModule(*module) for module in manifest.modules), manifest.rank_stabilized)
     try:
         if _file_digest(folder / STATE_FILE) != manifest.state_sha256:
@@ -121,7 +126,8 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
         if IO_ERROR in str(error):
             raise
         raise Reject(f"checkpoint of task {task} version {version}: {STATE_FILE} cannot be read: {error!r}") from None
-    return Resident(task, layout, OptimizerState(**vectors, steps=manifest.optimizer_steps), version, manifest.next_group or 0, version)
+    state = OptimizerState(**vectors, steps=manifest.optimizer_steps)
+    return Resident(task, layout, state, version, manifest.next_group or 0, stored_at=version, skips=skips)
 
 
 def read_manifest(folder: Path) -> Manifest:

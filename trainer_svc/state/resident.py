@@ -5,10 +5,11 @@ evicted one from its checkpoint. Training draws no random numbers (dropout is 0)
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer_svc.model.lora import Layout
 from trainer_svc.state.optimizer import OptimizerState
+from trainer_svc.state.skips import Skips
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Resident:
     """One more than the highest group ever trained."""
     stored_at: int = 0
     """Latest version whose whole state is in a checkpoint; 0: made from the spec, or from another task's adapter."""
+    skips: Skips = field(default_factory=Skips)
 
     @property
     def size_bytes(self) -> int:

@@ -46,6 +46,16 @@ def test_warning_is_active_when_all_of_the_last_steps_show_its_sign(
     assert warnings_of_steps(first, [HEALTHY] * 3) == {}
 
 
+def test_one_skipped_update_is_a_warning_until_it_is_three_steps_old() -> None:
+    skipping, clean = replace(HEALTHY, skipped_updates=2.0), replace(HEALTHY, skipped_updates=0.0)
+    for latest in ([skipping], [clean, skipping], [skipping, clean, clean]):
+        (sentence,) = warnings_of_steps(latest, latest).values()
+        assert sentence.startswith(f"1 of the last {len(latest)} steps skipped an update")
+    assert list(warnings_of_steps([clean] * 3, [skipping] * 2 + [clean])) == [TaskWarning.UPDATES_SKIPPED]
+    assert warnings_of_steps([clean], [clean]) == {}
+    assert warnings_of_steps([skipping] * 3, [clean] * 3) == {}
+
+
 def test_mismatch_that_grows_and_stays_small_is_no_warning() -> None:
     tiny = replace(HEALTHY, sampler_mismatch=1e-7)
     assert warnings_of_steps([tiny] * 3, [replace(HEALTHY, sampler_mismatch=9e-4)] * 3) == {}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import torch
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_spec
+from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.steps import DIFFERENT, assert_identical, run, step
+from trainer_svc.batch import Group
 from trainer_svc.model.adapter import WEIGHTS_FILE, write_adapter
 from trainer_svc.model.policy import Policy
-from trainer_svc.state.checkpoint import Origin, read_checkpoint, spec_digest, write_checkpoint
+from trainer_svc.state.checkpoint import Manifest, Origin, read_checkpoint, spec_digest, write_checkpoint
 from trainer_svc.state.resident import Resident
 
 CPU = torch.device("cpu")
@@ -34,6 +36,36 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(policy: Policy, tmp
     for _ in range(2):
         resumed = step(policy, resumed, spec).resident
     assert_identical(resumed, expected)
+
+
+@pytest.mark.parametrize("several", [{}, {"passes": 2, "minibatches": 2}])
+def test_skipped_updates_are_part_of_the_state(policy: Policy, tmp_path: Path, several: dict[str, int]) -> None:
+    """A run resumed after three skips fails at the fourth, as one that never stopped; with passes and minibatches, too."""
+    spec = make_spec("a", algorithm={"advantage": "dr_grpo", **several})
+    resident = run(policy, spec, 1)
+    for seed in range(3):
+        resident = step(policy, resident, spec, changed_reward(make_groups(seed), 1e30)).resident
+    write(tmp_path, resident, spec)
+    resumed = read_checkpoint(tmp_path, "a", 4, spec, CPU)
+    assert resumed.skips == resident.skips
+    assert resumed.skips.versions == (1, 2, 3)
+    assert_identical(step(policy, resumed, spec).resident, step(policy, resident, spec).resident)
+    with pytest.raises(Reject, match="updates of the 3 steps before were skipped"):
+        step(policy, resumed, spec, changed_reward(make_groups(9), 1e30))
+
+
+def changed_reward(groups: list[Group], reward: float) -> list[Group]:
+    """The first member of each group has that reward."""
+    return [replace(group, trajectories=(replace(group.trajectories[0], reward=reward), *group.trajectories[1:])) for group in groups]
+
+
+def test_state_without_skips_has_the_bytes_that_it_had_before_there_were_any(policy: Policy, tmp_path: Path) -> None:
+    """Recorded digests of older versions stay comparable, and their manifests, without the field, are read."""
+    spec = DIFFERENT["a"]
+    write(tmp_path, run(policy, spec, 1), spec)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert list(manifest) == [name for name in Manifest.model_fields if name != "skips"]
+    assert read_checkpoint(tmp_path, "a", 1, spec, CPU).skips.updates == 0
 
 
 def test_checkpoint_is_the_same_bytes_each_time(policy: Policy, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, s
 from tests.trainer.conftest import make_spec
 from tests.trainer.test_process import environment, process
 from tests.trainer.test_replay import emit_step
+from trainer_svc.batch import Group
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
 from trainer_svc.replay.restoring import RECOMPUTED
@@ -86,6 +87,27 @@ async def test_lost_trainer_recomputes_a_bounded_number_of_steps_with_equal_dige
     found = read_checkpoint(folder, "a", lost_at + 1, SPECS["a"], torch.device("cpu"))
     assert vectors_digest(found) == vectors_digest(trained_alone(policy, "a", lost_at + 1))
     assert after.adapter.canary == steps_alone(policy, "a", lost_at + 1)[-1].canary
+
+
+async def test_skipped_updates_are_recomputed_and_the_fourth_in_a_row_fails_wherever_it_is_trained(bus: Bus, learner: Learner) -> None:
+    """Each step by a trainer that lost the state: versions 2 and 3 are recomputed from their batches."""
+    spec, checkpoint, trainer = make_spec("a", seed=1, algorithm={"advantage": "dr_grpo"}), None, fresh(bus, learner)
+    for version in range(4):
+        groups = [with_reward(group, 1e30) if version else group for group in groups_of("a", version)]
+        if version == 3:
+            trainer = fresh(bus, learner)
+        update = update_in(await call(trainer, batch_of("a", version, await store(bus, "a", groups, version), checkpoint, spec)))
+        assert update.metrics["skipped_updates"] == float(version > 0)
+        checkpoint = update.checkpoint
+    for one in (trainer, fresh(bus, learner)):
+        named = await store(bus, "a", [with_reward(group, 1e30) for group in groups_of("a", 4)], 4)
+        with pytest.raises(Reject, match="step from version 4: gradient norm is inf; updates of the 3 steps before were skipped, too"):
+            await call(one, batch_of("a", 4, named, checkpoint, spec))
+
+
+def with_reward(group: Group, reward: float) -> Group:
+    """The first member has that reward."""
+    return replace(group, trajectories=(replace(group.trajectories[0], reward=reward), *group.trajectories[1:]))
 
 
 @pytest.mark.slow
