@@ -16,8 +16,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.harness import report
+from bench.harness.replies import replies
 from common.spec import TaskSpec
-from env_svc.contract import Finish, Opening, Reply
+from env_svc.contract import Finish
 from env_svc.registry import AnyEnvironment, build
 from marlaas.demo import demo_tasks
 
@@ -54,26 +55,17 @@ async def reward(model: Any, environment: AnyEnvironment, spec: TaskSpec, prompt
     """The mean over `prompts` rows, to four digits."""
     openings = [await environment.open(FIRST_ROW + row, spec.seed) for row in range(prompts)]
     torch.manual_seed(spec.seed)
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
     rewards: list[float] = []
     for first in range(0, prompts, BATCH_SIZE):
         some = openings[first : first + BATCH_SIZE]
-        for opening, text in zip(some, replies(model, some, spec, greedy=way == "greedy"), strict=True):
-            turn = await environment.step(opening.state, Reply(text))
+        asked = [opening.messages for opening in some]
+        said = replies(model, tokenizer, asked, spec.sampling.max_tokens, greedy=way == "greedy")
+        for opening, reply in zip(some, said, strict=True):
+            turn = await environment.step(opening.state, reply)
             assert isinstance(turn, Finish)
             rewards.append(turn.reward)
     return round(fmean(rewards), 4)
-
-
-def replies(model: Any, openings: list[Opening[Any]], spec: TaskSpec, *, greedy: bool) -> list[str]:
-    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
-    chats = [[message.model_dump(exclude_none=True) for message in opening.messages] for opening in openings]
-    texts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
-    given = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
-    with torch.no_grad():
-        ids = model.generate(
-            **given, max_new_tokens=spec.sampling.max_tokens, do_sample=not greedy, temperature=None if greedy else 1.0, top_k=0
-        )
-    return [str(text) for text in tokenizer.batch_decode(ids[:, given["input_ids"].shape[1] :], skip_special_tokens=True)]
 
 
 if __name__ == "__main__":

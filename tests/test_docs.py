@@ -34,7 +34,8 @@ def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> N
 
 
 def example_specs() -> list[dict[str, object]]:
-    return [tomllib.loads(path.read_text()) for path in sorted((REPOSITORY / "examples").rglob("*.toml"))]
+    files = (path for path in sorted((REPOSITORY / "examples").rglob("*.toml")) if path.name != "pools.toml")
+    return [tomllib.loads(path.read_text()) for path in files]
 
 
 def written_in_code(pattern: str) -> set[str]:

@@ -1,0 +1,7 @@
+"""Learning, shown on the composition task: what seeds of RL gain on held-out programs, and what controls gain.
+
+evaluation.py   a model's answers to the questions of every split, in transformers
+intervals.py    means over seeds and prompts with bootstrap intervals, and pass@k
+arms.py         the runs: tasks of the stack, and their controls
+rejection.py    the control that is trained without the stack: rejection fine-tuning
+"""
