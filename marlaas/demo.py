@@ -1,12 +1,15 @@
-"""`marlaas demo`: one command from nothing to three trained adapters of three tenants, on a stack of its own.
+"""`marlaas demo`: one command from nothing to trained adapters, on a stack of its own.
 
-It starts a stack, submits three tasks at once, shows them while they share one base model, and ends with their gains, plots
-and adapters. Nothing is left running, whether it succeeds, fails or is interrupted.
+It starts a stack, submits a show's tasks at once, shows them while they share one base model, and ends with their gains, plots
+and adapters. Nothing is left running, whether it succeeds, fails or is interrupted. The show here is three tasks of three tenants;
+`composition.py` has another.
 """
 
 import asyncio
 import shutil
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -20,25 +23,45 @@ from marlaas.stack.state_files import StackError, read_stack
 from marlaas.task_file import read_task
 
 LOOK_AT_STACK_EVERY_S = 1.0
+NOT_SHOWN = (
+    "not shown: that the tasks learned something new. The base model was trained on such questions, and with the likeliest token each time "
+    "it knows most answers before any step; the gain is mainly a sharper distribution. `marlaas demo --compose` shows learning"
+)
 
 
-def run_demo(console: Console, data: Path, examples: Path, pools_file: Path, *, seed: int, steps: int | None, keep_running: bool) -> bool:
+@dataclass(frozen=True)
+class Show:
+    """What a demo trains, and how it ends."""
+
+    specs: Sequence[TaskSpec]
+    pools_file: Path
+    conclude: Callable[[Console, list[Progress], Path], None]
+    """Called with the tasks and the folder of the stack, where `adapters/NAME` is each task's adapter."""
+
+
+def three_tasks(examples: Path, pools_file: Path, seed: int, steps: int | None) -> Show:
+    """The tasks in `examples`, which share the tiny base model. Raises: Reject when a file is wrong."""
+    return Show(demo_tasks(examples, seed, steps), pools_file, _conclude)
+
+
+def run_demo(console: Console, data: Path, show: Show, *, keep_running: bool) -> bool:
     """Whether every task finished."""
     started = time.monotonic()
-    specs = demo_tasks(examples, seed, steps)
-    starting = control.start(control.make_plan(data, pools_file), end_with_parent=not keep_running)
+    specs = list(show.specs)
+    starting = control.start(control.make_plan(data, show.pools_file), end_with_parent=not keep_running)
     try:
         state = live.show_start(console, starting)
-        _say(console, f"ready after {time.monotonic() - started:.0f} s; submitting {len(specs)} tasks")
+        say(console, f"ready after {time.monotonic() - started:.0f} s; submitting {len(specs)} task{'s' if len(specs) > 1 else ''}")
         tasks = asyncio.run(_train_while_well(console, data, state.nats_url, specs))
-        _conclude(console, tasks, data, time.monotonic() - started)
+        say(console, f"{tables.duration(time.monotonic() - started)} in all, start included")
+        show.conclude(console, tasks, data)
         return all(one.state == "finished" for one in tasks)
     finally:
         if keep_running:
-            _say(console, f"the stack keeps running; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
+            say(console, f"the stack keeps running; `marlaas status --data {data}` shows it, `marlaas down --data {data}` stops it")
         else:
             control.stop(data)
-            _say(console, "stopped; nothing is left running")
+            say(console, "stopped; nothing is left running")
 
 
 def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
@@ -72,7 +95,7 @@ async def _until_failing(console: Console, data: Path) -> None:
                 raise StackError(control.failure(data, one))
             if one.restarts > restarts.get(one.name, 0):
                 restarts[one.name] = one.restarts
-                _say(console, f"{one.name} restarts: {one.detail}")
+                say(console, f"{one.name} restarts: {one.detail}")
         await asyncio.sleep(LOOK_AT_STACK_EVERY_S)
 
 
@@ -89,14 +112,15 @@ async def _train(console: Console, nats_url: str, specs: list[TaskSpec], adapter
         return tasks
 
 
-def _conclude(console: Console, tasks: list[Progress], data: Path, took_s: float) -> None:
+def _conclude(console: Console, tasks: list[Progress], data: Path) -> None:
     from marlaas.reporting import plots
 
     console.print(tables.summary_table(tasks))
-    _say(console, f"reward before and after: means of the first and last 5 steps; {tables.duration(took_s)} in all, start included")
-    _say(console, f"adapters: {', '.join(str(data / 'adapters' / one.spec.name) for one in tasks if one.steps)}")
-    _say(console, f"plots: {', '.join(map(str, plots.draw(tasks, data / 'plots')))}")
+    say(console, "reward before and after: means of the first and last 5 steps")
+    say(console, f"adapters: {', '.join(str(data / 'adapters' / one.spec.name) for one in tasks if one.steps)}")
+    say(console, f"plots: {', '.join(map(str, plots.draw(tasks, data / 'plots')))}")
+    say(console, NOT_SHOWN)
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False)

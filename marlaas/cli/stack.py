@@ -153,13 +153,17 @@ def bench(context: typer.Context) -> None:
 
 def demo(
     data: Data = DEFAULT_DATA / "demo",
-    seed: Annotated[int, typer.Option(help="Seed of the three tasks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each task; default: its file's.")] = None,
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
+    compose: Annotated[bool, typer.Option("--compose", help="One task that is learned from nothing, in place of the three.")] = False,
 ) -> None:
     """Start a stack, train three tasks of three tenants at once on one base model, and show their gains."""
     from marlaas import shipped
-    from marlaas.demo import run_demo
+    from marlaas.composition import composition
+    from marlaas.demo import run_demo, three_tasks
 
-    if not run_demo(open_console(), data, shipped.root() / "examples", pools_file(), seed=seed, steps=steps, keep_running=keep_running):
+    root = shipped.root()
+    show = composition(root, seed, steps) if compose else three_tasks(root / "examples", pools_file(), seed, steps)
+    if not run_demo(open_console(), data, show, keep_running=keep_running):
         raise typer.Exit(1)

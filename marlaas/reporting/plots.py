@@ -36,6 +36,20 @@ def draw_metrics(tasks: Sequence[Progress], titles: Mapping[str, str], path: Pat
     _saved(figure, all_axes[0], path)
 
 
+def draw_held_out(curve: Mapping[int, float], others: Sequence[Mapping[int, float]], path: Path) -> Path:
+    """A task's reward on held-out prompts by version, over the range of earlier runs' rewards."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure, axes = _figure()
+    versions = sorted(set[int]().union(*others))
+    by_version = {version: [one[version] for one in others if version in one] for version in versions}
+    low, high = ([edge(by_version[version]) for version in versions] for edge in (min, max))
+    axes.fill_between(versions, low, high, alpha=0.2, color="C7", label=f"earlier runs: lowest to highest of {len(others)} seeds")
+    axes.plot(list(curve), list(curve.values()), linewidth=2, marker="o", color="C0", label="this run")
+    axes.set(xlabel="optimizer step", ylabel="right answers, greedy", title="Held-out programs, never trained on")
+    axes.set_ylim(0, 1)
+    return _saved(figure, axes, path)
+
+
 def _reward(tasks: Sequence[Progress], path: Path) -> Path:
     figure, axes = _figure()
     for one in tasks:
