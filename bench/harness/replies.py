@@ -15,7 +15,8 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Sequence[ChatMessage]]
     texts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
     given = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
     with torch.no_grad():
-        ids_B_T = model.generate(**given, max_new_tokens=max_tokens, do_sample=not greedy, temperature=None if greedy else 1.0, top_k=0)
+        how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None} if greedy else {"do_sample": True, "top_k": 0}
+        ids_B_T = model.generate(**given, max_new_tokens=max_tokens, **how)
     new_B_T = ids_B_T[:, given["input_ids"].shape[1] :]
     ended_B = (new_B_T == tokenizer.eos_token_id).any(1).tolist()
     said = tokenizer.batch_decode(new_B_T, skip_special_tokens=True)

@@ -22,6 +22,8 @@ from marlaas.reporting.progress import Progress
 from marlaas.task_file import read_task
 
 EXAMPLE = ROOT / "examples" / "compose"
+COMMIT = report.commit()
+"""Commit at the start, since a run of an hour may end with other files in the checkout."""
 Kind = Literal["rl", "coin", "rejection"]
 
 
@@ -58,7 +60,7 @@ class Workplace:
 
     def finish(self, arm: Arm, found: dict[str, Any]) -> None:
         """Record a run whose adapter is in its place."""
-        source = {"commit": report.commit(), "kind": arm.kind, "base": arm.base, "seed": arm.seed}
+        source = {"commit": COMMIT, "kind": arm.kind, "base": arm.base, "seed": arm.seed}
         (self.run(arm) / "run.json").write_text(json.dumps(source | found))
 
     def read(self, arm: Arm) -> dict[str, Any]:
