@@ -95,7 +95,9 @@ def test_run_that_is_finished_is_known_by_its_record(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_cut_learns_held_out_programs_and_its_control_does_not(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.learning", "--cut", "--work", str(tmp_path / "work")]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "BENCH_RESULTS": str(tmp_path)}, capture_output=True, text=True, timeout=850)
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "BENCH_RESULTS": str(tmp_path)}, capture_output=True, text=True, timeout=850
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((tmp_path / "learning.json").read_text())
     assert found["missing"] == []
