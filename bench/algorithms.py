@@ -137,12 +137,12 @@ def as_if_current(policy: Policy, resident: Resident, groups: list[Group]) -> li
 
 
 class TinySampler:
-    """A second copy of the tiny model, which samples all attempts of a step at once."""
+    """A second copy of a tiny model, which samples all attempts of a step at once."""
 
-    def __init__(self) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="sdpa").eval()
+    def __init__(self, model: str = MODEL) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa").eval()
         self._layers = adapt(self._model, LORA_TARGETS)
-        self._chat = Chat.load(MODEL)
+        self._chat = Chat.load(model)
 
     async def groups(self, environment: AnyEnvironment, resident: Resident, spec: TaskSpec, version: int, staleness: int) -> list[Group]:
         size, count = spec.algorithm.group_size, spec.algorithm.groups_per_step

@@ -60,7 +60,7 @@ def _conclude(console: Console, one: Progress, data: Path, base: Path, earlier: 
 
     curve = {version: reward for version, reward in sorted(one.evaluations.items()) if reward is not None}
     if not one.steps or not curve:
-        say(console, f"the task is {one.state}, and nothing was evaluated {one.reason}")
+        say(console, f"the task is {one.state}, and nothing was evaluated{f': {one.reason}' if one.reason else ''}")
         return
     first, last = min(curve), max(curve)
     say(

@@ -14,6 +14,7 @@ from bench.learning.__main__ import all_arms, comparisons
 from bench.learning.arms import Arm, Workplace, spec_of
 from bench.learning.evaluation import SPLITS, Answers
 from bench.learning.intervals import over_seeds_and_prompts, pass_at
+from bench.learning.settings import CHANGES, changed
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +90,28 @@ def test_run_that_is_finished_is_known_by_its_record(tmp_path: Path) -> None:
     assert place.read(arm)["rewards"] == [0.5]
     assert place.base(0) == ROOT / "models" / "compose"
     assert place.base(1) == tmp_path / "base-1"
+
+
+def test_every_setting_is_a_task_that_differs_from_the_example_in_what_it_names() -> None:
+    example = changed({}, 0, None)
+    assert example == spec_of(Arm("rl", 0, 0), None).model_copy(update={"name": example.name, "tenant": example.tenant})
+    different = [changed(changes, 0, None) for name, changes in CHANGES.items() if name != "example"]
+    assert all(one != example for one in different)
+    assert len({one.model_dump_json() for one in different}) == len(different)
+
+
+@pytest.mark.slow
+def test_settings_are_compared_from_end_to_end_and_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.learning.settings", "--settings", "example,maxrl", "--seeds", "0", "--steps", "1"]
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "BENCH_RESULTS": str(tmp_path)}, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found = json.loads((tmp_path / "learning-settings.json").read_text())
+        assert set(found["runs"]) == {"example", "maxrl"}
+        assert found["runs"]["example"]["0"]["greedy"]["single"] == 1.0
+    assert done.stdout == ""
 
 
 @pytest.mark.slow
