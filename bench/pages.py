@@ -1,4 +1,4 @@
-"""Writes the tables of docs/benchmarks.md, docs/durability.md and docs/learning.md from bench/results: `python -m bench.pages`.
+"""Writes the tables of some pages of docs/ from bench/results: `python -m bench.pages`.
 
 It replaces the text between each table's marks.
 """
@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.charts import policy_tables, tables
+from bench.charts import composition_tables, policy_tables, tables
 from bench.charts.recovery_table import chaos
 from bench.charts.tables import Result
 from bench.harness.report import RESULTS, ROOT
 
-PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "durability.md", ROOT / "docs" / "learning.md")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "composition", "durability", "learning"))
 Table = Callable[[Result], str]
 TABLES: dict[str, Table] = {
     "scaling": policy_tables.scaling,
@@ -28,6 +28,8 @@ TABLES: dict[str, Table] = {
     "shared-steps-cpu": tables.shared_steps,
     "shared-steps-tiny": tables.shared_steps,
     "trainer-overhead": tables.outside_torch,
+    "learning": composition_tables.learning,
+    "learning-settings": composition_tables.settings,
     "recovery": chaos,
 }
 

@@ -34,7 +34,8 @@ SMALL: dict[str, str] = {
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
 TESTED_ELSEWHERE = {"canary", "grading", "learning", "pages", "programs", "quotes"}
-"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`; the last also by `make check`."""
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`;
+the last also by `make check`."""
 
 NOT_RUN = {"trl_task"}
 """Started by `bench.trl` in TRL's own environment, which takes minutes to install."""

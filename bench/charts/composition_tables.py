@@ -1,0 +1,64 @@
+"""Tables of docs/composition.md: gains of seeds and controls, pass@k, and settings against each other."""
+
+from statistics import fmean
+from typing import Any
+
+from bench.charts.tables import Result, machine_line
+
+SPLITS = {"held_out": "held-out pairs", "train": "trained pairs, new words", "single": "single functions", "longer": "three functions"}
+KINDS = {"rl": "RL", "coin": "control: coin rewards", "rejection": "control: rejection fine-tuning"}
+
+
+def learning(result: Result) -> str:
+    """Every run's greedy answers; gains over seeds with intervals; pass@k on held-out pairs; missing runs."""
+    lines = [machine_line(result), "", f"| greedy, share right | {' | '.join(SPLITS.values())} |", "|---" * (1 + len(SPLITS)) + "|"]
+    lines += [f"| base {base} | {_shares(one)} |" for base, one in result["bases"].items()]
+    lines += [f"| {_run_name(run)} | {_shares(run)} |" for run in result["runs"].values()]
+    lines += ["", f"| gain of greedy answers, mean [95 %] | seeds | {' | '.join(SPLITS.values())} |", "|---" * (2 + len(SPLITS)) + "|"]
+    for name, one in result["comparisons"].items():
+        kind, _, bases = name.partition(", ")
+        gains = " | ".join(_interval(one["gain"][split]) for split in SPLITS)
+        lines.append(f"| {KINDS[kind]}, {bases} | {one['seeds']} | {gains} |")
+    ks = list(next(iter(result["bases"].values()))["pass_at"])
+    lines += ["", f"| pass@k on held-out pairs, k = | {' | '.join(ks)} |", "|---" * (1 + len(ks)) + "|"]
+    for base, one in result["bases"].items():
+        lines.append(_pass_line(f"base {base}", [one], ks))
+        for kind, what in KINDS.items():
+            runs = [run for run in result["runs"].values() if (run["kind"], str(run["base"])) == (kind, base)]
+            lines += [_pass_line(f"{what}, base {base}, mean of {len(runs)}", runs, ks)] if runs else []
+    if result["missing"]:
+        lines += ["", f"Not run: {', '.join(result['missing'])}."]
+    return "\n".join(lines)
+
+
+def settings(result: Result) -> str:
+    """Greedy answers to held-out pairs by setting and seed, with means of all splits."""
+    lines = [
+        machine_line(result),
+        "",
+        "| setting | seeds: held-out pairs | mean | trained pairs | single functions | three functions |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, runs in result["runs"].items():
+        greedy = [runs[seed]["greedy"] for seed in sorted(runs, key=int)]
+        means = " | ".join(f"{fmean(one[split] for one in greedy):.2f}" for split in SPLITS)
+        each = ", ".join(f"{share:.2f}" for share in (one["held_out"] for one in greedy))
+        lines.append(f"| `{name}` | {each} | {means} |")
+    return "\n".join(lines)
+
+
+def _shares(one: Result) -> str:
+    return " | ".join(f"{one['greedy'][split]:.3f}" for split in SPLITS)
+
+
+def _run_name(run: Result) -> str:
+    return f"{KINDS[run['kind']]}, base {run['base']}, seed {run['seed']}"
+
+
+def _interval(gain: dict[str, float]) -> str:
+    return f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]"
+
+
+def _pass_line(what: str, runs: list[dict[str, Any]], ks: list[str]) -> str:
+    shares = [fmean(run["pass_at"][k] for run in runs) for k in ks]
+    return f"| {what} | {' | '.join(f'{share:.3f}' for share in shares)} |"
