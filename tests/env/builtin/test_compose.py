@@ -51,6 +51,13 @@ def test_pair_with_a_held_out_effect_is_on_no_other_side() -> None:
         assert tuple(run(program, word) for word in WORDS) not in held_out, program
 
 
+def test_no_pair_that_is_asked_for_has_the_effect_of_another_program_of_up_to_two_functions() -> None:
+    meant = Counter(tuple(run(program, word) for word in WORDS) for length in range(3) for program in programs(length))
+    pairs = programs_of("train") + programs_of("held_out")
+    assert len(pairs) == 78
+    assert {meant[tuple(run(pair, word) for word in WORDS)] for pair in pairs} == {1}
+
+
 def test_equal_effects_are_found_and_only_those() -> None:
     by_words, by_effect = (
         Counter(what(program) for length in (1, 2) for program in programs(length))
