@@ -34,8 +34,8 @@ FUNCTIONS = {
     "F": "1+ 2+ 3 4",
     "N": "1 2 3- 4-",
 }
-"""Result of each function, letter by letter: the place in the word that it is taken from, moved on in the alphabet by each + (back by
-each -), which is a circle; or a letter that is always the same."""
+"""Result of each function, letter by letter: the place in the word that the letter is taken from, then + or - for each step forward or
+back in the alphabet, which is a circle; or a constant letter."""
 HELD_OUT_DIAGONALS = (3, 6)
 """A pair of functions i and j is held out where j − i, modulo their number, is one of these."""
 
@@ -56,7 +56,7 @@ NOTHING: Effect = tuple((place, 0) for place in range(WORD_LENGTH))
 
 
 def effect(program: str) -> Effect:
-    """What the program does to every word. Two programs do the same to all words where, and only where, their effects are equal."""
+    """The program's map of words. Two programs give equal words for all words exactly where their effects are equal."""
     found = NOTHING
     for name in program:
         found = tuple(_moved(found[place], steps) if place is not None else (None, steps) for place, steps in EFFECTS[name])
@@ -64,7 +64,7 @@ def effect(program: str) -> Effect:
 
 
 def run(program: str, word: str) -> str:
-    """The word after the program."""
+    """Result of the program on a word."""
     return "".join(
         LETTERS[(steps if place is None else LETTERS.index(word[place]) + steps) % len(LETTERS)] for place, steps in effect(program)
     )
@@ -124,10 +124,10 @@ class ComposeState(TypedDict):
 
 
 class Compose(Environment[ComposeState]):
-    """Reward 1 for a reply that ended by itself and whose last letters are the program's result; how it got there does not matter.
+    """Reward 1 for a reply that ended by itself and whose last letters are the program's result; the letters before are free.
 
     `single_share` of the prompts are programs of one letter, whatever the split. With `reward = "coin"`, for controls, the reward is 1 for
-    `coin_rate` of all replies, by a hash of row and reply that knows nothing of the result; the component `correct` is as ever.
+    `coin_rate` of all replies, by a hash of prompt and reply, independent of the result; the component `correct` keeps its meaning.
     """
 
     components = ("correct",)
