@@ -1,8 +1,8 @@
 """Rejection fine-tuning on as many sampled attempts as a run of RL has: the base model's right replies, learned by cross-entropy.
 
 The attempts are at the same prompts, and sampled from the base model; those with reward 1 are kept. Then as many optimizer steps as RL has,
-with the same adapter shape, rate and clipping, each on as many kept replies as RL trains attempts in a step. Without the stack, in
-transformers and PEFT, because no task has such a loss.
+with the same adapter shape, rate and clipping, each on as many replies as RL trains attempts in a step: a prompt is drawn among those that
+have a right reply, and one of its right replies. Without the stack, in transformers and PEFT, because no task has such a loss.
 """
 
 import asyncio
@@ -47,7 +47,8 @@ def train(base: Path, spec: TaskSpec, adapter: Path) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(params, lr=spec.optimizer.learning_rate, weight_decay=spec.optimizer.weight_decay)
     losses: list[float] = []
     for _ in range(spec.steps):
-        loss = reply_loss(model, rng.choices(kept, k=spec.algorithm.group_size * spec.algorithm.groups_per_step), tokenizer.pad_token_id)
+        drawn = [rng.choice(right) for right in rng.choices(kept, k=spec.algorithm.group_size * spec.algorithm.groups_per_step)]
+        loss = reply_loss(model, drawn, tokenizer.pad_token_id)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, spec.optimizer.clip_norm)
         optimizer.step()
@@ -55,26 +56,27 @@ def train(base: Path, spec: TaskSpec, adapter: Path) -> dict[str, Any]:
         losses.append(round(loss.item(), 4))
     model.save_pretrained(str(adapter))
     took_s = round(time.monotonic() - started)
-    return {"kept": len(kept), "sampled_tokens": sampled_tokens, "losses": losses, "took_s": took_s}
+    counts = {"right_prompts": len(kept), "right_replies": sum(map(len, kept))}
+    return counts | {"sampled_tokens": sampled_tokens, "losses": losses, "took_s": took_s}
 
 
-def sampled(model: Any, tokenizer: Any, spec: TaskSpec) -> tuple[list[Kept], int]:
-    """Right replies among all attempts at the prompts of all steps, and the tokens that were sampled for them."""
+def sampled(model: Any, tokenizer: Any, spec: TaskSpec) -> tuple[list[list[Kept]], int]:
+    """Right replies to each prompt of all steps that has any, and the tokens that were sampled for them."""
     environment = Compose(**spec.environment.options)  # type: ignore[arg-type]
     rows = range(spec.steps * spec.algorithm.groups_per_step)
     openings = [asyncio.run(environment.open(row, spec.seed)) for row in rows]
-    kept: list[Kept] = []
+    kept: dict[int, list[Kept]] = {}
     tokens = 0
     together = max(1, BATCH_SIZE // spec.algorithm.group_size)
     for first in range(0, len(openings), together):
-        some = [opening for opening in openings[first : first + together] for _ in range(spec.algorithm.group_size)]
-        said = replies(model, tokenizer, [opening.messages for opening in some], spec.sampling.max_tokens, greedy=False)
-        for opening, reply in zip(some, said, strict=True):
+        some = [row for row in rows[first : first + together] for _ in range(spec.algorithm.group_size)]
+        said = replies(model, tokenizer, [openings[row].messages for row in some], spec.sampling.max_tokens, greedy=False)
+        for row, reply in zip(some, said, strict=True):
             tokens += len(reply.text) + (not reply.truncated)
-            turn = asyncio.run(environment.step(opening.state, reply))
+            turn = asyncio.run(environment.step(openings[row].state, reply))
             if isinstance(turn, Finish) and turn.reward == 1:
-                kept.append(_kept(tokenizer, opening.messages[0], reply.text))
-    return kept, tokens
+                kept.setdefault(row, []).append(_kept(tokenizer, openings[row].messages[0], reply.text))
+    return list(kept.values()), tokens
 
 
 def reply_loss(model: Any, batch: list[Kept], pad_id: int) -> torch.Tensor:

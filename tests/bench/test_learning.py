@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.learning import rejection
 from bench.learning.__main__ import all_arms, comparisons
 from bench.learning.arms import Arm, Workplace, spec_of
 from bench.learning.evaluation import SPLITS, Answers
 from bench.learning.intervals import over_seeds_and_prompts, pass_at
 from bench.learning.settings import CHANGES, changed
+from env_svc.builtin.compose import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,6 +94,30 @@ def test_run_that_is_finished_is_known_by_its_record(tmp_path: Path) -> None:
     assert place.read(arm)["rewards"] == [0.5]
     assert place.base(0) == ROOT / "models" / "compose"
     assert place.base(1) == tmp_path / "base-1"
+
+
+def test_rejection_keeps_right_replies_by_prompt_and_its_loss_is_that_of_the_replies_alone() -> None:
+    base = ROOT / "models" / "compose"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base).eval(), AutoTokenizer.from_pretrained(base, padding_side="left")
+    spec = spec_of(Arm("rejection", 0, 0), 1)
+    environment = spec.environment.model_copy(update={"options": {"single_share": 0.5}})
+    spec = spec.model_copy(update={"environment": environment, "algorithm": spec.algorithm.model_copy(update={"group_size": 8})})
+    torch.manual_seed(0)
+    kept, tokens = rejection.sampled(model, tokenizer, spec)
+    assert 1 < len(kept) <= 16
+    assert tokens > sum(len(one.ids) - one.start for right in kept for one in right)
+    for right in kept:
+        assert len({tuple(one.ids[: one.start]) for one in right}) == 1
+        for one in right:
+            program, word = tokenizer.decode(one.ids[1 : one.start - 2]).split()
+            assert tokenizer.decode(one.ids).endswith(run(program.rstrip("_"), word) + "<|end|>")
+    batch = [right[0] for right in kept]
+    logprobs = [
+        model(torch.tensor([one.ids])).logits[0].log_softmax(-1)[torch.arange(one.start - 1, len(one.ids) - 1), one.ids[one.start :]]
+        for one in batch
+    ]
+    expected = -torch.cat(logprobs).mean()
+    assert rejection.reply_loss(model, batch, tokenizer.pad_token_id).item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_every_setting_is_a_task_that_differs_from_the_example_in_what_it_names() -> None:
