@@ -9,6 +9,7 @@ Layout    top to bottom, imports go down only
     adapters.py        adapter versions: load, check, share, evict
     chat.py            messages to tokens and back; tokens are appended, never re-encoded
     engine.py          the door to vLLM; engine_config.py its settings and arguments, engine_process.py its process
+    stop_strings.py    which token of a reply completes one of the task's stop strings
     request_ids.py     request ids, seeds and message ids: the same for a redelivered message
     cpu/               kernels that vLLM needs on a CPU
 """

@@ -48,6 +48,7 @@ async def main(running: Running[RolloutSettings]) -> None:
                 sequences=pool.sequences,
                 kv_tokens=engine.kv_tokens,
                 invariant=engine.is_invariant,
+                template_variables=sorted(chat.template_variables),
                 busy={"sequences": rollout.sequences, "adapters": adapters.held},
             )
 

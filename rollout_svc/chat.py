@@ -3,7 +3,8 @@
 A conversation is encoded once and from then on only appended to. What a later turn appends is what the chat template
 writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
 turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because re-encoding
-their text could give others, and the trainer would then train tokens that the policy never sampled.
+their text could give others, and the trainer would then train tokens that the policy never sampled. So a template that
+rewrites earlier replies, as those do that leave out their thinking, rewrites none here.
 
 Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So a text that cannot fit is
 refused by its characters where the tokenizer allows that, and a long one is encoded in a thread, one after another.
@@ -13,13 +14,16 @@ import asyncio
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pydantic import JsonValue
+
 from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord, TurnRequest
-from common.spec import Limits
+from common.spec import NOT_ARGUMENTS, Limits, unknown_arguments
+from rollout_svc.stop_strings import StopStrings
 
 CACHED_PROMPTS = 512
 """Entries: the members of a group share their first prompt, and come in one message or in several."""
@@ -33,6 +37,7 @@ KEPT_REFUSALS = 512
 """Cached refusals of long prompts, so that they are not encoded for each member of a group."""
 MAX_CHARS_PER_BYTE = 2
 """Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
+NO_ARGUMENTS: Mapping[str, JsonValue] = {}
 DUMMY_REPLY = "a-made-up-reply"
 CUT = "..."
 """Suffix of a tool's answer that was cut."""
@@ -53,9 +58,13 @@ class Chat:
         self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
+        self.template_variables = _template_variables(tokenizer)
+        """Variables of the chat template that a task may set."""
         self._max_chars = _max_chars(tokenizer)
-        self._first: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
-        self._cached_later: Callable[[tuple[ChatMessage, ...], int], tuple[int, ...]] = lru_cache(CACHED_LATER)(self._encode_after_reply)
+        # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
+        self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
+        self._cached_later: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]]
+        self._cached_later = lru_cache(CACHED_LATER)(self._encode_after_reply)
         self._long = asyncio.Lock()
         self._refused: dict[bytes, str] = {}
 
@@ -79,37 +88,38 @@ class Chat:
             raise Fatal(f"the tokenizer of {model} has no end-of-sequence token, so no reply would ever end")
         return cls(tokenizer, sorted(stop_ids))
 
-    async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
+    async def prompt(self, request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue] = NO_ARGUMENTS) -> TokenRecord:
         """`with_messages` in a thread, where a long text does not block the event loop."""
         if sum(len(message.content) for message in request.messages) <= LONG_CHARS:
-            return self.with_messages(request, limits)
+            return self.with_messages(request, limits, arguments)
         async with self._long:
-            key = _digest(request, limits)
+            key = _digest(request, limits, arguments)
             if key in self._refused:
                 raise UnusablePrompt(self._refused[key])
             try:
-                return await asyncio.to_thread(self.with_messages, request, limits)
+                return await asyncio.to_thread(self.with_messages, request, limits, arguments)
             except UnusablePrompt as error:
                 if len(self._refused) == KEPT_REFUSALS:
                     del self._refused[next(iter(self._refused))]
                 self._refused[key] = str(error)
                 raise
 
-    def with_messages(self, request: TurnRequest, limits: Limits) -> TokenRecord:
-        """The request's transcript, followed by its new messages and the opening of a reply.
+    def with_messages(self, request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue] = NO_ARGUMENTS) -> TokenRecord:
+        """The request's transcript, followed by its new messages and the opening of a reply. `arguments`: the task's for the template.
 
-        Raises: UnusablePrompt when the messages are longer than `limits` allow or the chat template refuses them.
+        Raises: UnusablePrompt when the messages are longer than `limits` allow, or the chat template refuses them or an argument.
         """
+        template = json.dumps(arguments, sort_keys=True)
         if len(request.transcript) == 0:
             try:
-                ids = self._first(tuple(request.messages), json.dumps(request.tools), limits.max_prompt_tokens)
+                ids = self._first(tuple(request.messages), json.dumps(request.tools), template, limits.max_prompt_tokens)
             except _TooLong as size:
                 raise UnusablePrompt(f"the prompt has {size}, but limits.max_prompt_tokens is {limits.max_prompt_tokens}") from None
             return request.transcript.with_context(list(ids))
         try:
-            new = self._encode_later(request.transcript, request.messages, limits.max_reply_tokens)
+            new = self._encode_later(request, template, limits.max_reply_tokens)
         except _TooLong as size:
-            cut = self._encode_cut(request, limits.max_reply_tokens)
+            cut = self._encode_cut(request, template, limits.max_reply_tokens)
             if cut is None:
                 raise UnusablePrompt(
                     f"the environment's reply has {size}, but limits.max_reply_tokens is {limits.max_reply_tokens}"
@@ -122,25 +132,35 @@ class Chat:
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False))
 
-    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, max_tokens: int) -> tuple[int, ...]:
-        return self._encode_up_to(max_tokens, self._render([message.model_dump() for message in messages], json.loads(tools)))
+    def stop_strings(self, strings: Sequence[str]) -> StopStrings | None:
+        """Watches one reply for `strings`; None where there are none. Raises: UnusablePrompt for a tokenizer that cannot."""
+        if not strings:
+            return None
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise UnusablePrompt("sampling.stop needs a tokenizer of the library tokenizers, which this model does not have")
+        return StopStrings(backend, strings)
 
-    def _encode_later(self, transcript: TokenRecord, messages: Sequence[ChatMessage], max_tokens: int) -> list[int]:
+    def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, template: str, max_tokens: int) -> tuple[int, ...]:
+        rendered = self._render([message.model_dump() for message in messages], json.loads(tools), template)
+        return self._encode_up_to(max_tokens, rendered)
+
+    def _encode_later(self, request: TurnRequest, template: str, max_tokens: int) -> list[int]:
         """Raises: _TooLong."""
-        is_short = sum(len(message.content) for message in messages) <= CACHED_CHARS
+        is_short = sum(len(message.content) for message in request.messages) <= CACHED_CHARS
         encode = self._cached_later if is_short else self._encode_after_reply
-        return _appended(transcript, encode(tuple(messages), max_tokens), max_tokens)
+        return _appended(request.transcript, encode(tuple(request.messages), template, max_tokens), max_tokens)
 
-    def _encode_after_reply(self, messages: tuple[ChatMessage, ...], max_tokens: int) -> tuple[int, ...]:
+    def _encode_after_reply(self, messages: tuple[ChatMessage, ...], template: str, max_tokens: int) -> tuple[int, ...]:
         """Tokens that the template writes after a reply; the first, the end of the reply's turn, is not counted."""
         dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
-        rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [])
+        rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [], template)
         after = rendered.partition(DUMMY_REPLY)[2]
         if not after:
             raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
         return self._encode_up_to(max_tokens + 1, after)
 
-    def _encode_cut(self, request: TurnRequest, max_tokens: int) -> list[int] | None:
+    def _encode_cut(self, request: TurnRequest, template: str, max_tokens: int) -> list[int] | None:
         """The new messages with the tools' answers cut to `max_tokens` for all; None where that is too few.
 
         The policy chose to request so much, so the attempt is not void because of it.
@@ -154,7 +174,7 @@ class Chat:
                 for message in request.messages
             )
             try:
-                return _appended(request.transcript, self._encode_after_reply(shorter, max_tokens), max_tokens)
+                return _appended(request.transcript, self._encode_after_reply(shorter, template, max_tokens), max_tokens)
             except _TooLong:
                 return None
 
@@ -169,12 +189,15 @@ class Chat:
         fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
         return cut(fits)
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
-        from jinja2 import TemplateError
-
+    def _render(self, messages: list[dict[str, Any]], tools: list[Any], template: str) -> str:
+        arguments: dict[str, JsonValue] = json.loads(template)
+        if complaints := [*unknown_arguments(arguments, self.template_variables)]:
+            raise UnusablePrompt("; ".join(complaints))
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tools=tools or None, add_generation_prompt=True, tokenize=False))
-        except TemplateError as error:
+            return str(
+                self._tokenizer.apply_chat_template(messages, tools=tools or None, add_generation_prompt=True, tokenize=False, **arguments)
+            )
+        except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
             raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
 
     def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
@@ -216,9 +239,27 @@ def _max_chars(tokenizer: Any) -> int | None:
     return MAX_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())
 
 
-def _digest(request: TurnRequest, limits: Limits) -> bytes:
+def _template_variables(tokenizer: Any) -> frozenset[str]:
+    """Variables that the chat template, or any of several, reads and that are neither constants nor set by the tokenizer."""
+    from jinja2 import TemplateError
+    from jinja2.meta import find_undeclared_variables
+    from transformers.utils.chat_template_utils import _compile_jinja_template  # with its extensions, which Jinja alone cannot parse
+
+    written: Any = tokenizer.chat_template
+    found: set[str] = set()
+    for source in written.values() if isinstance(written, dict) else [written]:
+        try:
+            environment: Any = _compile_jinja_template(source).environment
+        except TemplateError as error:
+            raise Fatal(f"the model's chat template is not valid: {error}") from None
+        found |= find_undeclared_variables(environment.parse(source))
+    return frozenset(found - NOT_ARGUMENTS - tokenizer.special_tokens_map.keys())
+
+
+def _digest(request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue]) -> bytes:
     """Digest of all that decides whether the request's prompt is refused."""
-    digest = hashlib.sha256(json.dumps([limits.model_dump(), request.tools]).encode() + request.transcript.ids[-4:])
+    decides = [limits.model_dump(), request.tools, arguments]
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode() + request.transcript.ids[-4:])
     for message in request.messages:
         digest.update(f"\n{message.role} {len(message.content)} ".encode() + message.content.encode())
     return digest.digest()

@@ -14,8 +14,9 @@ Supports vLLM 0.26 to 0.32; tested with 0.32. vLLM's own types end here.
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,7 @@ from common.errors import Fatal, Reject
 from common.pools import precision_on
 from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, engine_arguments
 from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
+from rollout_svc.stop_strings import StopStrings
 
 HEALTH_PERIOD_S = 1.0
 PROBE_PERIOD_S = 10.0
@@ -54,6 +56,8 @@ class SampleRequest:
     """A loaded adapter's name; None is the base model."""
     priority: int = 0
     """Lower goes first."""
+    stop_strings: StopStrings | None = None
+    """Watch of this one reply, which ends with the token that completes a string."""
 
 
 @dataclass(frozen=True)
@@ -194,17 +198,27 @@ class Engine:
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.FINAL_ONLY if request.stop_strings is None else RequestOutputKind.DELTA,
             skip_clone=True,  # they are this request's own
         )
-        output = await self._generate(request.request_id, request.ids, params, request.adapter, request.priority)
-        if output is None or output.outputs[0].finish_reason not in ("stop", "length"):
+        ids: list[int] = []
+        logprobs: list[float] = []
+        finish: str | None = None
+        async with aclosing(self._generate(request.request_id, request.ids, params, request.adapter, request.priority)) as outputs:
+            async for output in outputs:
+                answer = output.outputs[0]
+                ids += answer.token_ids
+                logprobs += answer.logprobs.logprobs if answer.logprobs is not None else []
+                finish = answer.finish_reason
+                if request.stop_strings is not None and (late := request.stop_strings.tokens_after(answer.token_ids)) is not None:
+                    # The engine may be ahead by some tokens: without them the answer does not depend on time.
+                    ids, logprobs, finish = ids[: len(ids) - late], logprobs[: len(logprobs) - late], "stop"
+                    break
+        if finish not in ("stop", "length"):
             return Sampled([], [], "aborted")
-        answer = output.outputs[0]
-        ids, logprobs = list(answer.token_ids), list(answer.logprobs.logprobs)
         if len(ids) != len(logprobs):
             raise Fatal(f"vLLM gave {len(logprobs)} log-probabilities for {len(ids)} tokens: this version of it is not understood")
-        return Sampled(ids, logprobs, answer.finish_reason)
+        return Sampled(ids, logprobs, finish)
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
         """Log-probabilities of tokens 1…T-1 of `ids` (T,), at temperature 1. Raises: as `sample`."""
@@ -212,28 +226,28 @@ class Engine:
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         # The highest priority: an adapter's first requests wait for it.
-        output = await self._generate(f"canary:{adapter}", ids, params, adapter, priority=-1_000_000)
-        if output is None:
+        outputs = [output async for output in self._generate(f"canary:{adapter}", ids, params, adapter, priority=-1_000_000)]
+        if not outputs:
             raise _death()
-        return [output.prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
+        return [outputs[-1].prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests; one that has ended is no error."""
         if request_ids:
             await self._llm.abort(list(request_ids))
 
-    async def _generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> Any:
+    async def _generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> AsyncGenerator[Any]:
+        """vLLM's outputs for one request, which it aborts when the generator is closed early."""
         lora = self._requests[adapter] if adapter is not None else None
         prompt = {"type": "token", "prompt_token_ids": list(ids)}
-        last = None
         try:
-            async for output in self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority):
-                last = output
+            async with aclosing(self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority)) as outputs:
+                async for output in outputs:
+                    yield output
         except Exception as error:  # vLLM's errors about one request have had several base classes
             if self._llm.errored:
                 raise _death() from None
             raise Reject(f"the engine refuses request {request_id}: {_one_line(error)}") from None
-        return last
 
     # -------------------------------------------------------------------------------------------------------- adapters
 

@@ -122,7 +122,8 @@ class Rollout:
     async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
         """One member's turn; None when it was aborted because its task ended."""
         try:
-            prompt = await self._chat.prompt(request, group.limits)
+            prompt = await self._chat.prompt(request, group.limits, group.sampling.template)
+            stop_strings = self._chat.stop_strings(group.sampling.stop)
             room = self._engine.settings.context_tokens - len(prompt)
             if room < group.sampling.max_tokens:
                 raise UnusablePrompt(
@@ -138,6 +139,7 @@ class Rollout:
             temperature=0.0 if group.greedy else group.sampling.temperature,
             seed=request_ids.seed_of(group, request.member, request.turn),
             stop_ids=self._chat.stop_ids,
+            stop_strings=stop_strings,
             adapter=adapter,
             priority=-request.turn,
         )

@@ -38,7 +38,7 @@ RUN_FIRST = (
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
 APART = ("tests/common/test_cluster", "tests/trainer/test_process", "tests/env/test_main", "tests/env/hosted/test_hosted", "tests/e2e/")
 """Files whose tests share nothing and wait long, so that several processes may share them; any other file is one process's."""
-ENGINE = {f"tests/rollout/test_{name}.py" for name in ("adapters", "calculator", "engine", "service")}
+ENGINE = {f"tests/rollout/test_{name}.py" for name in ("adapters", "calculator", "engine", "service", "stop_strings")}
 """Files whose tests share the sampler's engine, which takes ten seconds to start: all of them are one process's."""
 
 settings.register_profile("busy machine", deadline=None)  # how long an example takes says only what else runs here

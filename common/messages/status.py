@@ -102,5 +102,8 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Rollout replicas: tokens its KV cache holds."""
     invariant: bool = False
     """Rollout replicas: whether sampled log-probabilities are known not to depend on what else is in the batch."""
+    template_variables: list[str] | None = None
+    """Rollout replicas: variables of the model's chat template that a task may set; None from replicas that know neither
+    `sampling.template` nor `sampling.stop`."""
     busy: dict[str, float] = {}
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""

@@ -19,3 +19,4 @@ from common.spec.sections import (
     ToolSection,
 )
 from common.spec.task import TaskSpec
+from common.spec.template import NOT_ARGUMENTS, unknown_arguments

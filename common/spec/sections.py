@@ -4,12 +4,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from common.spec.template import TemplateArguments
+
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
 ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
+StopString = Annotated[str, Field(min_length=1, max_length=64)]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 DEFAULTS_BY_LOSS: dict[str, dict[str, float | str]] = {
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, "normalize": "sequence"},  # arXiv 2507.18071, section 5.1
@@ -67,6 +70,11 @@ class Sampling(Section):
     temperature: float = Field(default=1.0, ge=0.01, le=5)
     max_tokens: int = Field(default=64, ge=1, le=131_072)
     """New tokens per turn."""
+    stop: tuple[StopString, ...] = Field(default=(), max_length=4)
+    """Texts that end a reply besides the end of the turn. The reply keeps them: it ends with the token that completes the first."""
+    template: TemplateArguments = {}
+    """Arguments of the model's chat template, such as `{ enable_thinking = false }`: for every turn, evaluations included.
+    A submission is checked against the variables that the pool's template reads."""
 
 
 class Limits(Section):

@@ -8,9 +8,10 @@ import structlog
 from common import streams
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import ControlTask, SubmitTask, shortened
+from common.messages import ControlTask, ReplicaReport, SubmitTask, shortened
 from common.pools import Pools, objections
 from common.spec import TaskSpec, parse_spec
+from scheduler_svc.decisions.replica_support import sampler_objections
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
@@ -33,14 +34,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Offer:
-    """The deployment's base models, and the environments that live replicas serve."""
+    """The deployment's base models, the environments that live replicas serve, and these replicas."""
 
     pools: Pools
     families: set[str]
+    replicas: Sequence[ReplicaReport] = ()
 
     def objections(self, spec: TaskSpec) -> list[str]:
         """Reasons to reject the task; empty when none is known."""
-        found = objections(spec, self.pools)
+        found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
         name = spec.environment.name
         if self.families and family_of(name, self.families) is None:
             found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
@@ -49,7 +51,7 @@ class Offer:
 
 async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     """Raises: Reject when a message is not a job; Retry when a store is unavailable."""
-    offer = Offer(context.pools, context.replicas.families)
+    offer = Offer(context.pools, context.replicas.families, context.replicas.reports)
     own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
     cancelled: list[str] = []
     async with context.transaction() as tx:

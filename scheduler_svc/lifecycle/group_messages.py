@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 from common import streams
 from common.messages import GroupContext, OpenGroup
-from common.spec import Sampling
 from scheduler_svc.decisions.evaluation_plan import FIRST_ROW, prompt_seed
 from scheduler_svc.store.queries.evaluations import PlannedGroup
 from scheduler_svc.store.queries.groups import NewGroup
@@ -65,7 +64,7 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             adapter=group.adapter,
             family=task.family,
             environment=spec.environment_of(wanted),
-            sampling=Sampling(temperature=wanted.temperature or spec.sampling.temperature, max_tokens=spec.sampling.max_tokens),
+            sampling=spec.sampling.model_copy(update={"temperature": wanted.temperature or spec.sampling.temperature}),
             greedy=wanted.temperature == 0,
             limits=spec.limits,
             row=FIRST_ROW + group.prompt,

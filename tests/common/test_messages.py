@@ -97,7 +97,7 @@ def test_bytes_of_older_senders_stay_readable() -> None:
         assert type(BY_KIND[kind]).decode(bytes.fromhex(older)) == BY_KIND[kind], kind
 
 
-FREE = {"options", "protocols", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings"}
+FREE = {"options", "protocols", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings", "template"}
 """Fields whose keys are anybody's; `SubmitTask.spec` is another."""
 
 
