@@ -58,16 +58,13 @@ def companion(number: int) -> TaskSpec:
 
 async def digests(url: str, task: str, pool: str = "tiny") -> dict[str, str]:
     """Digests of the task's latest adapter and optimizer state, from the manifest of its checkpoint."""
-    bus = await Bus.connect(url, "bench")
-    try:
+    async with await Bus.connect(url, "bench") as bus:
         last = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(pool, task))
         assert last is not None
         updated = last.read(WeightUpdated)
         with tempfile.TemporaryDirectory() as folder:
             manifest = read_manifest(await Blobs(bus).fetch_folder(updated.checkpoint, Path(folder) / "checkpoint"))
         return {"version": str(updated.version), "adapter": str(manifest.adapter_sha256), "state": manifest.state_sha256}
-    finally:
-        await bus.close()
 
 
 # --------------------------------------------------------------------------------------------------------------- stack

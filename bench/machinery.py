@@ -29,6 +29,9 @@ from common.bus import Bus
 
 NOTHING = Times(0.0, 0.0, 0.0)
 STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
+WAL_BYTES = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"
+TABLE_BYTES = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(ARRAY['groups', 'trajectories', 'ledger']) name"
+"""Bytes of groups, trajectories and the ledger, indexes included."""
 AIMED_TURNS_PER_S = 2000.0
 BEGIN_AND_END = 1.2
 """Requested rate as a multiple of the mean rate, which is lower while tasks begin and end."""
@@ -122,7 +125,7 @@ async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]
     trace = Trace()
     async with await Bus.connect(running.nats_url, "bench") as bus, at_work(bus, times, work.places, trace):
         await scheduler_knows(running, {"rollout", "env"})
-        cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _wal_bytes(running)
+        cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _number(running, WAL_BYTES)
         began = time.time()
         await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
         async with asyncio.timeout(300):
@@ -138,21 +141,14 @@ async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]
         "seconds": round(ended - began, 2),
         "added_ms": {name: round(1000 * report.percentile(added, share), 2) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))},
         "cpu_ms_per_turn": {name: round(1000 * seconds / len(trace.sampled), 3) for name, seconds in cpu.items()},
-        "wal_bytes_per_trajectory": round((_wal_bytes(running) - wal_before) / trajectories),
-        "rows_bytes_per_trajectory": round(_table_bytes(running) / trajectories),
+        "wal_bytes_per_trajectory": round((_number(running, WAL_BYTES) - wal_before) / trajectories),
+        "rows_bytes_per_trajectory": round(_number(running, TABLE_BYTES) / trajectories),
     }
 
 
-def _wal_bytes(running: Services) -> int:
+def _number(running: Services, query: str) -> int:
     with psycopg.connect(running.postgres_url) as connection:
-        return int(connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0])  # pyright: ignore
-
-
-def _table_bytes(running: Services) -> int:
-    """Bytes of groups, trajectories and the ledger, indexes included."""
-    with psycopg.connect(running.postgres_url) as connection:
-        sizes = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(ARRAY['groups', 'trajectories', 'ledger']) name"
-        return int(connection.execute(sizes).fetchone()[0])  # pyright: ignore
+        return int(connection.execute(query.encode()).fetchone()[0])  # pyright: ignore
 
 
 def statements(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:

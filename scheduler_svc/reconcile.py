@@ -130,18 +130,14 @@ def main() -> None:
 
 
 async def _run(settings: SchedulerSettings) -> int:
-    database = await Database.connect(settings.database_url)
-    bus = await Bus.connect(settings.nats_url, "accept")
-    try:
-        await bus.declare(replicas=settings.nats_replicas)
-        async with database.alone(RELAY_LOCK):  # waits for a scheduler that still runs
-            done = await accept(database, bus)
-    except MarlaasError as error:
-        sys.stderr.write(f"accept: {error}\n")
-        return 1
-    finally:
-        await bus.close()
-        await database.close()
+    async with await Database.connect(settings.database_url) as database, await Bus.connect(settings.nats_url, "accept") as bus:
+        try:
+            await bus.declare(replicas=settings.nats_replicas)
+            async with database.alone(RELAY_LOCK):  # waits for a scheduler that still runs
+                done = await accept(database, bus)
+        except MarlaasError as error:
+            sys.stderr.write(f"accept: {error}\n")
+            return 1
     sys.stdout.write(_as_text(done))
     return 0
 

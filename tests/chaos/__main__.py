@@ -5,14 +5,11 @@ import asyncio
 import math
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.harness import ChaosFailed, run
 from tests.chaos.report import keep, origin, table
-
-
-def _emit(line: str) -> None:
-    print(line, flush=True)
 
 
 def main() -> None:
@@ -35,7 +32,7 @@ def main() -> None:
                 steps=options.steps,
                 only=options.only,
                 max_s=options.minutes * 60,
-                emit=_emit,
+                emit=partial(print, flush=True),
             )
             report = asyncio.run(run_)
         except ChaosFailed as failed:

@@ -1,11 +1,8 @@
 """Services whose servers start late, or vanish: they wait and report it, stay alive, and continue when the server is back."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from common.messages import SubmitTask
 from marlaas.stack import servers
 from scheduler_svc.migrate import migrate
 from tests.conftest import eventually, running
+from tests.services import is_ready, service_process, without_settings
 
 PATIENCE_S = 120.0
 """A bound; it takes seconds."""
@@ -39,11 +37,7 @@ class Process:
 
     def is_ready(self) -> bool:
         assert self.popen.poll() is None, self.log.read_text()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
+        return is_ready(self.port)
 
     async def says(self, event: str, times: int = 1) -> None:
         """Waits until it has said so that often."""
@@ -58,15 +52,8 @@ class Process:
 @contextmanager
 def service(module: str, log: Path, **settings: str) -> Iterator[Process]:
     port = servers.free_port()
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
-    environment = own | {"MARLAAS_HTTP_PORT": str(port), **settings}
-    with log.open("ab") as output:
-        popen = subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=output, stderr=output)
-    try:
+    with service_process(module, without_settings() | {"MARLAAS_HTTP_PORT": str(port), **settings}, log) as popen:
         yield Process(popen, log, port)
-    finally:
-        popen.kill()
-        popen.wait()
 
 
 async def handles_a_message(bus: Bus, subject: str, number: int) -> None:

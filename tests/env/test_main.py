@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from bench.harness.groups import group_context
@@ -23,19 +22,12 @@ from common.messages import (
 )
 from common.spec import EnvironmentSection, Limits
 from tests.conftest import eventually, eventually_equals, message_on
+from tests.services import service_process
 
 
-@contextmanager
-def replica(nats_url: str, log: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
+def replica(nats_url: str, log: Path, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     own = {f"MARLAAS_ENV_{name.upper()}": value for name, value in settings.items()}
-    environment = {**os.environ, "MARLAAS_NATS_URL": nats_url, "MARLAAS_REPLICA": "env-1", **own}
-    with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", "env_svc"], env=environment, stdout=output, stderr=output)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    return service_process("env_svc", {**os.environ, "MARLAAS_NATS_URL": nats_url, "MARLAAS_REPLICA": "env-1", **own}, log)
 
 
 def processes_of(parent: int) -> list[int]:

@@ -187,10 +187,5 @@ async def copied(made: Finished, folder: Path) -> AsyncIterator[Copy]:
     port = servers.free_port()
     with running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"):
         nats_url, database_url = servers.nats_url(port), made.database()
-        bus = await Bus.connect(nats_url, "test")
-        database = await Database.connect(database_url)
-        try:
+        async with await Bus.connect(nats_url, "test") as bus, await Database.connect(database_url) as database:
             yield Copy(bus, database, made, folder, nats_url, database_url)
-        finally:
-            await database.close()
-            await bus.close()

@@ -153,12 +153,22 @@ class World:
         await self.submit(task, raw)
         return await self.event(task, until, raw["tenant"])
 
+    async def begin(self, task: str, raw: dict[str, Any] | None = None, *, opened: int | None = None, batches: int | None = None) -> None:
+        """Submit a task and wait until the stages have received so many groups, or batches, in all."""
+        await self.submit(task, raw)
+        await eventually(lambda: opened in (None, len(self.stages.opened)) and batches in (None, len(self.stages.batches)))
+
     async def control(self, verb: ControlVerb, task: str, tenant: str = "acme", reason: str = "", until: str = "") -> None:
         """Publish a job of `tenant` about the task, and wait for the task's event named `until`, where given."""
         message = ControlTask(task=task, tenant=tenant, reason=reason)
         await self.bus.publish(Outgoing(streams.control(verb, tenant), message, f"{verb}:{task}:{tenant}"))
         if until:
             await self.event(task, until, tenant)
+
+    async def score(self, groups: Sequence[GroupContext]) -> None:
+        """Publish a score of every member of the groups, its number."""
+        for out in [scored(group, member, reward=float(member)) for group in groups for member in range(group.size)]:
+            await self.bus.publish(out)
 
     def disturb(self) -> None:
         """Report a constant disturbance, so that late groups are no failures."""

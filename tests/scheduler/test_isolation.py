@@ -22,8 +22,7 @@ from tests.scheduler.stages import Stages, running_world, scored, spec, submissi
 async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", opened=4)
         turn = Outgoing(streams.turn("unserved", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
         await bus.publish(turn)
         await world.control("cancel", "a", "mallory")
@@ -101,8 +100,7 @@ async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, d
     stages = Stages(withheld=lambda group, member: True)
     size = 2 * MIN_FAILURES_TO_FAIL
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(algorithm={"group_size": 2, "groups_per_step": MIN_FAILURES_TO_FAIL, "max_staleness": 1}))
-        await eventually(lambda: len(stages.opened) == size)
+        await world.begin("a", spec(algorithm={"group_size": 2, "groups_per_step": MIN_FAILURES_TO_FAIL, "max_staleness": 1}), opened=size)
         deliveries: list[Delivery] = []
         for group in sorted(stages.opened, key=lambda group: group.group):
             for member in range(2):

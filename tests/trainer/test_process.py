@@ -4,9 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,21 +13,17 @@ from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
 from tests.conftest import eventually, eventually_equals, message_on
+from tests.services import is_ready, service_process, without_settings
 from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
 
 
-def environment(nats_url: str, pools_file: Path, **more: str) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
-    return own | {"MARLAAS_NATS_URL": nats_url, "MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny", **more}
-
-
-def is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+def environment(nats_url: str, model_folder: Path, folder: Path, **more: str) -> dict[str, str]:
+    """Environment variables of a trainer of that model."""
+    pools_file = folder / "pools.toml"
+    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
+    own = {"MARLAAS_NATS_URL": nats_url, "MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny"}
+    return without_settings() | own | more
 
 
 async def send_batch(bus: Bus, task: str) -> None:
@@ -38,23 +31,12 @@ async def send_batch(bus: Bus, task: str) -> None:
     await send(bus, batch_of(task, 0, named, None, make_spec(task)))
 
 
-@contextmanager
-def process(settings: dict[str, str], log: Path) -> Generator[subprocess.Popen[bytes]]:
-    with log.open("w") as written:
-        started = subprocess.Popen([sys.executable, "-m", "trainer_svc"], env=settings, stdout=written, stderr=written)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.wait()
-
-
 async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path) -> None:
-    pools_file = tmp_path / "pools.toml"
-    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
     port = servers.free_port()
-    settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0))))
-    with process(settings, tmp_path / "log") as running:
+    settings = environment(
+        nats_url, model_folder, tmp_path, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0)))
+    )
+    with service_process("trainer_svc", settings, tmp_path / "log") as running:
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
         await send_batch(bus, "a")
@@ -72,15 +54,13 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
     bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, point: str
 ) -> None:
     """The process dies when one of four tasks in a shared step reaches the crash point; the next process finishes the rest."""
-    pools_file = tmp_path / "pools.toml"
-    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
-    settings = environment(nats_url, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4")
+    settings = environment(nats_url, model_folder, tmp_path, MARLAAS_TRAINER_SHARED_STEPS="4")
     for task in "abcd":
         await send_batch(bus, task)
-    with process(settings | {"MARLAAS_CRASH_POINT": point}, tmp_path / "first") as running:
+    with service_process("trainer_svc", settings | {"MARLAAS_CRASH_POINT": point}, tmp_path / "first") as running:
         await eventually(lambda: running.poll() is not None)
         assert running.returncode == -signal.SIGKILL, (tmp_path / "first").read_text()
-    with process(settings, tmp_path / "second"):
+    with service_process("trainer_svc", settings, tmp_path / "second"):
         await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.backlog(streams.FAILED) == 0
     assert await bus.streams.backlog(streams.WEIGHTS) == 4
@@ -100,10 +80,12 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
 async def test_bad_setting_ends_the_process_with_one_clear_line(
     bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, more: dict[str, str], line: str, status: int
 ) -> None:
-    pools_file = tmp_path / "pools.toml"
-    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
     done = subprocess.run(
-        [sys.executable, "-m", "trainer_svc"], env=environment(nats_url, pools_file, **more), capture_output=True, text=True, timeout=250
+        [sys.executable, "-m", "trainer_svc"],
+        env=environment(nats_url, model_folder, tmp_path, **more),
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert done.returncode == status
     assert line in done.stdout + done.stderr

@@ -10,7 +10,7 @@ from common.bus import Bus
 from common.messages import ReplicaReport
 from scheduler_svc.decisions.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.maintenance.stalls import warn_about_stalls
-from tests.conftest import eventually, eventually_equals
+from tests.conftest import eventually_equals
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 HEALTHY = StepMetrics(truncated_share=0.2, zero_variance_share=0.1, entropy=2.0, sampler_mismatch=2e-4)
@@ -94,8 +94,7 @@ async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, 
 async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=2))
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", spec(steps=2), batches=1)
         trainer = ReplicaReport(replica="three", service="trainer", pool="tiny")
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too recent"
         assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"

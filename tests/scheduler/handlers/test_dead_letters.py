@@ -98,8 +98,7 @@ async def test_resent_score_counts_once(bus: Bus, nats_url: str, database_url: s
     """The scheduler reads headers only: the letter has no body, and the stored message's is resent."""
     stages = Stages(withheld=lambda group, member: (group.group, member) == (0, 1))
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
-        await world.submit("a", spec(steps=1))
-        await eventually(lambda: len(stages.opened) == 2)
+        await world.begin("a", spec(steps=1), opened=2)
         lost = scored(stages.opened[0], 1, reward=5.0)
         stored = Outgoing(lost.subject, lost.message, "lost")  # fails: it has no settlement
         sequence = await bus.publish(stored)
@@ -120,8 +119,7 @@ async def test_resent_score_counts_once(bus: Bus, nats_url: str, database_url: s
 async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
-        await world.submit("a")
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", opened=4)
         out = scored(stages.opened[0], 1, reward=5.0)
         sequence = await bus.publish(out)
         await client.resend(await dead_letter(bus, "settle", "a", out, sequence=sequence, body=b""))
@@ -135,8 +133,7 @@ async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_u
 async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
-        await world.submit("a")
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", batches=1)
         number = await dead_letter(bus, "train", "a", Outgoing(streams.batch("tiny", "a"), stages.batches[0], "batch"))
         assert (await world.event("a", "failed"))["reason"] == "disk full"
         with pytest.raises(ClientError, match="task a is failed, and a task that has ended is not resumed; submit a new one"):
@@ -149,8 +146,7 @@ async def test_task_that_has_ended_is_not_revived(bus: Bus, nats_url: str, datab
 async def test_message_of_a_refilled_group_is_not_resent(bus: Bus, nats_url: str, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
-        await world.submit("a")
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", opened=4)
         first = stages.opened[0]
         number = await dead_letter(bus, "open", "a", Outgoing(streams.open_group("toy", "a", first.group), OpenGroup(group=first), "open"))
         await eventually(lambda: len(stages.opened) == 5)
@@ -176,8 +172,7 @@ async def test_dead_letter_of_a_complete_group_voids_nothing(bus: Bus, nats_url:
         assert await world.rows("SELECT count(*) FROM groups WHERE state = 'void'") == [(0,)]
         with pytest.raises(ClientError, match="group 0 is complete, or was abandoned"):
             await client.resend(number)
-        for out in [scored(group, member, reward=float(member)) for group in stages.opened for member in range(2)]:
-            await bus.publish(out)
+        await world.score(stages.opened)
         await eventually(lambda: len(stages.batches) == 1)
         await bus.publish(updated(stages.batches[0]))
         await world.event("a", "finished")
@@ -187,8 +182,7 @@ async def test_dead_letter_of_a_complete_group_voids_nothing(bus: Bus, nats_url:
 async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", opened=4)
         own = Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
         letters = [
             await dead_letter(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0)),

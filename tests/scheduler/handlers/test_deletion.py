@@ -95,8 +95,7 @@ async def test_impossible_deletions_are_rejected_with_one_sentence(bus: Bus, dat
         await eventually(lambda: world.rows("SELECT reason FROM dead_letters"))
         assert await world.rows("SELECT reason FROM dead_letters") == [("the subject names tenant 'globex', the message 'acme'",)]
         assert await world.rows("SELECT id FROM deleted_tasks") == []
-        await ask(world, "delete", "a")
-        await world.event("a", "deleted")
+        await world.control("delete", "a", until="deleted")
         await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "repeated"))
         assert "'a' was deleted already, at 20" in await refusal(world, "a")
         await world.bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec(steps=7)), "under its id"))
@@ -113,14 +112,11 @@ async def test_adapter_that_another_task_started_from_outlives_its_own_task(bus:
     async with world_of(bus, database_url, tmp_path, waits="heir") as world:
         await finish(world, "a")
         await world.run("heir", spec(start={"task": "a"}), until="accepted")
-        await ask(world, "delete", "a")
-        await world.event("a", "deleted")
+        await world.control("delete", "a", until="deleted")
         assert await names(world) == {"a.v3.adapter"}
         await clean(world)
-        await ask(world, "cancel", "heir")
-        await world.event("heir", "cancelled")
-        await ask(world, "delete", "heir")
-        await world.event("heir", "deleted")
+        await world.control("cancel", "heir", until="cancelled")
+        await world.control("delete", "heir", until="deleted")
         await sweep(world)
         assert await names(world) == set()
         await clean(world)

@@ -106,12 +106,10 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
         await world.run("a", spec(steps=4, keep={"checkpoints": 4}))
         await world.run("second", spec(start={"task": "a", "version": 1}, steps=1))
         await settled(world)
-    database = await Database.connect(database_url)
-    async with database.transaction() as tx:
-        await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
-    cleaner = GarbageCollector(database, bus, sweep_s=300)
-    yield Scene(database, bus, cleaner)
-    await database.close()
+    async with await Database.connect(database_url) as database:
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
+        yield Scene(database, bus, GarbageCollector(database, bus, sweep_s=300))
 
 
 async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refused(bus: Bus, database_url: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 from common.bus import Bus, Outgoing
 from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, scored, spec, submission
+from tests.scheduler.stages import Stages, running_world, spec, submission
 
 
 async def test_repeated_submission_is_harmless_and_another_spec_is_rejected(bus: Bus, database_url: str) -> None:
@@ -114,13 +114,10 @@ async def test_pause_stops_admission_until_resume(bus: Bus, database_url: str) -
     gate = asyncio.Event()
     stages = Stages(withheld=lambda group, member: not gate.is_set())
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=3))
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", spec(steps=3), opened=4)
         await world.control("pause", "a", until="paused")
         gate.set()
-        for group in list(stages.opened):
-            for member in range(group.size):
-                await bus.publish(scored(group, member, reward=float(member)))
+        await world.score(stages.opened)
         await world.rows_become("SELECT count(*) FROM groups WHERE state = 'ready'", [(4,)])
         assert stages.batches == []
         await world.control("resume", "a")
@@ -137,9 +134,7 @@ async def test_pausing_one_task_leaves_work_in_flight_of_others_unchanged(bus: B
         in_flight = [group for group in stages.opened if group.task == "b"]
         await world.control("pause", "a", until="paused")
         answers.add("b")
-        for group in in_flight:
-            for member in range(group.size):
-                await bus.publish(scored(group, member, reward=float(member)))
+        await world.score(in_flight)
         await world.event("b", "finished", tenant="other")
         assert await world.rows("SELECT admitted, voided FROM tasks WHERE id = 'b'") == [(6, 0)]
         assert await world.rows("SELECT DISTINCT state, count(*) FROM groups WHERE task = 'a' GROUP BY state") == [("open", 4)]

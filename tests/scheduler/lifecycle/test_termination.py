@@ -8,7 +8,6 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import UNSUPPORTED, DeadLetter
 from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
-from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, scored, spec
 
 
@@ -133,8 +132,7 @@ async def test_task_whose_attempts_the_sandbox_cannot_grade_fails_with_the_remed
 async def test_dead_letter_of_a_step_fails_the_task_with_its_reason(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", batches=1)
         body = stages.batches[0].encode()
         letter = DeadLetter(stage="train", subject="trajectories.batch.tiny.a", reason="loss is NaN", attempts=1, headers={}, body=body)
         await bus.publish(Outgoing(streams.failed("train", "a"), letter, "letter"))
@@ -145,8 +143,7 @@ async def test_dead_letter_of_a_step_fails_the_task_with_its_reason(bus: Bus, da
 async def test_dead_letters_of_garbage_end_no_task(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: group.group == 2)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", batches=1)
         other = stages.batches[0].model_copy(update={"version": 5}).encode()
         for number, (stage, body) in enumerate([("train", b"garbage"), ("train", other), ("check", b"garbage")]):
             letter = DeadLetter(stage=stage, subject="x", reason="not a message", attempts=1, headers={}, body=body)

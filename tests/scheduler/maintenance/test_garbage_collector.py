@@ -59,8 +59,7 @@ async def test_score_pending_at_another_scheduler_is_kept_while_steps_overtake_i
 async def test_step_of_a_paused_task_keeps_messages_in_flight(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.opened) == 4)
+        await world.begin("a", opened=4)
         await world.control("pause", "a", until="paused")
         turn = Outgoing(streams.turn("unserved", "a", "0-0"), scored(stages.opened[0], 0, reward=1.0).message, "turn")
         await bus.publish(turn)

@@ -16,13 +16,9 @@ from scheduler_svc.store.transaction import OutboxMessage
 from tests.conftest import at_work, eventually
 
 
-def outbox_row(number: int, subject: str) -> OutboxRow:
-    return OutboxRow(number, subject, "", {}, b"")
-
-
 def test_values_stored_before_an_older_one_are_found() -> None:
     a, b, events = streams.value_subject("tasks", "a"), streams.value_subject("tasks", "b"), "events.acme.a"
-    rows = [outbox_row(number, subject) for number, subject in enumerate((a, events, b, a, events, b, a))]
+    rows = [OutboxRow(number, subject, "", {}, b"") for number, subject in enumerate((a, events, b, a, events, b, a))]
     assert superseded_rows(rows, [1, 9, 2, 3, 8, 4, 5]) == []
     assert superseded_rows(rows, [1, 8, 6, 7, 9, 4, 5]) == [rows[6], rows[5]]
     assert superseded_rows(rows, [1, 8, 2, 3, 9, 0, 0]) == []  # refused ones stay refused

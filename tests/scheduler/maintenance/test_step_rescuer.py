@@ -29,8 +29,7 @@ async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, da
     stages = Stages(trains=False)  # the trainer acknowledges the message and trains no step, as if it were lost
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
-        await world.submit("a", spec(steps=2))
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", spec(steps=2), batches=1)
         await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
         assert not await resend_lost_steps(world.database, bus)  # it is too recent
         stages.trains = True
@@ -74,8 +73,7 @@ async def test_announced_step_that_is_not_settled_is_not_resent(bus: Bus, databa
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
         await forget_message_ids(bus)
-        await world.submit("a", spec(steps=1))
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", spec(steps=1), batches=1)
         await eventually(lambda: is_relayed(world, backlog=0))
     done = updated(stages.batches[0])  # no scheduler runs that would settle it
     await bus.publish(done)

@@ -126,17 +126,16 @@ async def test_database_restored_to_an_older_backup_is_detected_and_tasks_resume
     url = restored(database_url, tmp_path / "monday.dump")
     assert "PostgreSQL is older than NATS" in await refuses_to_start(url, bus)
 
-    database = await Database.connect(url)
-    await store_checkpoints(bus, database)
-    status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
-    assert status is not None
-    await bus.kv.put(streams.TASKS_BUCKET, "a", status.model_copy(update={"state": "finished"}))  # its state had it continued
-    done = await accept(database, bus)
-    assert done is not None
-    assert (done.unknown, done.paused) == (["b"], {})
-    assert await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus) is None
-    assert await accept(database, bus) is None
-    await database.close()
+    async with await Database.connect(url) as database:
+        await store_checkpoints(bus, database)
+        status = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
+        assert status is not None
+        await bus.kv.put(streams.TASKS_BUCKET, "a", status.model_copy(update={"state": "finished"}))  # its state had it continued
+        done = await accept(database, bus)
+        assert done is not None
+        assert (done.unknown, done.paused) == (["b"], {})
+        assert await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus) is None
+        assert await accept(database, bus) is None
     stages = Stages()
     async with running_world(bus, url, stages) as world, Client.connect(nats_url) as client:
         [(version,)] = await world.rows("SELECT version FROM tasks")
@@ -155,11 +154,10 @@ async def test_task_whose_checkpoint_is_gone_is_paused_with_the_reason(bus: Bus,
     dump(database_url, tmp_path / "monday.dump")
     async with running_world(bus, database_url, Stages()) as world:
         await trained(world, "a", (await world.rows("SELECT version FROM tasks"))[0][0] + 2)
-    database = await Database.connect(restored(database_url, tmp_path / "monday.dump"))
-    done = await accept(database, bus)
-    assert done is not None
-    assert "is not in the blob store of NATS" in done.paused["a"]
-    await database.close()
+    async with await Database.connect(restored(database_url, tmp_path / "monday.dump")) as database:
+        done = await accept(database, bus)
+        assert done is not None
+        assert "is not in the blob store of NATS" in done.paused["a"]
 
 
 @asynccontextmanager
@@ -173,8 +171,7 @@ async def nats_on(folder: Path, port: int, log: Path) -> AsyncIterator[Bus]:
 async def test_withdrawn_step_leaves_none_of_its_groups_to_the_next(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a")
-        await eventually(lambda: len(stages.batches) == 1)
+        await world.begin("a", batches=1)
         async with world.database.transaction() as tx:
             [task] = await task_queries.lock_tasks(tx.connection, ["a"])
             await void_live_groups(tx.connection, task, "restored")
@@ -196,13 +193,12 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_detected_and_tasks
         assert "NATS has no mark of this deployment" in await refuses_to_start(database_url, bus)
     async with nats_on(tmp_path / "backup", port, log) as bus:
         assert "NATS is older than PostgreSQL" in await refuses_to_start(database_url, bus)
-        database = await Database.connect(database_url)
-        await store_checkpoints(bus, database)
-        done = await accept(database, bus)
-        assert done is not None
-        assert (done.paused, done.unknown) == ({}, [])
-        assert set(done.voided) == {"a"}  # their number depends on when the scheduler stopped
-        await database.close()
+        async with await Database.connect(database_url) as database:
+            await store_checkpoints(bus, database)
+            done = await accept(database, bus)
+            assert done is not None
+            assert (done.paused, done.unknown) == ({}, [])
+            assert set(done.voided) == {"a"}  # their number depends on when the scheduler stopped
         async with running_world(bus, database_url, Stages()) as world:
             await trained(world, "a", STEPS)
             await becomes_healthy(world, bus)

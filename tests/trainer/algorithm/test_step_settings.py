@@ -1,6 +1,7 @@
 """Effects of a task's settings of loss, passes, correction and rewards on its step."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -76,14 +77,19 @@ def test_second_pass_is_clipped_around_the_policy_at_the_start_of_the_step(polic
     assert step(policy, resident, spec, groups).metrics["clip_fraction"] > 0.1
 
 
+def metrics_after(policy: Policy, steps: int, algorithm: dict[str, float]) -> Mapping[str, float]:
+    """Metrics of the last of so many steps on the same stale groups."""
+    spec = make_spec("a", algorithm=algorithm, optimizer={"learning_rate": 0.01})
+    resident, metrics = begin(policy, spec), {}
+    for _ in range(steps):
+        result = step(policy, resident, spec, make_groups(5, staleness=1))
+        resident, metrics = result.resident, result.metrics
+    return metrics
+
+
 def test_pull_to_the_base_model_keeps_the_policy_near_it(policy: Policy) -> None:
     def distance(kl_coefficient: float) -> float:
-        spec = make_spec("a", algorithm={"kl_coefficient": kl_coefficient}, optimizer={"learning_rate": 0.01})
-        resident, metrics = begin(policy, spec), {}
-        for _ in range(6):
-            result = step(policy, resident, spec, make_groups(5, staleness=1))
-            resident, metrics = result.resident, result.metrics
-        return metrics["kl_base"]
+        return metrics_after(policy, 6, {"kl_coefficient": kl_coefficient})["kl_base"]
 
     first = step(policy, begin(policy, DIFFERENT["f"]), DIFFERENT["f"])
     assert first.metrics["kl_base"] == 0  # version 0 is the base model
@@ -92,12 +98,7 @@ def test_pull_to_the_base_model_keeps_the_policy_near_it(policy: Policy) -> None
 
 def test_entropy_bonus_spreads_probabilities(policy: Policy) -> None:
     def entropy(coefficient: float) -> float:
-        spec = make_spec("a", algorithm={"entropy_coefficient": coefficient}, optimizer={"learning_rate": 0.01})
-        resident, found = begin(policy, spec), 0.0
-        for _ in range(5):
-            result = step(policy, resident, spec, make_groups(5, staleness=1))
-            resident, found = result.resident, result.metrics["entropy"]
-        return found
+        return metrics_after(policy, 5, {"entropy_coefficient": coefficient})["entropy"]
 
     assert entropy(1.0) > entropy(0.0) + 0.05
 

@@ -1,0 +1,35 @@
+"""Services as child processes of the tests."""
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def without_settings() -> dict[str, str]:
+    """Environment variables of the tests, without the settings of a stack."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+
+
+@contextmanager
+def service_process(package: str, environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The service, killed at the end of the block; its output is appended to `log`."""
+    with log.open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-m", package], env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_ready(port: int) -> bool:
+    """Whether the service that listens there is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
