@@ -18,12 +18,16 @@ from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
 
 
-def environment(nats_url: str, model_folder: Path, folder: Path, **more: str) -> dict[str, str]:
-    """Environment variables of a trainer of that model."""
-    pools_file = folder / "pools.toml"
-    pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
+def environment(nats_url: str, pools_file: Path, **more: str) -> dict[str, str]:
     own = {"MARLAAS_NATS_URL": nats_url, "MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny"}
     return without_settings() | own | more
+
+
+@pytest.fixture
+def pools_file(model_folder: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "pools.toml"
+    file.write_text(f'[tiny]\nmodel = "{model_folder}"\n')
+    return file
 
 
 async def send_batch(bus: Bus, task: str) -> None:
@@ -31,11 +35,9 @@ async def send_batch(bus: Bus, task: str) -> None:
     await send(bus, batch_of(task, 0, named, None, make_spec(task)))
 
 
-async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path) -> None:
+async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path) -> None:
     port = servers.free_port()
-    settings = environment(
-        nats_url, model_folder, tmp_path, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0)))
-    )
+    settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0))))
     with service_process("trainer_svc", settings, tmp_path / "log") as running:
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
@@ -51,10 +53,10 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
 
 @pytest.mark.parametrize("point", ["after_blobs:2", "before_ack:2"])
 async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two(
-    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, point: str
+    bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path, point: str
 ) -> None:
     """The process dies when one of four tasks in a shared step reaches the crash point; the next process finishes the rest."""
-    settings = environment(nats_url, model_folder, tmp_path, MARLAAS_TRAINER_SHARED_STEPS="4")
+    settings = environment(nats_url, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4")
     for task in "abcd":
         await send_batch(bus, task)
     with service_process("trainer_svc", settings | {"MARLAAS_CRASH_POINT": point}, tmp_path / "first") as running:
@@ -78,11 +80,11 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
     ],
 )
 async def test_bad_setting_ends_the_process_with_one_clear_line(
-    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path, more: dict[str, str], line: str, status: int
+    bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path, more: dict[str, str], line: str, status: int
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainer_svc"],
-        env=environment(nats_url, model_folder, tmp_path, **more),
+        env=environment(nats_url, pools_file, **more),
         capture_output=True,
         text=True,
         timeout=250,

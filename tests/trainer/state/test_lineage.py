@@ -14,9 +14,10 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import BlobRef, CheckpointRef, StoredStep, WeightUpdated
 from tests.conftest import eventually
+from tests.services import service_process
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
 from tests.trainer.conftest import make_spec
-from tests.trainer.test_process import environment, process
+from tests.trainer.test_process import environment
 from tests.trainer.test_replay import emit_step
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner
@@ -119,14 +120,14 @@ async def test_process_that_dies_between_checkpoints_costs_no_version_and_change
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\ncheckpoint_every = 4\n')
     settings = environment(nats_url, pools_file)
     checkpoint = None
-    with process(settings | {"MARLAAS_CRASH_POINT": "after_blobs:3"}, tmp_path / "first") as running:
+    with service_process("trainer_svc", settings | {"MARLAAS_CRASH_POINT": "after_blobs:3"}, tmp_path / "first") as running:
         for version in range(3):
             await send(bus, batch_of("a", version, await store(bus, "a", groups_of("a", version), version), checkpoint))
             if version < 2:
                 checkpoint = (await announced(bus, "a", version + 1)).checkpoint
         await eventually(lambda: running.poll() is not None)
         assert running.returncode == -signal.SIGKILL, (tmp_path / "first").read_text()
-    with process(settings, tmp_path / "second"):
+    with service_process("trainer_svc", settings, tmp_path / "second"):
         last = await announced(bus, "a", 3)
     assert (checkpoint is not None and checkpoint.since, last.checkpoint.since) == (1, None)
     folder = await Blobs(bus).fetch_folder(last.checkpoint, tmp_path / "checkpoint")
