@@ -1,8 +1,9 @@
 """Peak memory of a training step against its estimate: `python -m bench.memory`. Writes bench/results/memory.json.
 
 A base model of Qwen3-0.6B's shape with random weights takes one step on a single micro-batch of 512 to 8192 tokens, once with
-a row for each trajectory and once with shared prompts. Each case is a process of its own. On a CPU the peak is the process's
-resident memory (VmHWM), on a GPU what PyTorch allocated. A case whose estimate exceeds the free memory is listed, not run.
+a row for each trajectory and once with shared prompts, with all activations kept or (`--forms recomputed`) recomputed. Each case is a
+process of its own. On a CPU the peak is the process's resident memory (VmHWM), on a GPU what PyTorch allocated. A case whose
+estimate exceeds the free memory is listed, not run.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +41,11 @@ def main(argv: list[str] | None = None) -> None:
         print(json.dumps(measured(args)))
         return
     result: dict[str, Any] = {"machine": report.machine(), "model": args.model, "rank": args.rank, "rows": []}
-    for precision in args.precision.split(","):
-        for shared in (False, True):
-            for tokens in map(int, args.tokens.split(",")):
-                row = run_case(args, precision, tokens, shared=shared)
-                result["rows"].append(row)
-                print(json.dumps(row), flush=True)
+    for precision, form, rows in product(args.precision.split(","), args.forms.split(","), args.rows.split(",")):
+        for tokens in map(int, args.tokens.split(",")):
+            row = run_case(args, precision, tokens, shared=rows == "shared", recomputed=form == "recomputed")
+            result["rows"].append(row)
+            print(json.dumps(row), flush=True)
     print(f"written: {report.write(args.name, result)}")
 
 
@@ -53,27 +54,32 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="qwen3-0.6b")
     parser.add_argument("--precision", default="float32,bfloat16", help="some of float32,bfloat16")
     parser.add_argument("--tokens", default=",".join(map(str, SIZES)), help="of the micro-batch")
+    parser.add_argument("--forms", default="kept", help="some of kept,recomputed: what becomes of activations")
+    parser.add_argument("--rows", default="alone,shared", help="some of alone,shared: whether rows share prompts")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--name", default="memory", help="of the file in bench/results")
     parser.add_argument("--shared", action="store_true", help="in one case: share prompts")
+    parser.add_argument("--recomputed", action="store_true", help="in one case: recompute activations")
     parser.add_argument("--case", action="store_true", help="run one case here and print it")
     return parser.parse_args(argv)
 
 
-def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, shared: bool) -> dict[str, Any]:
+def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, shared: bool, recomputed: bool) -> dict[str, Any]:
     """One case in a process of its own; `skipped` with the reason where it does not fit, `failed` with its last output."""
     shape = ModelShape.of(MODELS[args.model])
     assert shape is not None
-    estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=precision, shared=shared)
-    row = {"precision": precision, "shared": shared, "tokens": tokens, "estimate_mib": round(estimate.total / 2**20)}
+    estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=precision, shared=shared, recomputed=recomputed)
+    row = {"precision": precision, "shared": shared, "recomputed": recomputed, "tokens": tokens}
+    row |= {"estimate_mib": round(estimate.total / 2**20)}
     free = psutil.virtual_memory().available
     if args.device != "cuda" and estimate.total > FREE_SHARE * free:
         return row | {"skipped": f"{free / 2**30:.1f} GiB are free"}
     given = [f"--{name}={getattr(args, name)}" for name in ("model", "rank", "device", "threads")]
     command = [sys.executable, "-m", "bench.memory", "--case", *given, f"--precision={precision}", f"--tokens={tokens}"]
-    done = subprocess.run([*command, *(["--shared"] if shared else [])], capture_output=True, text=True, cwd=ROOT, check=False)
+    command += ["--shared"] * shared + ["--recomputed"] * recomputed
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode != 0:
         return row | {"failed": done.stderr.strip()[-400:]}
     return row | json.loads(done.stdout.splitlines()[-1])
@@ -93,6 +99,8 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     before = now_bytes(device)
     policy = Policy(random_model(MODELS[args.model], getattr(torch, args.precision), device), device)
     policy.shares_prefixes = args.shared
+    if args.recomputed:
+        policy.recompute_layers()
     spec = parse_spec(
         {"name": "bench", "tenant": "bench", "pool": "bench", "steps": 1, "environment": {"name": "none"}, "lora": {"rank": args.rank}}
     )
@@ -106,7 +114,15 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     tokens, peak, shape = int(metrics["computed_tokens"]), peak_bytes(device), ModelShape.of(MODELS[args.model])
     assert metrics["micro_batches"] == 1
     assert shape is not None
-    estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=args.precision, shared=args.shared, on_cpu=device.type == "cpu")
+    estimate = train_memory(
+        shape,
+        rank=args.rank,
+        tokens=tokens,
+        precision=args.precision,
+        shared=args.shared,
+        on_cpu=device.type == "cpu",
+        recomputed=args.recomputed,
+    )
     mib = {"process": before, "loaded": loaded, "measured": peak, "estimate": estimate.total, "activations": estimate.activations}
     return {
         "device": device.type,

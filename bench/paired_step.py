@@ -1,8 +1,9 @@
 """Time and memory of a step beside another revision's: `python -m bench.paired_step REVISION`. Writes bench/results/NAME.json.
 
 Two processes, one of this checkout and one of the revision's files, take the same steps in turn, so that a slower minute of the machine
-slows both. A model with random weights; processor seconds of each step, and the process's peak resident memory. `ratio` is the median of
-the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median by bootstrap.
+slows both. A model with random weights; processor seconds of each step, and the process's peak resident memory, whole and above what it had
+before the step. `ratio` is the median of the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median by
+bootstrap. With `--recomputed` this checkout recomputes activations and the revision does not.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import json, sys, time
 from dataclasses import replace
 import torch
 from bench.harness.models import random_model
-from bench.memory import forget_peak, peak_bytes
+from bench.memory import forget_peak, now_bytes, peak_bytes
 from bench.trainer_step import Lengths, make_groups
 from common.spec import parse_spec
 from trainer_svc.algorithm.step import train_step
@@ -42,12 +43,15 @@ policy = Policy(random_model(given["config"], getattr(torch, given["precision"])
 spec = parse_spec({"name": "bench", "tenant": "bench", "pool": "bench", "steps": 1, "environment": {"name": "none"},
     "sampling": {"temperature": 0.9}, "algorithm": {"entropy_coefficient": given["entropy"]}})
 resident = initial_resident(policy, "bench", spec)
+if given["recomputed"]:
+    policy.recompute_layers()
 for line in sys.stdin:
     groups = make_groups(policy.vocabulary, int(line), given["groups"], 8, Lengths(40, given["new"]))
     forget_peak(device)
-    began = time.process_time()
+    before, began = now_bytes(device), time.process_time()
     train_step(policy, resident, groups, spec, budget_tokens=16384)
-    print(json.dumps({"cpu_s": time.process_time() - began, "peak_mib": peak_bytes(device) / 2**20}), flush=True)
+    taken = {"cpu_s": time.process_time() - began, "peak_mib": peak_bytes(device) / 2**20}
+    print(json.dumps(taken | {"above_mib": taken["peak_mib"] - before / 2**20}), flush=True)
 """
 """Program of a side: takes a step for each line of its input, the number of the step's trajectories."""
 SAMPLES = 2000
@@ -60,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with files_of(args.revision) as other:
         for model in args.models.split(","):
             for precision in args.precisions.split(","):
-                for entropy in (0.0, 0.01):
+                for entropy in map(float, args.entropies.split(",")):
                     case = {"model": model, "precision": precision, "entropy": entropy}
                     work = {"config": MODELS[model]} | {name: getattr(args, name) for name in ("threads", "groups", "new")}
-                    row = case | compared(other, case | work, args.steps)
+                    row = case | compared(other, case | work, args.steps, recomputed=args.recomputed)
                     result["cases"].append(row)
                     print(json.dumps(row), flush=True)
     print(f"written: {report.write(args.name, result, ['trainer_svc'])}")
@@ -75,6 +79,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--name", default="paired-step", help="of the file in bench/results")
     parser.add_argument("--models", default="large-vocabulary", help=f"some of {', '.join(MODELS)}")
     parser.add_argument("--precisions", default="bfloat16,float32")
+    parser.add_argument("--entropies", default="0.0,0.01", help="coefficients of the entropy bonus")
+    parser.add_argument("--recomputed", action="store_true", help="this checkout recomputes activations")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--groups", type=int, default=4, help="of eight attempts, in each step")
     parser.add_argument("--new", type=int, default=32, help="maximum tokens of a reply")
@@ -92,9 +98,9 @@ def files_of(revision: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def compared(other: Path, case: dict[str, Any], steps: int) -> dict[str, Any]:
+def compared(other: Path, case: dict[str, Any], steps: int, *, recomputed: bool) -> dict[str, Any]:
     """Ratios of this checkout's steps to the other's; the first pair of steps is left out."""
-    sides = [side(folder, case) for folder in (ROOT, other)]
+    sides = [side(folder, case | {"recomputed": recomputed and folder == ROOT}) for folder in (ROOT, other)]
     try:
         pairs = [[taken(one, number) for one in (sides if number % 2 else sides[::-1])] for number in range(steps + 1)]
     finally:
@@ -102,7 +108,9 @@ def compared(other: Path, case: dict[str, Any], steps: int) -> dict[str, Any]:
             one.kill()
             one.wait()
     ordered = [pair if number % 2 else pair[::-1] for number, pair in enumerate(pairs)][1:]
-    return {measure: summary([(own[measure], others[measure]) for own, others in ordered]) for measure in ("cpu_s", "peak_mib")}
+    return {
+        measure: summary([(own[measure], others[measure]) for own, others in ordered]) for measure in ("cpu_s", "peak_mib", "above_mib")
+    }
 
 
 def side(folder: Path, case: dict[str, Any]) -> "subprocess.Popen[str]":

@@ -1,11 +1,14 @@
-"""Peak memory of a trainer, estimated from the base model's shape and the settings that decide it. Pure.
+"""Peak memory of a trainer, estimated from the base model's shape and the settings that decide it, and the machine's memory.
 
 Activations dominate: elements that autograd keeps for each token and layer, counted in transformers' decoder layers with LoRA on
-every linear layer. `python -m bench.memory` measures them; a test compares the count with the measurement.
+every linear layer. With recomputation (activation checkpointing) a layer keeps its input alone, and one layer at a time has the rest.
+`python -m bench.memory` measures both; a test compares the count with the measurement.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 GIB = 2**30
@@ -26,6 +29,7 @@ GRADIENT_VECTORS = 7
 PROCESS_BYTES = 500 * 2**20
 """Memory of Python, PyTorch and transformers before a model is loaded."""
 MIN_TOKENS = 32
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -101,6 +105,8 @@ class MemoryEstimate:
     """Tensors that the forward pass keeps for the backward pass."""
     temporaries: int
     """A chunk of logits, or the gradients of one layer."""
+    recomputed: bool = False
+    """Whether layers keep their inputs alone."""
 
     @property
     def total(self) -> int:
@@ -109,20 +115,29 @@ class MemoryEstimate:
     def __str__(self) -> str:
         parts = ("weights", "activations", "adapter", "temporaries", "process")
         named = ", ".join(f"{name} {getattr(self, name) / GIB:.1f}" for name in parts)
-        return f"{self.total / GIB:.1f} GiB for a micro-batch of {self.tokens} tokens and rank {self.rank} ({named})"
+        form = ", recomputing activations" if self.recomputed else ""
+        return f"{self.total / GIB:.1f} GiB for a micro-batch of {self.tokens} tokens and rank {self.rank}{form} ({named})"
 
 
 def train_memory(
-    shape: ModelShape, *, rank: int, tokens: int, precision: Precision, shared: bool = True, on_cpu: bool = True
+    shape: ModelShape,
+    *,
+    rank: int,
+    tokens: int,
+    precision: Precision,
+    shared: bool = True,
+    on_cpu: bool = True,
+    recomputed: bool = False,
 ) -> MemoryEstimate:
     """Peak memory of a step whose largest micro-batch has `tokens`.
 
     `precision`: of the base model. `shared`: rows share prompts, for which attention copies keys. `on_cpu`: the process itself is in
-    the same memory.
+    the same memory. `recomputed`: the backward pass recomputes the layers' activations.
     """
     size = ELEMENT_BYTES[precision]
     adapter = shape.adapter_parameters(rank) * FLOAT32_BYTES
-    activations = int(tokens * shape.layers * _kept_bytes(shape, rank, size, shared=shared))
+    kept = _kept_bytes(shape, rank, size, shared=shared)
+    activations = int(tokens * (shape.layers * shape.hidden * size + kept if recomputed else shape.layers * kept))
     chunk = min(LOGITS_CHUNK_ELEMENTS, tokens * shape.vocabulary)
     head = chunk * (CHUNK_COPIES * FLOAT32_BYTES + (2 * size if size != FLOAT32_BYTES else 0))
     layer = tokens * LAYER_GRADIENTS * shape.intermediate * size
@@ -131,16 +146,27 @@ def train_memory(
     more = max(0, STEP_VECTORS * adapter - (GRADIENT_VECTORS * adapter + activations + temporaries))
     weights = shape.parameters * size
     process = PROCESS_BYTES if on_cpu else 0
-    return MemoryEstimate(tokens, rank, process, weights, GRADIENT_VECTORS * adapter + more, activations, temporaries)
+    return MemoryEstimate(tokens, rank, process, weights, GRADIENT_VECTORS * adapter + more, activations, temporaries, recomputed)
 
 
-def tokens_that_fit(shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True) -> int:
+def tokens_that_fit(
+    shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True, recomputed: bool = False
+) -> int:
     """`tokens`, halved until the estimate is within `limit` bytes; 0 where even MIN_TOKENS are too many."""
     while tokens >= MIN_TOKENS:
-        if train_memory(shape, rank=rank, tokens=tokens, precision=precision, on_cpu=on_cpu).total <= limit:
+        if train_memory(shape, rank=rank, tokens=tokens, precision=precision, on_cpu=on_cpu, recomputed=recomputed).total <= limit:
             return tokens
         tokens //= 2
     return 0
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of this process's container."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(total, int(CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # none, or "max"
+        return total
 
 
 def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> float:

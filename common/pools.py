@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from common.errors import Fatal
+from common.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import Name, TaskSpec
 from common.toml_file import TomlFileError, read_tables
 
@@ -27,6 +28,9 @@ class Pool(BaseModel):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU.
     Optimizer states, with masters of the adapter, are always float32."""
+    head: Literal["model", "float32"] = "model"
+    """Precision in which engines and trainers compute logits from a bfloat16 model's hidden states. `float32` brings sampled and trained
+    log-probabilities closer together; in a float32 model both are the same."""
     context_tokens: int = Field(default=2048, ge=32)
     """Maximum tokens of a trajectory, prompt included."""
     max_rank: MaxRank = 16
@@ -43,6 +47,9 @@ class Pool(BaseModel):
     engine refuses to start where it is not; `auto`: as far as it costs nothing, which is on a CPU."""
     train_tokens: int = Field(default=16_384, ge=32)
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
+    checkpointing: Literal["auto", "on", "off"] = "auto"
+    """Activation checkpointing in the trainer: the backward pass recomputes each layer's activations, which takes a tenth of their memory
+    and up to 1.4 times the time. `auto`: where a micro-batch of `train_tokens` would not fit otherwise, by the estimate."""
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state recomputes at most so many steps."""
@@ -53,6 +60,19 @@ def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool
     if precision == "auto":
         return "float32" if cpu else "bfloat16"
     return precision
+
+
+def recomputes(pool: Pool, shape: ModelShape | None, limit: int, *, on_cpu: bool) -> bool:
+    """Whether a trainer with `limit` bytes recomputes activations; `auto` for a model of unknown shape: no."""
+    if pool.checkpointing != "auto":
+        return pool.checkpointing == "on"
+    return shape is not None and pool_memory(pool, shape, on_cpu=on_cpu, recomputed=False).total > limit
+
+
+def pool_memory(pool: Pool, shape: ModelShape, *, on_cpu: bool, recomputed: bool) -> MemoryEstimate:
+    """Peak memory of the pool's trainer, with the largest micro-batch and rank that it allows."""
+    precision = precision_on(pool.precision, cpu=on_cpu)
+    return train_memory(shape, rank=pool.max_rank, tokens=pool.train_tokens, precision=precision, on_cpu=on_cpu, recomputed=recomputed)
 
 
 Pools = dict[str, Pool]

@@ -1,16 +1,13 @@
 """Memory estimate of a stack's trainers, from each pool's `config.json` and settings."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common.memory import GIB, MemoryEstimate, ModelShape, tokens_that_fit, train_memory
-from common.pools import Pool, Pools, precision_on
-
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+from common.memory import GIB, ModelShape, machine_bytes, tokens_that_fit
+from common.pools import Pool, Pools, pool_memory, precision_on, recomputes
 
 
 def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
@@ -25,7 +22,8 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     shape = ModelShape.of(config) if config else None
     if shape is None:
         return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
-    estimate = _estimate(shape, pool, on_cpu=not has_gpu)
+    recomputed = recomputes(pool, shape, limit, on_cpu=not has_gpu)
+    estimate = pool_memory(pool, shape, on_cpu=not has_gpu, recomputed=recomputed)
     said = f"up to about {estimate}"
     if estimate.total <= limit:
         return said
@@ -36,15 +34,12 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
         tokens=pool.train_tokens,
         precision=precision_on(pool.precision, cpu=not has_gpu),
         on_cpu=not has_gpu,
+        recomputed=recomputed,
     )
     place = "remain for it on the GPU" if has_gpu else "are in this machine"
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
-    return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}"
-
-
-def _estimate(shape: ModelShape, pool: Pool, *, on_cpu: bool) -> MemoryEstimate:
-    precision = precision_on(pool.precision, cpu=on_cpu)
-    return train_memory(shape, rank=pool.max_rank, tokens=pool.train_tokens, precision=precision, on_cpu=on_cpu)
+    other = "" if recomputed else ", or set its checkpointing to 'auto'"
+    return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}{other}"
 
 
 def model_config(model: str) -> dict[str, Any] | None:
@@ -63,15 +58,6 @@ def model_config(model: str) -> dict[str, Any] | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def machine_bytes() -> int:
-    """Memory of this machine, or of this process's container."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(total, int(CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # none, or "max"
-        return total
 
 
 def _gpu_bytes() -> int:

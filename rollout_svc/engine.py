@@ -313,12 +313,22 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
         raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
     config = engine_arguments(settings, cpu=cpu).create_engine_config()
+    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
     executor = Executor.get_class(config)
     if not cpu:
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
     torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
     with forking(settings.cores):
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+
+
+def require_head(settings: EngineSettings, found: str) -> None:
+    """Raises: Fatal when the engine computes logits in another precision than the pool says: vLLM falls back to the model's."""
+    if settings.head == "float32" and found != "float32":
+        raise Fatal(
+            f"the pool says head = 'float32', but this engine would compute logits in {found}; set head = 'model' in the pools file, "
+            "for trainers as for engines"
+        )
 
 
 def _warm_up_request(number: int, length: int) -> SampleRequest:

@@ -32,6 +32,8 @@ class EngineSettings:
     """Size on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    head: Literal["model", "float32"] = "model"
+    """Precision of logits."""
     device: Device = "auto"
     invariant: bool | Literal["auto"] = "auto"
     """Whether log-probabilities must not depend on the batch; see `common.pools.Pool.invariant`."""
@@ -50,6 +52,7 @@ class EngineSettings:
             kv_cache_gib=pool.kv_cache_gib,
             gpu_memory_share=pool.gpu_memory_share,
             precision=pool.precision,
+            head=pool.head,
             device=device,
             invariant=pool.invariant,
             cores=cores,
@@ -94,6 +97,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
     return AsyncEngineArgs(
         model=settings.model,
         dtype=precision_on(settings.precision, cpu=cpu),
+        hf_overrides={"head_dtype": settings.head},  # also `model`: a base model's own configuration may name another
         max_model_len=settings.context_tokens,
         max_num_seqs=settings.sequences,
         skip_tokenizer_init=True,  # chat.py alone tokenizes

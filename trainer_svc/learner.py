@@ -20,8 +20,8 @@ import structlog
 import torch
 
 from common.errors import Fatal, Reject
-from common.memory import train_memory
-from common.pools import Pool
+from common.memory import GIB, train_memory
+from common.pools import Pool, recomputes
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step
@@ -29,7 +29,7 @@ from trainer_svc.batch import Group
 from trainer_svc.device_errors import classify_device_error, device_errors
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
-from trainer_svc.model.policy import Policy, choose_device, prepare_torch
+from trainer_svc.model.policy import Policy, available_bytes, choose_device, prepare_torch
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.resident import Resident
@@ -69,7 +69,12 @@ class Learner:
         def load() -> Policy:
             chosen = choose_device(device)
             prepare_torch(threads, chosen)
-            return Policy.load(pool.model, chosen, pool.precision)
+            policy = Policy.load(pool.model, chosen, pool.precision, pool.head)
+            limit = available_bytes(chosen, pool.gpu_memory_share)
+            if recomputes(pool, policy.shape, limit, on_cpu=chosen.type == "cpu"):
+                policy.recompute_layers()
+                log.info("activations_recomputed", pool=pool.model, train_tokens=pool.train_tokens, available_gib=round(limit / GIB, 1))
+            return policy
 
         policy = await asyncio.get_running_loop().run_in_executor(thread, load)
         return cls(policy, thread, budget_tokens=pool.train_tokens, shared_steps=shared_steps)
@@ -164,6 +169,8 @@ class Learner:
     def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
         """Estimated memory of a step of so many tokens, and the setting to lower; no estimate for an unknown architecture."""
         advice = f"lower train_tokens of the pool, which is {self._budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
+        if not self._policy.recomputes:
+            advice += ", or set checkpointing of the pool to 'on'"
         if self._policy.shape is None:
             return advice
         estimate = train_memory(
@@ -173,6 +180,7 @@ class Learner:
             precision="float32" if self._policy.dtype == torch.float32 else "bfloat16",
             shared=self._policy.shares_prefixes,
             on_cpu=self._policy.device.type == "cpu",
+            recomputed=self._policy.recomputes,
         )
         return f"the estimate is {estimate}; {advice}"
 

@@ -21,9 +21,24 @@ QWEN3_0_6B = {
     "vocab_size": 151_936,
     "tie_word_embeddings": True,
 }
+QWEN3 = {
+    "0.6 B": QWEN3_0_6B,
+    "1.7 B": QWEN3_0_6B | {"hidden_size": 2048, "intermediate_size": 6144},
+    "4 B": QWEN3_0_6B | {"num_hidden_layers": 36, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32},
+    "8 B": QWEN3_0_6B
+    | {
+        "num_hidden_layers": 36,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+}
+"""The family's shapes by size."""
 SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
 LARGE_VOCABULARY = SMALL | {"vocab_size": QWEN3_0_6B["vocab_size"]}
-MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL, "large-vocabulary": LARGE_VOCABULARY}
+DEEP = SMALL | {"num_hidden_layers": 24, "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4}
+MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL, "large-vocabulary": LARGE_VOCABULARY, "deep": DEEP}
 """Name → arguments of transformers' `Qwen3Config`."""
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench.harness.models import QWEN3_0_6B
-from common.memory import GIB
-from common.pools import Pool
-from marlaas.memory import machine_bytes, trainer_memory
+from common.memory import GIB, ModelShape, machine_bytes
+from common.pools import Pool, pool_memory, recomputes
+from marlaas.memory import trainer_memory
 from tests.marlaas.command import marlaas
 
 
-def pool_of(folder: Path, config: dict[str, object], **settings: int) -> Pool:
+def pool_of(folder: Path, config: dict[str, object], **settings: int | str) -> Pool:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     return Pool.model_validate({"model": str(folder), "max_rank": 32, **settings})
@@ -40,6 +40,24 @@ def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) ->
     assert "only" not in said
     (said,) = trainer_memory({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, has_gpu=False)
     assert "only" in said
+
+
+def test_form_that_a_trainer_uses_is_named(tmp_path: Path) -> None:
+    """`auto` recomputes where all activations would not fit, and the trainer decides by the same rule."""
+    shape = ModelShape.of(QWEN3_0_6B)
+    assert shape is not None
+    made = {name: pool_of(tmp_path / name, QWEN3_0_6B, checkpointing=name, train_tokens=4096) for name in ("auto", "on", "off")}
+    whole, least = (pool_memory(made["auto"], shape, on_cpu=True, recomputed=one).total for one in (False, True))
+    assert least < 0.5 * whole
+    for limit, expected in ((whole, [False, True, False]), (whole - 1, [True, True, False]), (least - 1, [True, True, False])):
+        assert [recomputes(pool, shape, limit, on_cpu=True) for pool in made.values()] == expected
+    assert [recomputes(pool, None, 0, on_cpu=True) for pool in made.values()] == [False, True, False]
+    said = list(trainer_memory(made, has_gpu=False))
+    assert "tokens and rank 32, recomputing activations (weights 2.2, " in said[1]
+    assert "tokens and rank 32 (weights 2.2, " in said[2]
+    large = pool_of(tmp_path / "large", QWEN3_0_6B, checkpointing="off", train_tokens=2**20)
+    (sentence,) = trainer_memory({"large": large}, has_gpu=False)
+    assert sentence.endswith("in the pools file, or set its checkpointing to 'auto'")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from common.blobs import Blobs
 from common.bus import Bus
-from common.pools import precision_on
+from common.pools import Pool, precision_on
 from tests.trainer.batches import SPECS
 from tests.trainer.state.test_lineage import fresh, recomputed, steps
 from trainer_svc.learner import Learner
 from trainer_svc.model.adapter import WEIGHTS_FILE, read_adapter
-from trainer_svc.model.policy import Policy
+from trainer_svc.model.packing import Row, collate
+from trainer_svc.model.policy import NO_ADAPTER, Adapted, Policy, canary_sample
 from trainer_svc.state.checkpoint import read_checkpoint
 
 CPU = torch.device("cpu")
@@ -53,3 +55,23 @@ async def test_lost_state_is_recomputed_to_the_same_digests_in_bfloat16(bus: Bus
     (after,) = await steps(bus, fresh(bus, rough), 1, first=3, checkpoint=kept[2].checkpoint)
     assert recomputed() - counted == 2
     assert (after.adapter, after.checkpoint) == (kept[3].adapter, kept[3].checkpoint)
+
+
+async def test_trainer_computes_logits_in_the_precision_of_its_pool(model_folder: Path) -> None:
+    """Against float64 logits of the same hidden states."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16)
+    sample = canary_sample(model.config.vocab_size)
+    ids = torch.from_numpy(sample.ids_T.astype("int64"))
+    with torch.no_grad():
+        hidden_T_H = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
+        expected_T = (hidden_T_H.double() @ model.lm_head.weight.double().t()).log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+    apart: dict[str, float] = {}
+    for head in ("model", "float32"):
+        pool = Pool.model_validate({"model": str(model_folder), "precision": "bfloat16", "head": head})
+        policy = (await Learner.start(pool, device="cpu", threads=1))._policy
+        with torch.no_grad():
+            packed = collate([(0, Row(sample.input_tokens, (sample,)))])
+            found_T = policy.scores(packed, [Adapted(NO_ADAPTER, torch.zeros(0))]).logprobs_N
+        apart[head] = (found_T - expected_T).abs().max().item()
+    assert apart["float32"] < 1e-4
+    assert apart["model"] > 5e-3

@@ -6,6 +6,7 @@ It holds no task's state. Logits exist only at sampled positions and in chunks (
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
-from common.memory import ModelShape
+from common.memory import ModelShape, machine_bytes
 from common.pools import precision_on
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
@@ -25,6 +26,7 @@ from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
 from trainer_svc.model.lora import Layout, LoraLinear, Product, adapt, attached
 from trainer_svc.model.packing import Packed, Row, Sample, collate
+from trainer_svc.model.recomputation import Recomputation, decoder_layers
 from trainer_svc.model.selective_mlp import select_in_last_mlp
 
 CANARY_TOKENS = 24
@@ -56,14 +58,18 @@ class TokenScores:
 class Policy:
     """One frozen base model on one device, always in evaluation mode: no dropout."""
 
-    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        """Replaces linear layers of `model` in place. Raises: Fatal when its architecture is not supported."""
+    def __init__(self, model: PreTrainedModel, device: torch.device, *, float32_head: bool = False) -> None:
+        """Replaces linear layers of `model` in place. `float32_head`: logits are computed in float32.
+
+        Raises: Fatal when its architecture is not supported.
+        """
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
         self.device = device
         self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
         self._selective = select_in_last_mlp(self._model)
         self._decoder = self._model.base_model
         self._head = _plain_head(self._model)
+        self._float32_head = float32_head
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
         self.shape = ModelShape.of(self._model.config.to_dict())
@@ -71,19 +77,38 @@ class Policy:
             give_large_tensors_their_own_pages(self.width)
         self.shares_prefixes = True
         self.batched_products = builder_on(device)
+        self._recomputation: Recomputation | None = None
         # Four axes: models then treat it as a finished mask and make none from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
 
     @classmethod
-    def load(cls, folder_or_name: str, device: torch.device, precision: Literal["auto", "float32", "bfloat16"] = "auto") -> "Policy":
-        """Base model in the pool's precision. Raises: Fatal when it cannot be loaded."""
+    def load(
+        cls,
+        folder_or_name: str,
+        device: torch.device,
+        precision: Literal["auto", "float32", "bfloat16"] = "auto",
+        head: Literal["model", "float32"] = "model",
+    ) -> "Policy":
+        """Base model and output layer in the pool's precisions. Raises: Fatal when it cannot be loaded."""
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision_on(precision, cpu=device.type == "cpu")]
         try:
             model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
         except (OSError, ValueError) as error:
             raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
-        return cls(model, device)
+        return cls(model, device, float32_head=head == "float32")
+
+    def recompute_layers(self) -> None:
+        """From now on recompute the layers' activations in the backward pass. Raises: Fatal when the model has no list of layers."""
+        layers = decoder_layers(self._model, self.layers)
+        if layers is None:
+            raise Fatal(f"{type(self._model).__name__} has no list of layers to recompute; set checkpointing of the pool to 'off'")
+        self._recomputation = Recomputation(layers)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass recomputes the layers' activations."""
+        return self._recomputation is not None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,7 +121,10 @@ class Policy:
         counts = [segment.sampled.stop - segment.sampled.start for segment in packed.segments]
         temperatures_N = self.tensor(np.repeat(np.array([part.temperature for part in adapted], np.float32), counts))
         target_N = self.tensor(packed.target_N)
-        return TokenScores(*sampled_logprobs(hidden_N_H, self._head, target_N, temperatures_N, entropy_gradient=entropy_gradient))
+        found = sampled_logprobs(
+            hidden_N_H, self._head, target_N, temperatures_N, entropy_gradient=entropy_gradient, float32=self._float32_head
+        )
+        return TokenScores(*found)
 
     def _hidden(self, packed: Packed, adapted: Sequence[Adapted]) -> Tensor:
         columns = packed.ids_B_T.shape[1]
@@ -112,6 +140,8 @@ class Policy:
                     products |= {name: narrow[name] for name in names if name in narrow}
                 stack.enter_context(mlp.only(self.tensor(wanted_W)))
             stack.enter_context(attached(self.layers, products))
+            if self._recomputation:  # the last layer, which `mlp.only` is about, is never recomputed
+                stack.enter_context(self._recomputation.within(partial(attached, self.layers, products)))
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
                 attention_mask=None if spans is None else self._no_mask,
@@ -165,6 +195,14 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise Fatal("MARLAAS_TRAINER_DEVICE is 'cuda', but torch sees no GPU; set it to 'auto' or 'cpu'")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def available_bytes(device: torch.device, engine_share: float) -> int:
+    """Memory that this process may use: a GPU's without the engine's share, and no more than is free; on a CPU the machine's."""
+    if device.type == "cpu":
+        return machine_bytes()
+    free, total = torch.cuda.mem_get_info(device)
+    return min(int(total * (1 - engine_share)), free + torch.cuda.memory_reserved(device))
 
 
 def prepare_torch(threads: int, device: torch.device) -> None:

@@ -1,0 +1,74 @@
+"""Activation checkpointing: a decoder layer keeps its input alone, and the backward pass recomputes the rest of it.
+
+The recomputed layer must see what the first computation saw, above all the adapters, which are attached to the model only
+while it computes (`lora.attached`). So a forward gives each layer a context that restores this, for the layer to enter
+again in the backward pass. The same operations on the same inputs give the same bits on a CPU.
+
+The last layer is not recomputed: its backward pass comes first, when the memory for one whole layer is needed anyway.
+
+Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+Computing = Callable[[], AbstractContextManager[None]]
+"""Maker of the context that a forward computes in; a context is entered once."""
+
+
+class Recomputation:
+    """The recomputed layers of a model, and the context of its current forward."""
+
+    def __init__(self, layers: nn.ModuleList) -> None:
+        """Replaces all but the last of `layers` in place."""
+        self._computing: Computing = nullcontext
+        for index, layer in enumerate(layers[:-1]):
+            layers[index] = RecomputedLayer(layer, self.contexts)
+
+    @contextmanager
+    def within(self, computing: Computing) -> Generator[None]:
+        """Context of a forward whose layers, when they are recomputed later, enter `computing()`."""
+        self._computing = computing
+        try:
+            yield
+        finally:
+            self._computing = nullcontext
+
+    def contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Contexts of a layer's first computation, which runs in the forward's own, and of its second."""
+        return nullcontext(), self._computing()
+
+
+class RecomputedLayer(nn.Module):
+    """Decoder layer that keeps its input only, where autograd records; it has the attributes of the layer that it wraps."""
+
+    def __init__(self, inner: nn.Module, contexts: Callable[[], tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.inner = inner
+        self._contexts = contexts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # a model may ask a layer for its kind of attention
+            return getattr(super().__getattr__("inner"), name)
+
+    def forward(self, *given: Any, **options: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.inner(*given, **options)
+        return checkpoint(self.inner, *given, use_reentrant=False, preserve_rng_state=False, context_fn=self._contexts, **options)
+
+
+def decoder_layers(model: nn.Module, linear_names: Iterable[str]) -> nn.ModuleList | None:
+    """The model's list of layers, which hold its linear layers of these names; None if the model has no such list."""
+    for name in linear_names:
+        path = name.split(".")
+        numbers = [place for place, part in enumerate(path) if part.isdigit()]
+        found = model.get_submodule(".".join(path[: numbers[0]])) if numbers else None
+        return found if isinstance(found, nn.ModuleList) and len(found) > 1 else None
+    return None
