@@ -34,9 +34,9 @@ SMALL: dict[str, str] = {
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
-TESTED_ELSEWHERE = {"canary", "grading", "learning", "pages", "programs", "quotes"}
-"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`;
-the last also by `make check`."""
+TESTED_ELSEWHERE = {"canary", "grading", "intervals", "learning", "pages", "programs", "quotes"}
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`, `test_programs.py` and
+`test_quotes.py`; the last also by `make check`."""
 
 NOT_RUN = {"trl_task"}
 """Started by `bench.trl` in TRL's own environment, which takes minutes to install."""
