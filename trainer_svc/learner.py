@@ -73,7 +73,7 @@ class Learner:
             limit = available_bytes(chosen, pool.gpu_memory_share)
             if recomputes(pool, policy.shape, limit, on_cpu=chosen.type == "cpu"):
                 policy.recompute_layers()
-                log.info("activations_recomputed", pool=pool.model, train_tokens=pool.train_tokens, available_gib=round(limit / GIB, 1))
+                log.info("activations_recomputed", model=pool.model, train_tokens=pool.train_tokens, available_gib=round(limit / GIB, 1))
             return policy
 
         policy = await asyncio.get_running_loop().run_in_executor(thread, load)

@@ -174,16 +174,9 @@ def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: Ta
     first, last = updates[:minibatches], updates[-minibatches:]
     kl_base = {"kl_base": float(np.concatenate([update.gradient.measured.kl_base_N for update in last]).mean())}
     made = [update for update in updates if not update.skipped]
-    means = (
-        {
-            "loss": float(np.mean([update.loss for update in made])),
-            "grad_norm": float(np.mean([update.grad_norm for update in made])),
-        }
-        if made
-        else {}
-    )
+    means = {"loss": [update.loss for update in made], "grad_norm": [update.grad_norm for update in made]}
     return {
-        **means,
+        **{name: float(np.mean(values)) for name, values in means.items() if values},
         "learning_rate": learning_rate(spec.optimizer, version, spec.steps),
         "updates": float(len(updates)),
         "skipped_updates": float(len(updates) - len(made)),

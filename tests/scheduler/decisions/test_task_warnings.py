@@ -91,6 +91,14 @@ async def test_warning_is_an_event_when_it_begins_and_when_it_is_over(bus: Bus, 
         assert [list(row.warnings) for row in await world.rows("SELECT warnings FROM tasks")] == [["equal_rewards"]]
 
 
+async def test_skipped_update_is_warned_about_until_it_is_three_steps_old(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(metrics=lambda version: {"skipped_updates": float(version == 1)})) as world:
+        await world.submit("a", spec(steps=5))
+        await world.event("a", "finished")
+        assert await warnings(world, "a") == [("updates_skipped", False), ("updates_skipped", True)]
+        assert [step["metrics"]["skipped_updates"] for step in await world.events("a", "step")] == [1, 0, 0, 0, 0]
+
+
 async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, database_url: str) -> None:
     stages = Stages(trains=False)
     async with running_world(bus, database_url, stages) as world:
