@@ -27,6 +27,7 @@ from common.errors import Retry
 from common.messages import AdapterRef, ControlTask, Event, Message, PruneTasks, ReplicaReport, ResendLetter, SubmitTask, TaskStatus
 from common.spec import TaskSpec
 from common.task_states import ENDED
+from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.download import Pruned, Stored, download_adapter, make_way, stored_by_task, whole_number
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, check_spec, rejection_reasons
 from marlaas.failures import Failure, failure_of, read_failure
@@ -189,6 +190,19 @@ class Client:
         async with self._reading():
             found = [letter async for letter in self._bus.streams.stored(streams.FAILED, streams.failed("*", task or "*"))]
         return [failure for letter in found if (failure := failure_of(letter)) is not None]
+
+    async def evaluations(self, task: str) -> Evaluated:
+        """Evaluations of the task that its stored events report. Raises: WrongId; UnknownTask; NoAnswer."""
+        await self.status(task)
+        async with self._reading():
+            return await read_evaluations(self._bus, task)
+
+    async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
+        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
+        tenants = [(await self.status(task)).tenant for task in (first, second)]
+        if tenants[0] != tenants[1]:
+            raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
+        return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
 
     async def stored(self) -> dict[str, Stored]:
         """Blobs that each task has stored; tasks without blobs are absent. Raises: NoAnswer."""

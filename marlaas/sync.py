@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from common.blobs import StoreUsage
 from common.messages import AdapterRef, Event, TaskStatus
 from common.spec import TaskSpec
-from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
+from marlaas.client import DEFAULT_URL, Client, Comparison, Evaluated, Failure, Pruned, Stored
 
 T = TypeVar("T")
 
@@ -59,6 +59,12 @@ class SyncClient:
 
     def failures(self, task: str | None = None) -> list[Failure]:
         return self._run(self._client.failures(task))
+
+    def evaluations(self, task: str) -> Evaluated:
+        return self._run(self._client.evaluations(task))
+
+    def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
+        return self._run(self._client.compare(first, second, protocol=protocol, version=version))
 
     def tasks(self) -> list[TaskStatus]:
         return self._run(self._client.tasks())

@@ -67,7 +67,7 @@ class Asked(Value):
 
 
 class EvaluationReport(Value):
-    """Result of one version by one protocol. Fields with a default are absent in events of schedulers before them."""
+    """Result of one version by one protocol. Fields with a default may be absent, as in events of older schedulers."""
 
     version: int
     protocol: str = MAIN_PROTOCOL
@@ -77,7 +77,7 @@ class EvaluationReport(Value):
     """Mean over the scored attempts; None when every attempt failed."""
     standard_error: float | None = None
     interval: Interval | None = None
-    pass_at: dict[str, float]
+    pass_at: dict[str, float] = {}
     pass_at_1: Uncertainty | None = None
     gain: Gain | None = None
     """None for version 0, and as long as it has no result."""
@@ -85,11 +85,11 @@ class EvaluationReport(Value):
     """With `stop.patience`: the version that a later one must gain over."""
     without_gain: int | None = None
     """With `stop.patience`: evaluations since that one."""
-    prompts: int
-    failed_share: float
+    prompts: int = 0
+    failed_share: float = 0.0
     failure: str = ""
-    response_length: float | None
-    truncated_share: float | None
+    response_length: float | None = None
+    truncated_share: float | None = None
     took_s: float = 0.0
     attempts: int = 1
     """Attempts that were asked for at each prompt."""

@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(environments.app, name="envs")
-for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, stack.logs, stack.doctor, stack.psql):
+for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)

@@ -13,7 +13,7 @@ from marlaas.cli.session import DEFAULT_DATA, Data, Task, Url, Wide, echo, exec_
 if TYPE_CHECKING:
     from common.blobs import StoreUsage
     from common.messages import TaskStatus
-    from marlaas.client import Client, Stored
+    from marlaas.client import Client, Evaluated, Stored
 
 Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
 Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
@@ -37,11 +37,29 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
 
 
 def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Show every field of one task."""
+    """Show every field of one task, and its evaluations by protocol."""
     from marlaas.reporting import tables
 
-    found = with_client(data, url, lambda client: client.status(task))
-    print_table(lambda _: tables.task_table(found))
+    async def ask(client: "Client") -> "tuple[TaskStatus, Evaluated]":
+        return await client.status(task), await client.evaluations(task)
+
+    status, evaluated = with_client(data, url, ask)
+    print_table(lambda _: tables.task_table(status, evaluated))
+
+
+def compare(
+    first: Task,
+    second: Task,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    protocol: Annotated[str | None, typer.Option(help="Protocol of the evaluations; default: the one that decides for the first.")] = None,
+    version: Annotated[str, typer.Option(help="Version of both: a number, last, or best by the protocol that decides.")] = "last",
+) -> None:
+    """Compare two tasks by their evaluations at the same prompts: both means, and the paired difference."""
+    from marlaas.reporting import tables
+
+    found = with_client(data, url, lambda client: client.compare(first, second, protocol=protocol, version=version))
+    echo("\n".join(tables.comparison_lines(found)))
 
 
 def submit(

@@ -10,6 +10,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.spec import MAIN_PROTOCOL
 from marlaas.reporting.progress import Progress
 
 SIZE_INCHES = (9.0, 4.5)
@@ -17,9 +18,25 @@ DOTS_PER_INCH = 120
 
 
 def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
-    """Write reward.png, staleness.png and timeline.png to `folder`; returns their paths."""
+    """Write reward.png, staleness.png and timeline.png to `folder`, and evaluation.png if a task was evaluated; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [_reward(tasks, folder / "reward.png"), _staleness(tasks, folder / "staleness.png"), _timeline(tasks, folder / "timeline.png")]
+    drawn = [_reward(tasks, folder / "reward.png"), _staleness(tasks, folder / "staleness.png"), _timeline(tasks, folder / "timeline.png")]
+    return [*drawn, *([draw_evaluations(tasks, folder / "evaluation.png")] if any(one.evaluations for one in tasks) else [])]
+
+
+def draw_evaluations(tasks: Sequence[Progress], path: Path) -> Path:
+    """Every protocol's reward by version, with the band of its 95 % interval."""
+    figure, axes = _figure()
+    for one in tasks:
+        for protocol, by_version in one.evaluations.items():
+            reports = [by_version[version] for version in sorted(by_version) if by_version[version].reward is not None]
+            label = _label(one) + ("" if protocol == MAIN_PROTOCOL else f", {protocol}")
+            (line,) = axes.plot([each.version for each in reports], [each.reward or 0.0 for each in reports], label=label, linewidth=2)
+            known = [(each.version, *each.interval) for each in reports if each.interval is not None]
+            versions, low, high = ([values[place] for values in known] for place in range(3))
+            axes.fill_between(versions, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel="version", ylabel="mean reward", title="Evaluations on held-out prompts (band: 95 % interval)")
+    return _saved(figure, axes, path)
 
 
 def draw_metrics(tasks: Sequence[Progress], titles: Mapping[str, str], path: Path) -> None:

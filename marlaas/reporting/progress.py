@@ -7,6 +7,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
+from common.evaluation.report import EvaluationReport
 from common.messages import Event
 from common.spec import TaskSpec
 
@@ -47,8 +48,8 @@ class Progress:
     accepted_s: float | None = None
     ended_s: float | None = None
     steps: list[TrainedStep] = field(default_factory=list[TrainedStep])
-    evaluations: dict[int, float | None] = field(default_factory=dict[int, float | None])
-    """Version → mean reward on held-out prompts; None where every attempt failed."""
+    evaluations: dict[str, dict[int, EvaluationReport]] = field(default_factory=dict[str, dict[int, EvaluationReport]])
+    """Protocol → version → its evaluation on held-out prompts."""
 
     def apply(self, event: Event) -> None:
         """Add one event; a repeated step counts once."""
@@ -57,7 +58,8 @@ class Progress:
             if not self.steps or step.version > self.steps[-1].version:
                 self.steps.append(step)
         elif event.event == "evaluation":
-            self.evaluations[int(_number(event.data.get("version")) or 0)] = _number(event.data.get("reward"))
+            if (report := EvaluationReport.in_event(event)) is not None:
+                self.evaluations.setdefault(report.protocol, {})[report.version] = report
         elif event.event == "rejected" and self.accepted_s is not None:
             pass  # another submission under the same id
         elif event.event == "resent":

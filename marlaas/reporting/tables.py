@@ -1,14 +1,15 @@
 """Tables of tasks, of the stack and of its start: pure functions to rich's renderables."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from pydantic import JsonValue
 from rich.table import Column, Table
 from rich.text import Text
 
+from common.evaluation.report import EvaluationReport
 from common.messages import Event, ReplicaReport, TaskStatus
-from marlaas.client import Failure
+from common.spec import MAIN_PROTOCOL
+from marlaas.client import Comparison, Evaluated, Failure
 from marlaas.reporting.listing import Field, listing, scaled
 from marlaas.reporting.progress import Progress, sparkline, step_of
 from marlaas.stack.state_files import Stack
@@ -75,8 +76,8 @@ def failures_table(failures: Sequence[Failure], width: int | None = None) -> Tab
     return listing(failures, fields, lambda one: one.reason, width)
 
 
-def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
-    """Every field of one task, a line each; long texts are wrapped and never cut."""
+def task_table(status: TaskStatus, evaluated: Evaluated | None = None, now_s: float | None = None) -> Table:
+    """Every field of one task, a line each, and its evaluations; long texts are wrapped and never cut."""
     now_s = now_s or time.time()
     adapter = status.adapter
     rows: dict[str, Text | str] = {
@@ -89,6 +90,7 @@ def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
         **{f"warning {name}": Text(sentence, style="yellow") for name, sentence in sorted(status.warnings.items())},
         "version": f"{status.version} of {status.steps}",
         "reward": _f(status.reward),
+        **(_evaluation_rows(evaluated) if evaluated else {}),
         "staleness": _f(status.staleness),
         "failed groups": _share(status.failed_share),
         "sampled tokens": f"{status.sampled_tokens:,}",
@@ -101,6 +103,30 @@ def task_table(status: TaskStatus, now_s: float | None = None) -> Table:
     for name, value in rows.items():
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table
+
+
+def _evaluation_rows(evaluated: Evaluated) -> dict[str, Text | str]:
+    """The last and the best version by each protocol."""
+    rows: dict[str, Text | str] = {}
+    for protocol in dict.fromkeys(report.protocol for report in evaluated.reports):
+        last, best = evaluated.last(protocol), evaluated.best(protocol)
+        if last and best:
+            said = [f"version {last.version}: {_with_interval(last.reward, last.interval)}"]
+            if last.gain:
+                said.append(f"over version 0 {_with_interval(last.gain.reward, last.gain.interval, sign='+')}")
+            if best.version != last.version:
+                said.append(f"best: version {best.version}, {_with_interval(best.reward, best.interval)}")
+            rows[f"evaluation {protocol}"] = "; ".join(said)
+    return rows
+
+
+def comparison_lines(found: Comparison) -> list[str]:
+    """Both results, and the paired difference with what it says."""
+    lines = [f"protocol {found.reports[0].protocol}, {found.difference.prompts} prompts in common"]
+    for task, report in zip(found.tasks, found.reports, strict=True):
+        lines.append(f"{task} version {report.version}: reward {_with_interval(report.reward, report.interval)}, {report.prompts} prompts")
+    difference = _with_interval(found.difference.mean, found.difference.interval, sign="+")
+    return [*lines, f"difference {difference}: {found.verdict}"]
 
 
 def progress_table(tasks: Sequence[Progress]) -> Table:
@@ -156,8 +182,8 @@ def sandboxes(replicas: Iterable[ReplicaReport]) -> list[str]:
 def event_line(event: Event, now_s: float | None = None) -> str:
     """One event in one line, for output that is not redrawn."""
     clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
-    if event.event == "evaluation":
-        return f"{clock} {event.task} {_evaluation(event.data)}"
+    if (report := EvaluationReport.in_event(event)) is not None:
+        return f"{clock} {event.task} {_evaluation(report)}"
     if event.event == "warning":
         said = f"warning {event.data.get('warning')}"
         return (
@@ -175,12 +201,19 @@ def event_line(event: Event, now_s: float | None = None) -> str:
     )
 
 
-def _evaluation(data: Mapping[str, JsonValue]) -> str:
-    reward, pass_at = data.get("reward"), data.get("pass_at")
-    said = f"evaluation of version {data.get('version')} reward {_f(reward if isinstance(reward, float) else None)}"
-    if isinstance(pass_at, dict):
-        said += "".join(f" pass@{k} {value:.3f}" for k, value in pass_at.items() if isinstance(value, int | float))
-    return said + (f" failed {data['failed_share']:.0%}: {data.get('failure', '')}" if data.get("failed_share") else "")
+def _evaluation(report: EvaluationReport) -> str:
+    named = "" if report.protocol == MAIN_PROTOCOL else f" {report.protocol}"
+    gain = f" gain {_with_interval(report.gain.reward, report.gain.interval, sign='+')}" if report.gain else ""
+    failed = f" failed {report.failed_share:.0%}: {report.failure}" if report.failed_share else ""
+    passed = "".join(f" pass@{k} {value:.3f}" for k, value in report.pass_at.items())
+    return f"evaluation{named} of version {report.version} reward {_with_interval(report.reward, report.interval)}{passed}{gain}{failed}"
+
+
+def _with_interval(value: float | None, interval: tuple[float, float] | None, *, sign: str = "") -> str:
+    """0.500 (0.381 to 0.619): a value, and its 95 % interval where it has one."""
+    if value is None:
+        return "-"
+    return f"{value:{sign}.3f}" + ("" if interval is None else f" ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})")
 
 
 def duration(seconds: float) -> str:

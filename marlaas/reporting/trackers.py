@@ -13,7 +13,9 @@ from typing import Any, Protocol
 from pydantic import JsonValue
 
 from common.errors import MarlaasError
+from common.evaluation.report import EvaluationReport
 from common.messages import Event
+from common.spec import MAIN_PROTOCOL
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
 PHASES = (
@@ -62,7 +64,13 @@ def point_of(event: Event) -> Point | None:
         values |= dict(_numbers((f"{prefix}{name}", value) for name, value in found.items())) if isinstance(found, dict) else {}
     times = dict(_numbers(found.items())) if isinstance(found := data.get("times"), dict) else {}
     values |= {name: times[end] - times[start] for name, start, end in PHASES if start in times and end in times}
-    return Point(event.task, event.tenant, version, event.at_s, {f"{event.event}/{name}": value for name, value in values.items()})
+    place = event.event
+    if (report := EvaluationReport.in_event(event)) is not None:
+        place += "" if report.protocol == MAIN_PROTOCOL else f".{report.protocol}"
+        values |= dict(_bounds("", report.interval))
+        if report.gain:
+            values |= {"gain": report.gain.reward, **dict(_bounds("gain_", report.gain.interval))}
+    return Point(event.task, event.tenant, version, event.at_s, {f"{place}/{name}": value for name, value in values.items()})
 
 
 def open_tracker(address: str) -> Tracker:
@@ -134,6 +142,10 @@ class Trackio(_Runs):
         if point.task not in self._runs:
             self._runs[point.task] = self._package.init(project=self._project, name=point.task, group=point.tenant, embed=False)
         self._runs[point.task].log(dict(point.values), step=point.version)
+
+
+def _bounds(prefix: str, interval: tuple[float, float] | None) -> Iterable[tuple[str, float]]:
+    return zip((f"{prefix}lower_bound", f"{prefix}upper_bound"), interval or (), strict=False)
 
 
 def _numbers(pairs: Iterable[tuple[str, JsonValue]]) -> Iterable[tuple[str, float]]:

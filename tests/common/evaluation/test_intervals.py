@@ -21,7 +21,7 @@ def test_graded_rewards_have_the_error_of_their_prompts_means() -> None:
 
 
 def test_prompt_with_more_attempts_weighs_more() -> None:
-    """Ratio estimator: mean 3 / 4, residuals 2 · 0.25 − … = 0.5 and −0.5 around each prompt's expectation."""
+    """Mean 6.5 / 4; the prompts' totals are 1.125 above and below the mean times their attempts."""
     found = mean_reward([[2.0, 2.0, 2.0], [0.5]])
     assert found.mean == 6.5 / 4
     assert found.standard_error == pytest.approx((2 * 2 * 1.125**2) ** 0.5 / 4)

@@ -63,6 +63,21 @@ def test_event_with_missing_fields_is_shown_with_dashes() -> None:
     assert tables.summary_table([one]).row_count == 1
 
 
+def test_evaluations_are_told_apart_by_protocol_and_shown_with_their_intervals() -> None:
+    older: dict[str, JsonValue] = {"version": 2, "reward": 0.25, "pass_at": {"1": 0.25}, "failed_share": 0.5, "failure": "sandbox died"}
+    gain: JsonValue = {"reward": 0.125, "standard_error": 0.1, "interval": [-0.1, 0.3], "prompts": 9}
+    newer = older | {"protocol": "greedy", "interval": [0.1, 0.5], "gain": gain}
+    one = progress(3)
+    for data in (older, newer):
+        one.apply(event("evaluation", 101.0, data))
+    assert {protocol: list(by_version) for protocol, by_version in one.evaluations.items()} == {"main": [2], "greedy": [2]}
+    lines = [tables.event_line(event("evaluation", 101.0, data)).partition(" t ")[2] for data in (older, newer)]
+    assert lines == [
+        "evaluation of version 2 reward 0.250 pass@1 0.250 failed 50%: sandbox died",
+        "evaluation greedy of version 2 reward 0.250 (0.100 to 0.500) pass@1 0.250 gain +0.125 (-0.100 to +0.300) failed 50%: sandbox died",
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "expected"), [([], ""), ([1.0], "▁"), ([0.0, 1.0], "▁█"), ([1.0, 1.0], "▁▁"), ([0.0, 0.0, 1.0, 1.0], "▁▁██")]
 )
@@ -82,5 +97,11 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:
     paths = plots.draw([progress(20), progress(0)], tmp_path)
     assert [path.name for path in paths] == ["reward.png", "staleness.png", "timeline.png"]
+    evaluated = progress(20)
+    for version, interval in ((0, None), (10, [0.2, 0.6]), (20, [0.4, 0.9])):
+        evaluated.apply(event("evaluation", 101.0, {"version": version, "protocol": "greedy", "reward": 0.5, "interval": interval}))
+    evaluated.apply(event("evaluation", 102.0, {"version": 20, "reward": None}))
+    assert plots.draw([evaluated], tmp_path)[-1].name == "evaluation.png"
+    paths.append(tmp_path / "evaluation.png")
     plots.draw_metrics([progress(20), progress(0)], {"loss": "loss", "missing": "in no step"}, tmp_path / "metrics.png")
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in [*paths, tmp_path / "metrics.png"])

@@ -49,6 +49,21 @@ def test_point_of_an_evaluation_is_of_the_version_that_answered() -> None:
     assert (point.version, point.values) == (2, {"evaluation/reward": 0.25, "evaluation/pass_at.1": 0.25, "evaluation/pass_at.4": 0.5})
 
 
+def test_protocols_and_bounds_have_names_of_their_own() -> None:
+    gain = {"reward": 0.2, "standard_error": 0.1, "interval": [0.0, 0.4], "prompts": 9}
+    more = {"protocol": "greedy", "interval": [0.1, 0.5], "gain": gain, "binary": True, "by_prompt": "AAAA"}
+    point = point_of(EVALUATION.model_copy(update={"data": EVALUATION.data | more}))
+    assert point is not None
+    assert {name: value for name, value in point.values.items() if "pass" not in name} == {
+        "evaluation.greedy/reward": 0.25,
+        "evaluation.greedy/lower_bound": 0.1,
+        "evaluation.greedy/upper_bound": 0.5,
+        "evaluation.greedy/gain": 0.2,
+        "evaluation.greedy/gain_lower_bound": 0.0,
+        "evaluation.greedy/gain_upper_bound": 0.4,
+    }
+
+
 def test_other_events_and_evaluations_without_reward_have_no_such_number() -> None:
     assert point_of(STEP.model_copy(update={"event": "accepted", "data": {}})) is None
     failed = point_of(EVALUATION.model_copy(update={"data": {"version": 0, "reward": None, "pass_at": {}}}))
