@@ -23,6 +23,8 @@ ATTEMPTS = (1, 2, 4, 8, 16)
 MEANS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 LIKENESS = (0.0, 0.1, 0.3, 0.6)
 TARGET = (0.93, 0.97)
+ENOUGH = 64
+"""Prompts that the documents advise."""
 POWER = 0.8
 GAIN = 0.05
 
@@ -174,6 +176,14 @@ def summary(found: Sequence[float]) -> dict[str, float | int]:
     }
 
 
+def by_prompts(found: Sequence[tuple[int, float]]) -> dict[str, dict[str, float | int]]:
+    """Summaries of (prompts, coverage): of all, of those with at least ENOUGH prompts, and by prompts."""
+    groups = {"all": [covered for _, covered in found], "enough": [covered for prompts, covered in found if prompts >= ENOUGH]}
+    for prompts in sorted({prompts for prompts, _ in found}):
+        groups[str(prompts)] = [covered for each, covered in found if each == prompts]
+    return {name: summary(each) for name, each in groups.items()}
+
+
 def _covers(mean: float, passed: Sequence[float], attempts: int) -> bool:
     """Whether the interval covers `mean`. `passed`: attempts that passed, by prompt."""
     interval = share(passed, [attempts] * len(passed), attempts=attempts * len(passed)).interval
@@ -189,23 +199,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4000, help="evaluations of each setting")
     options = parser.parse_args()
     machine = report.machine()
-    cells, graded, paired = list(grid(options.runs)), list(graded_grid(options.runs // 4)), list(paired_grid(options.runs // 2))
+    cells = list(grid(options.runs))
     ordered = sorted(cells, key=lambda cell: cell.coverage)
     result: dict[str, object] = {
         "machine": machine,
         "runs": options.runs,
-        "binary": summary([cell.coverage for cell in cells]),
-        "binary_by_prompts": {str(count): summary([cell.coverage for cell in cells if cell.prompts == count]) for count in PROMPTS},
+        "binary": by_prompts([(cell.prompts, cell.coverage) for cell in cells]),
         "binary_by_attempts": {str(count): summary([cell.coverage for cell in cells if cell.attempts == count]) for count in ATTEMPTS},
         "lowest": [cell._asdict() for cell in ordered[:8]],
         "highest": [cell._asdict() for cell in ordered[-8:]],
-        "graded": summary([cell.coverage for cell in graded]),
-        "graded_lowest": [cell._asdict() for cell in sorted(graded, key=lambda cell: cell.coverage)[:4]],
-        "paired": summary([covered for _, covered in paired]),
-        "paired_by_prompts": {
-            str(count): summary([covered for pairs, covered in paired if pairs.prompts == count]) for count in (16, 64, 256)
-        },
-        "paired_lowest": [pairs._asdict() | {"coverage": covered} for pairs, covered in sorted(paired, key=lambda one: one[1])[:4]],
+        "graded": by_prompts([(cell.prompts, cell.coverage) for cell in graded_grid(options.runs // 4)]),
+        "paired": by_prompts([(pairs.prompts, covered) for pairs, covered in paired_grid(options.runs // 2)]),
         "power": [power(0.5, differing, options.runs // 2) for differing in (0.1, 0.15, 0.25)],
     }
     print(*(f"{name}: {result[name]}" for name in ("binary", "graded", "paired", "power")), sep="\n")
