@@ -1,7 +1,7 @@
 """Learning on the composition task, over seeds of RL and of the base model, against controls.
 
     python -m bench.learning [--seeds 0,1,2,3,4] [--bases 0,1] [--controls 0]    writes bench/results/learning.json
-    python -m bench.learning --cut                                             one seed and its control, within 8 minutes
+    python -m bench.learning --cut        one seed and its control, within 8 minutes; writes bench/results/learning-cut.json
 
 Every seed is a task of a tenant of its own, and all of one base model train on one stack at once, the coin controls among them. Rejection
 fine-tuning follows without the stack. Then each adapter answers the same questions in transformers and PEFT. What is finished stays in
@@ -45,20 +45,22 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="of what is finished, without training")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    place, sizes = Workplace(options.work), Sizes()
+    sizes = Sizes()
     if options.cut:
         options.bases, options.seeds, options.controls, sizes = [0], [0], [0], CUT_SIZES
         options.steps = options.steps or CUT_STEPS
+    place = Workplace(options.work, options.steps)
     place.folder.mkdir(parents=True, exist_ok=True)
     machine = report.machine()
     arms = all_arms(options.bases, options.seeds, options.controls, with_rejection=not options.cut)
     if not options.summary:
         for base in options.bases:
-            run_base(place, base, [arm for arm in arms if arm.base == base and not place.is_done(arm)], options.steps)
+            run_base(place, base, [arm for arm in arms if arm.base == base and not place.is_done(arm)])
     finished = [arm for arm in arms if place.is_done(arm)]
     result = summary(place, finished, options.bases, sizes) | {"missing": [arm.name for arm in arms if arm not in finished]}
     print(json.dumps(result["comparisons"], indent=1))
-    print(f"written: {report.write(NAME, {'machine': machine} | result, MEASURES)}")
+    name = f"{NAME}-cut" if options.cut else NAME
+    print(f"written: {report.write(name, {'machine': machine} | result, MEASURES)}")
 
 
 def numbers(text: str) -> list[int]:
@@ -71,18 +73,18 @@ def all_arms(bases: Sequence[int], seeds: Sequence[int], controls: Sequence[int]
     return rl + coin + ([Arm("rejection", bases[0], seed) for seed in controls] if with_rejection else [])
 
 
-def run_base(place: Workplace, base: int, arms: list[Arm], steps: int | None) -> None:
+def run_base(place: Workplace, base: int, arms: list[Arm]) -> None:
     """Train what is missing of one base model, which is made first where it is missing too."""
-    if arms and not place.base(base).exists():
+    if arms and not (place.base(base) / "tokenizer.json").exists():  # the last file that is written
         command = [sys.executable, "models/compose/make.py", "--out", str(place.base(base)), "--seed", str(base)]
-        subprocess.run(command, check=True, cwd=ROOT, env=None)
+        subprocess.run(command, check=True, cwd=ROOT)
     on_stack = [arm for arm in arms if arm.kind != "rejection"]
     if on_stack:
-        train_on_stack(place, base, on_stack, steps)
+        train_on_stack(place, base, on_stack)
     for arm in arms:
         if arm.kind == "rejection":
             place.run(arm).mkdir(exist_ok=True)
-            place.finish(arm, rejection.train(place.base(base), spec_of(arm, steps), place.adapter(arm)))
+            place.finish(arm, rejection.train(place.base(base), spec_of(arm, place.steps), place.adapter(arm)))
             print(f"{arm.name} finished", flush=True)
 
 
@@ -91,7 +93,7 @@ def summary(place: Workplace, arms: Sequence[Arm], bases: Sequence[int], sizes: 
     before = {base: answers(place.folder / f"base-{base}-answers.json", place.base(base), None, sizes) for base in bases}
     after = {arm: answers(place.run(arm) / "answers.json", place.base(arm.base), place.adapter(arm), sizes) for arm in arms}
     return {
-        "task": spec_of(Arm("rl", 0, 0), None).model_dump(mode="json", exclude={"name", "tenant", "seed"}),
+        "task": spec_of(Arm("rl", 0, 0), place.steps).model_dump(mode="json", exclude={"name", "tenant", "seed"}),
         "prompts": sizes.prompts,
         "bases": {str(base): numbers_of(one) for base, one in before.items()},
         "runs": {arm.name: place.read(arm) | numbers_of(one) for arm, one in after.items()},

@@ -42,15 +42,16 @@ class Arm:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Folder of the bench's bases and runs."""
+    """Folder of the bench's bases and runs. Runs of another number of steps than the example's, which `steps` is then, are others."""
 
     folder: Path
+    steps: int | None = None
 
     def base(self, seed: int) -> Path:
         return ROOT / "models" / "compose" if seed == 0 else self.folder / f"base-{seed}"
 
     def run(self, arm: Arm) -> Path:
-        return self.folder / arm.name
+        return self.folder / (arm.name if self.steps is None else f"{arm.name}-{self.steps}-steps")
 
     def adapter(self, arm: Arm) -> Path:
         return self.run(arm) / "adapter"
@@ -78,13 +79,13 @@ def spec_of(arm: Arm, steps: int | None) -> TaskSpec:
     return spec.model_copy(update=changes)
 
 
-def train_on_stack(place: Workplace, base: int, arms: Sequence[Arm], steps: int | None) -> None:
+def train_on_stack(place: Workplace, base: int, arms: Sequence[Arm]) -> None:
     """Train all arms of one base model at once, each as a task of another tenant. Raises: BenchError when one does not finish."""
     pools = place.folder / f"pools-{base}.toml"
     table = tomllib.loads((EXAMPLE / "pools.toml").read_text())["compose"] | {"model": str(place.base(base))}
     pools.write_text("[compose]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
     with local_stack(pools) as stack:
-        asyncio.run(_train(place, stack.nats_url, {arm: spec_of(arm, steps) for arm in arms}))
+        asyncio.run(_train(place, stack.nats_url, {arm: spec_of(arm, place.steps) for arm in arms}))
 
 
 async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec]) -> None:

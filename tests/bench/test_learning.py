@@ -94,6 +94,7 @@ def test_run_that_is_finished_is_known_by_its_record(tmp_path: Path) -> None:
     assert place.read(arm)["rewards"] == [0.5]
     assert place.base(0) == ROOT / "models" / "compose"
     assert place.base(1) == tmp_path / "base-1"
+    assert not Workplace(tmp_path, steps=7).is_done(arm)
 
 
 def test_rejection_keeps_right_replies_by_prompt_and_its_loss_is_that_of_the_replies_alone() -> None:
@@ -150,7 +151,7 @@ def test_cut_learns_held_out_programs_and_its_control_does_not(tmp_path: Path) -
         command, cwd=ROOT, env={**os.environ, "BENCH_RESULTS": str(tmp_path)}, capture_output=True, text=True, timeout=850
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "learning.json").read_text())
+    found = json.loads((tmp_path / "learning-cut.json").read_text())
     assert found["missing"] == []
     gain, control = (found["comparisons"][f"{kind}, base 0"]["gain"] for kind in ("rl", "coin"))
     assert gain["held_out"]["low"] > max(0.05, control["held_out"]["high"])
