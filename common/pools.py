@@ -3,16 +3,21 @@
 [tiny]
 model = "models/tiny"          # a folder beside this file, or a Hugging Face name
 context_tokens = 512
+profile = "1b"                 # defaults of its tasks
+
+[tiny.defaults]                # and others, as in a task file
+sampling.template = { enable_thinking = false }
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from common.errors import Fatal
+from common.errors import Fatal, Reject
 from common.memory import MemoryEstimate, ModelShape, train_memory
-from common.spec import Name, TaskSpec
+from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 from common.toml_file import TomlFileError, read_tables
 
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
@@ -54,6 +59,20 @@ class Pool(BaseModel):
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state recomputes at most so many steps."""
 
+    profile: Profile | None = None
+    """Defaults of the pool's tasks by the size of the base model: `small` below 0.6 billion parameters, `1b` below 4, `8b` from 4 on.
+    None: the built-in ones, which are for models of a few million."""
+    defaults: dict[str, JsonValue] = {}
+    """Defaults of the pool's tasks: keys and tables of a task file. They precede those of the profile."""
+
+    def layers(self, name: str) -> list[Layer]:
+        """Values for what a task of this pool leaves out. `name`: the pool's."""
+        found = [Layer(f"pool '{name}'", self.defaults)] if self.defaults else []
+        if self.profile is not None:
+            values = profile_values(self.profile, "float32" if self.precision == "float32" else "bfloat16")
+            found.append(Layer(f"profile '{self.profile}'", values))
+        return found
+
 
 def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool) -> Literal["float32", "bfloat16"]:
     """A pool's `precision`, with `auto` resolved for a CPU or a GPU."""
@@ -88,6 +107,8 @@ def read_pools(path: Path) -> Pools:
         pools = read_tables(path, _ADAPTER)
     except TomlFileError as error:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
+    for name, pool in pools.items():
+        _check_defaults(name, pool, path)
     return {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
 
 
@@ -97,6 +118,12 @@ def chosen_pool(name: str, path: Path, setting: str) -> Pool:
     if name not in pools:
         raise Fatal(f"{setting} is '{name}', but {path} has {', '.join(sorted(pools))}")
     return pools[name]
+
+
+def layers_of(raw: Mapping[str, JsonValue], pools: Pools) -> list[Layer]:
+    """Defaults of the pool that a task names; none for a pool that is unknown."""
+    name = raw.get("pool")
+    return pools[name].layers(name) if isinstance(name, str) and name in pools else []
 
 
 def objections(spec: TaskSpec, pools: Pools) -> list[str]:
@@ -113,6 +140,21 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
             f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
         )
     return found
+
+
+def _check_defaults(name: str, pool: Pool, pools_file: Path) -> None:
+    """Raises: Fatal, naming the field, where no task could take the pool's defaults."""
+    wrong = [f"{field}: a task gives it itself" for field in OWN if field in pool.defaults]
+    task: dict[str, JsonValue] = {"name": "any", "tenant": "any", "pool": name, "steps": 1, "environment": {"name": "any"}}
+    try:
+        spec = complete(task, [] if wrong else pool.layers(name))
+    except Reject as error:
+        wrong = [str(error)]
+    else:
+        if pool.layers(name) and spec.lora.rank > pool.max_rank:
+            wrong.append(f"lora.rank: {spec.lora.rank} is above the pool's max_rank of {pool.max_rank}")
+    if wrong:
+        raise Fatal(f"pools file {pools_file} is wrong: {name}.defaults: {'; '.join(wrong)}; correct `defaults` or `profile`")
 
 
 def _located(name: str, model: str, pools_file: Path) -> str:

@@ -87,6 +87,10 @@ def resend(tenant: str) -> str:
     return f"jobs.resend.{tenant}"
 
 
+def preview(tenant: str) -> str:
+    return f"jobs.preview.{tenant}"
+
+
 def prune(tenant: str) -> str:
     return f"jobs.prune.{tenant}"
 

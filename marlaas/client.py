@@ -12,6 +12,7 @@ through NATS, as any NATS client may.
 
 import asyncio
 import hashlib
+import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,16 +25,29 @@ from common import streams
 from common.blobs import Blobs, StoreUsage
 from common.bus import BucketNotFoundError, Bus, NatsError, Outgoing, objection_to_address
 from common.errors import Retry
-from common.messages import AdapterRef, ControlTask, Event, Message, PruneTasks, ReplicaReport, ResendLetter, SubmitTask, TaskStatus
+from common.messages import (
+    AdapterRef,
+    ControlTask,
+    Event,
+    Message,
+    PreviewTask,
+    PruneTasks,
+    ReplicaReport,
+    ResendLetter,
+    SubmitTask,
+    TaskStatus,
+)
 from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.download import Pruned, Stored, download_adapter, make_way, stored_by_task, whole_number
-from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, check_spec, rejection_reasons
+from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
 from marlaas.failures import Failure, failure_of, read_failure
+from marlaas.preview import Preview
+from marlaas.task_file import given_values, new_task_id
 
 __all__ = [
-    "DEFAULT_URL", "Client", "ClientError", "Failure", "NoAnswer", "Pruned", "Stored", "TaskRejected", "UnknownTask", "WrongId",
+    "DEFAULT_URL", "Client", "ClientError", "Failure", "NoAnswer", "Preview", "Pruned", "Stored", "TaskRejected", "UnknownTask", "WrongId",
     "check_id", "make_way", "new_task_id",
 ]  # fmt: skip
 
@@ -75,20 +89,21 @@ class Client:
     async def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
         """Submit a task and wait until it is accepted; returns its id. With an id given, resubmitting is harmless.
 
+        What `spec` leaves out, or never set, takes the pool's defaults.
         Raises: WrongId; TaskRejected with the reasons; NoAnswer when the scheduler does not answer.
         """
         if task is not None:
             check_id(task)
-        spec = spec if isinstance(spec, TaskSpec) else check_spec(spec)
+        given, tenant, name = given_values(spec)
         resubmitted = task is not None
-        task = task or new_task_id(spec.name)
-        body = SubmitTask(task=task, tenant=spec.tenant, spec=spec.model_dump(mode="json"))
-        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        task = task or new_task_id(name)
+        body = SubmitTask(task=task, tenant=tenant, spec=given)
+        digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
         try:
             async with asyncio.timeout(timeout_s):
-                before = await self._bus.streams.last(streams.EVENTS, streams.events(spec.tenant, task)) if resubmitted else None
-                await self._bus.publish(Outgoing(streams.submit(spec.tenant), body, f"submit:{task}:{digest}"))
-                answer = await self._answer(spec.tenant, task, before.sequence if before else 0)
+                before = await self._bus.streams.last(streams.EVENTS, streams.events(tenant, task)) if resubmitted else None
+                await self._bus.publish(Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}"))
+                answer = await self._answer(tenant, task, before.sequence if before else 0)
         except (TimeoutError, Retry):
             raise NoAnswer(
                 f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
@@ -97,6 +112,14 @@ class Client:
         if answer.event == "rejected":
             raise TaskRejected(task, rejection_reasons(answer))
         return task
+
+    async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
+        """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""
+        given, tenant, _ = given_values(spec)
+        request = secrets.token_hex(6)
+        out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
+        about = streams.events(tenant, "none")
+        return Preview.of(await self._answer_to(out, about, lambda event: event.data.get("request") == request, timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -332,11 +355,6 @@ class Client:
         except Retry as error:
             await self.tasks()
             raise NoAnswer(str(error)) from None
-
-
-def new_task_id(name: str) -> str:
-    """An unused id: the name, and 48 random bits."""
-    return f"{name[:50]}-{secrets.token_hex(6)}"
 
 
 def _shown(url: str) -> str:

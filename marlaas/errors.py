@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common.errors import MarlaasError, Reject
 from common.messages import Event
-from common.spec import TASK_ID_PATTERN, TaskSpec, parse_spec
+from common.spec import TASK_ID_PATTERN, check_fields
 
 
 class ClientError(MarlaasError):
@@ -50,10 +50,10 @@ def check_id(task: str) -> None:
         raise WrongId(f"'{task}' cannot be the id of a task: {rule}; `marlaas ps` shows those there are")
 
 
-def check_spec(spec: dict[str, JsonValue]) -> TaskSpec:
+def check_spec(spec: dict[str, JsonValue]) -> None:
     """Raises: TaskRejected, with every wrong field."""
     try:
-        return parse_spec(spec)
+        check_fields(spec)
     except Reject as error:
         raise TaskRejected(str(spec.get("name", "?")), re.split(r"; (?=[\w.]+: )", str(error))) from None
 

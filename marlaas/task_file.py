@@ -1,16 +1,51 @@
 """Task files: TOML, checked before it is sent."""
 
+import secrets
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import JsonValue
 
 from common.errors import Reject
-from common.spec import TaskSpec, parse_spec
+from common.spec import TaskSpec, check_fields, parse_spec
+from marlaas.errors import check_spec
+
+T = TypeVar("T")
 
 
 def read_task(path: Path) -> TaskSpec:
-    """Raises: Reject, naming the file and every wrong field."""
+    """The task that the file describes by itself, without a pool's defaults. Raises: Reject, naming the file and every wrong field."""
+    return _checked(path, parse_spec)
+
+
+def read_given(path: Path) -> dict[str, JsonValue]:
+    """What the file says, each field checked by itself. Raises: as `read_task`."""
+
+    def check(raw: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        check_fields(raw)
+        return raw
+
+    return _checked(path, check)
+
+
+def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
+    """What a task says, its tenant, and its name. Raises: TaskRejected, with every wrong field."""
+    if isinstance(spec, TaskSpec):
+        return spec.model_dump(mode="json", exclude_unset=True), spec.tenant, spec.name
+    check_spec(spec)
+    return spec, str(spec["tenant"]), str(spec["name"])
+
+
+def new_task_id(name: str) -> str:
+    """An unused id: the name, and 48 random bits."""
+    return f"{name[:50]}-{secrets.token_hex(6)}"
+
+
+def _checked(path: Path, check: Callable[[dict[str, JsonValue]], T]) -> T:
     try:
-        return parse_spec(tomllib.loads(path.read_text()))
+        return check(tomllib.loads(path.read_text()))
     except FileNotFoundError:
         raise Reject(f"there is no task file {path}; examples/ holds some to start from") from None
     except (OSError, UnicodeDecodeError) as error:

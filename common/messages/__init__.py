@@ -11,7 +11,7 @@ settled by itself. Services do not wait to fill one, except the sampler, which c
 # pyright: reportUnusedImport=false
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
-from common.messages.jobs import ControlTask, PruneTasks, ResendLetter, SubmitTask
+from common.messages.jobs import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated

@@ -16,6 +16,16 @@ class SubmitTask(Message, kind="submit-task.1"):
     """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
 
 
+class PreviewTask(Message, kind="preview-task.1"):
+    """Answer whether this task would be accepted, and with which values, without accepting it. The answer is the event `previewed`."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    spec: dict[str, JsonValue]
+    """As in SubmitTask."""
+
+
 class ControlTask(Message, kind="control-task.1"):
     """Cancel, pause, resume or delete a task; the verb is in the subject."""
 

@@ -16,7 +16,9 @@ class Event(Message, kind="event.1"):
 
     tenant: str
     task: str
-    event: Literal["accepted", Ended, "step", "evaluation", "paused", "resumed", "resent", "deleted", "pruned", "storage", "warning"]
+    event: Literal[
+        "accepted", Ended, "step", "evaluation", "paused", "resumed", "resent", "deleted", "pruned", "storage", "warning", "previewed"
+    ]
     at_s: float
     data: dict[str, JsonValue] = {}
 

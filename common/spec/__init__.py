@@ -1,8 +1,9 @@
-"""A task as its user writes it in `task.toml`: sections, the whole task, and parsing with its complaints."""
+"""A task as its user writes it in `task.toml`: sections, the whole task, parsing with its complaints, and a pool's defaults."""
 
 # pyright: reportUnusedImport=false
+from common.spec.defaults import OWN, Layer, Profile, complete, profile_values, sources
 from common.spec.evaluation import MAIN_PROTOCOL, Evaluation, Protocol
-from common.spec.parsing import MAX_GROUPS, parse_spec
+from common.spec.parsing import MAX_GROUPS, check_fields, parse_spec
 from common.spec.sections import (
     DEFAULTS_BY_LOSS,
     LORA_TARGETS,

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
 from common.errors import Reject
 from common.spec.task import TaskSpec
@@ -33,19 +34,45 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
     Raises: Reject, naming every wrong field with what was expected.
     """
+    _check_size(raw)
+    try:
+        spec = TaskSpec.model_validate(raw)
+    except ValidationError as error:
+        raise Reject(_complaints(error.errors())) from None
+    if complaints := [*_too_much(spec)]:
+        raise Reject("; ".join(complaints))
+    return spec
+
+
+def check_fields(raw: dict[str, JsonValue]) -> None:
+    """Check each field by itself: whether fields agree depends on the pool's defaults, which the scheduler knows.
+
+    Raises: Reject, as `parse_spec`.
+    """
+    _check_size(raw)
+    try:
+        TaskSpec.model_validate(raw)
+    except ValidationError as error:
+        if found := [detail for detail in error.errors() if not _is_disagreement(detail)]:
+            raise Reject(_complaints(found)) from None
+
+
+def _check_size(raw: dict[str, JsonValue]) -> None:
     if complaints := [*_not_storable(raw)]:
         raise Reject("; ".join(complaints))
     if (size := len(json.dumps(raw))) > MAX_BYTES:
         raise Reject(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
-    try:
-        spec = TaskSpec.model_validate(raw)
-    except ValidationError as error:
-        found = error.errors()
-        more = [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
-        raise Reject("; ".join([*(_complaint(detail) for detail in found[:MAX_ERRORS]), *more])) from None
-    if complaints := [*_too_much(spec)]:
-        raise Reject("; ".join(complaints))
-    return spec
+
+
+def _is_disagreement(detail: ErrorDetails) -> bool:
+    """Whether a validator of the whole task, or of a section, found it."""
+    place = detail["loc"]
+    return detail["type"] == "value_error" and (not place or (len(place) == 1 and _model_of(TaskSpec, place[0]) is not None))
+
+
+def _complaints(found: list[ErrorDetails]) -> str:
+    more = [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
+    return "; ".join([*(_complaint(detail) for detail in found[:MAX_ERRORS]), *more])
 
 
 def _too_much(spec: TaskSpec) -> Iterator[str]:
@@ -103,8 +130,7 @@ def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
             pass
 
 
-def _complaint(detail: object) -> str:
-    assert isinstance(detail, dict)
+def _complaint(detail: ErrorDetails) -> str:
     place = ".".join(str(part) for part in detail["loc"]) or "task"
     if detail["type"] == "extra_forbidden":
         return f"{place}: no such field{_nearest(detail['loc'])}"
@@ -120,11 +146,18 @@ def _nearest(loc: tuple[str | int, ...]) -> str:
     for part in loc[:-1]:
         if isinstance(part, int):  # a table of a list
             continue
-        annotation = section.model_fields[part].annotation
-        annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        below = _model_of(section, part)
+        if below is None:
             return ""
-        section = annotation
+        section = below
     known = list(section.model_fields)
     close = get_close_matches(str(loc[-1]), known, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(known)}"
+
+
+def _model_of(section: type[BaseModel], field: str | int) -> type[BaseModel] | None:
+    """The section that a field holds, alone or as a list of tables; None for any other field."""
+    known = section.model_fields.get(str(field))
+    annotation = known.annotation if known else None
+    annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

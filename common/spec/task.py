@@ -8,9 +8,12 @@ from common.spec import sections
 from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section
 
+FOLLOWED = {"correction.proximal": "algorithm.max_staleness", "keep.best": "evaluation.every"}
+"""Field → field of another section that its default follows."""
+
 
 class TaskSpec(Section):
-    """One task, as submitted. The server adds nothing to it: a field that is not written takes the default shown here."""
+    """One task. A field that is not written takes the default of its pool (`profile`, `defaults`), or else the one shown here."""
 
     name: Name
     tenant: Name

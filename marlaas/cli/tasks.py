@@ -68,11 +68,18 @@ def submit(
     url: Url = "",
     task: Annotated[str | None, typer.Option("--id", help="The task's id; with one, resubmitting is harmless.", callback=valid_ids)] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value with its origin, and submit nothing.")] = False,
 ) -> None:
     """Submit a task, and report whether it is accepted."""
-    from marlaas.task_file import read_task
+    from marlaas.task_file import read_given
 
-    spec = read_task(file)
+    spec = read_given(file)
+    if dry_run:
+        preview = with_client(data, url, lambda client: client.preview(spec))
+        echo("\n".join(preview.lines()))
+        for reason in preview.reasons:
+            echo(f"would be rejected: {reason}", to=sys.stderr)
+        raise typer.Exit(int(bool(preview.reasons)))
     task = with_client(data, url, lambda client: client.submit(spec, task))
     if not watching:
         echo(f"accepted: {task}")

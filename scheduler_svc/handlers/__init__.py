@@ -3,6 +3,8 @@
 context.py             HandlerContext: what every handler is given
 jobs.py                submit, cancel, pause, resume
 deletion.py            delete, prune
+preview.py             preview
+offer.py               Offer: what the deployment has for a task
 environment_checks.py  environments checked
 scores.py              trajectories scored, and groups past their deadlines
 weight_updates.py      steps trained

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from common.bus import Delivery
 from common.messages import EnvironmentChecked
+from common.spec import TaskSpec
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
@@ -32,5 +35,10 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> No
     await join_fair_queue(tx.connection, task)
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(tx.connection, task)
-    tx.emit_event(task.tenant, task.id, "accepted")
+    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec)})
     await publish_status(tx, task.id)
+
+
+def _effective(spec: TaskSpec) -> dict[str, JsonValue]:
+    """Values that the task runs with, the pool's defaults among them, without the environment's, which the task gave itself."""
+    return spec.model_dump(mode="json", exclude={"environment": True, "evaluation": {"options"}})

@@ -1,22 +1,24 @@
 """Handles jobs, the requests of users: submit, cancel, pause and resume; resend, delete and prune have modules of their own."""
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import structlog
 
 from common import streams
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import ControlTask, ReplicaReport, SubmitTask, shortened
-from common.pools import Pools, objections
-from common.spec import TaskSpec, parse_spec
-from scheduler_svc.decisions.replica_support import sampler_objections
+from common.messages import ControlTask, SubmitTask, shortened
+from common.pools import layers_of
+from common.spec import complete
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
+from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
@@ -26,32 +28,15 @@ from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
-OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks}
-"""Verb → handler of a job that reads from NATS, or takes long: it runs after the others, in its own transaction."""
+OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks, "preview": preview_task}
+"""Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class Offer:
-    """The deployment's base models, the environments that live replicas serve, and these replicas."""
-
-    pools: Pools
-    families: set[str]
-    replicas: Sequence[ReplicaReport] = ()
-
-    def objections(self, spec: TaskSpec) -> list[str]:
-        """Reasons to reject the task; empty when none is known."""
-        found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
-        name = spec.environment.name
-        if self.families and family_of(name, self.families) is None:
-            found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
-        return found
-
-
 async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     """Raises: Reject when a message is not a job; Retry when a store is unavailable."""
-    offer = Offer(context.pools, context.replicas.families, context.replicas.reports)
+    offer = Offer.of(context)
     own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
     cancelled: list[str] = []
     async with context.transaction() as tx:
@@ -83,7 +68,7 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: Sc
 
 async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
     try:
-        spec = parse_spec(job.spec)
+        spec = complete(job.spec, layers_of(job.spec, offer.pools))
     except Reject as error:
         return await _reject(tx, job, [str(error)])
     await tasks.lock_tasks(tx.connection, [job.task])  # so that it is not deleted between the next two queries
@@ -101,10 +86,10 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
             start = await starting_adapter(tx.connection, job.task, spec)
         except Reject as error:
             return await _reject(tx, job, [str(error)])
-        if not await tasks.add_task(tx.connection, job.task, spec, start):  # another replica was faster
+        if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job)):  # another replica was faster
             present = await tasks.find_task(tx.connection, job.task)
     if present is not None:
-        if present.spec != spec:
+        if present.spec != spec and present.submission != _digest(job):  # equal submissions differ where the pool's defaults have changed
             return await _reject(tx, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
         log.info("job_repeated", task=job.task)
         return None
@@ -112,6 +97,10 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
     await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
     await publish_status(tx, job.task)
     return None
+
+
+def _digest(job: SubmitTask) -> str:
+    return hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()
 
 
 async def _reject(tx: Transaction, job: SubmitTask, reasons: list[str]) -> None:

@@ -39,6 +39,7 @@ SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"
 
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
+    messages.PreviewTask(tenant="t", request="r", spec={"name": "n"}),
     messages.ControlTask(task="a", tenant="t", reason="r"),
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
@@ -98,16 +99,17 @@ def test_bytes_of_older_senders_stay_readable() -> None:
 
 
 FREE = {"options", "protocols", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings", "template"}
-"""Fields whose keys are anybody's; `SubmitTask.spec` is another."""
+"""Fields whose keys are anybody's; `spec` of a job is another."""
 
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_newer_senders_may_add_fields(kind: str) -> None:
     """New fields at the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
-    newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), FREE | ({"spec"} if kind == "submit-task.1" else set()))
+    free = FREE | ({"spec"} if kind in ("submit-task.1", "preview-task.1") else set())
+    newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), free)
     assert type(sample).decode(msgpack.packb(newer) or b"") == sample
-    newer = with_fields_of_the_future(sample.model_dump(mode="json"), FREE | ({"spec"} if kind == "submit-task.1" else set()))
+    newer = with_fields_of_the_future(sample.model_dump(mode="json"), free)
     assert type(sample).decode(json.dumps(newer).encode()) == sample
 
 

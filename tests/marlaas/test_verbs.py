@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import time
+import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sqlalchemy import make_url, text
 
 from common.bus import Bus
 from common.messages import GroupContext
+from common.spec import parse_spec
 from marlaas.stack.control import make_plan
 from marlaas.stack.os_processes import identify
 from marlaas.stack.state_files import Component, Stack, locked, write_stack
@@ -84,6 +86,19 @@ async def test_submit_is_rejected_with_every_reason(world: World, run: Run, tmp_
     reasons = complaint(await run("submit", "task.toml")).splitlines()
     assert reasons[0].endswith(":")
     assert any("huge" in reason for reason in reasons[1:])
+
+
+async def test_dry_run_prints_every_value_with_its_origin_and_submits_nothing(world: World, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK + 'sampling.stop = ["\\n", "\\u007f"]\n')
+    printed = await out(run("submit", "task.toml", "--dry-run"))
+    origins = {line.partition(" = ")[0]: line.rpartition("# ")[2] for line in printed.splitlines() if " = " in line}
+    assert (origins["group_size"], origins["stop"], origins["rank"], origins["seed"]) == ("task", "task", "built-in", "built-in")
+    assert parse_spec(tomllib.loads(printed)) == parse_spec(tomllib.loads((tmp_path / "task.toml").read_text()))
+    (tmp_path / "task.toml").write_text(TASK + "lora.rank = 64\n")
+    refused = await run("submit", "task.toml", "--dry-run")
+    assert refused.returncode == 1
+    assert refused.stderr == "would be rejected: lora.rank: 64 is above what pool 'tiny' allows: 16\n"
+    assert await out(run("ps")) == "no tasks yet; submit one with `marlaas submit task.toml`\n"
 
 
 async def test_pause_resume_and_cancel(world: World, run: Run) -> None:

@@ -34,7 +34,7 @@ from common.messages import (
     TrajectoriesScored,
     WeightUpdated,
 )
-from common.pools import Pool
+from common.pools import Pool, Pools
 from common.runtime.service import report_replica
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
@@ -236,13 +236,19 @@ async def ended(runners: Sequence[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def running_world(
-    bus: Bus, database_url: str, stages: Stages, *, sequences: int = 64, policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
+    bus: Bus,
+    database_url: str,
+    stages: Stages,
+    *,
+    sequences: int = 64,
+    policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS,
+    pools: Pools = POOLS,
 ) -> AsyncIterator[World]:
     """Run the scheduler, an environment service and a trainer until the block ends."""
     database = await Database.connect(database_url)
-    scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, POOLS)
+    scheduler = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1, policy=policy), bus, database, pools)
     env = ReplicaReport(replica="one", service="env", families=["toy"], environments=["toy"])
-    rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6)
+    rollout = ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=sequences, kv_tokens=10**6, template_variables=[])
     world = World(bus, database, scheduler, stages, rollout)
     runners = [
         asyncio.create_task(scheduler.run()),

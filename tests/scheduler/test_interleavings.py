@@ -25,7 +25,7 @@ from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, weight_updates
-from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.transaction import Transaction

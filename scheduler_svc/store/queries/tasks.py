@@ -24,6 +24,8 @@ class Task:
     id: str
     tenant: str
     spec: TaskSpec
+    submission: str | None
+    """Digest of the task as it was submitted; None from older schedulers."""
     family: str | None
     state: TaskState
     reason: str
@@ -52,6 +54,7 @@ def task_of(row: Any) -> Task:
         id=row.id,
         tenant=row.tenant,
         spec=TaskSpec.model_validate(row.spec),
+        submission=row.submission,
         family=row.family,
         state=TaskState(row.state),
         reason=row.reason,
@@ -69,8 +72,10 @@ def task_of(row: Any) -> Task:
     )
 
 
-async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, start: AdapterRef | None = None) -> bool:
-    """Write a submitted task; False when the id is taken. `start`: the adapter of its version 0."""
+async def add_task(
+    connection: AsyncConnection, task: str, spec: TaskSpec, start: AdapterRef | None = None, submission: str | None = None
+) -> bool:
+    """Write a submitted task; False when the id is taken. `start`: the adapter of its version 0. `submission`: see `Task`."""
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
         "id": task,
@@ -78,6 +83,7 @@ async def add_task(connection: AsyncConnection, task: str, spec: TaskSpec, start
         "name": spec.name,
         "pool": spec.pool,
         "spec": as_json(spec),
+        "submission": submission,
         "state": TaskState.SUBMITTED,
         "priority": spec.priority,
         "steps": spec.steps,

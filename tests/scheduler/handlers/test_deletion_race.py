@@ -21,7 +21,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import deletion, jobs
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
-from scheduler_svc.handlers.jobs import Offer
+from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database

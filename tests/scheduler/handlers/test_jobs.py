@@ -3,8 +3,11 @@
 import asyncio
 
 from common.bus import Bus, Outgoing
+from common.pools import Pool
+from common.spec import parse_spec
+from marlaas.client import Client
 from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec, submission
+from tests.scheduler.stages import POOLS, Stages, running_world, spec, submission
 
 
 async def test_repeated_submission_is_harmless_and_another_spec_is_rejected(bus: Bus, database_url: str) -> None:
@@ -54,7 +57,9 @@ async def test_argument_that_the_pools_template_does_not_have_is_rejected_by_nam
 
 async def test_older_sampler_that_would_ignore_arguments_and_stop_strings_is_named(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
-        await eventually(lambda: bool(world.scheduler._replicas.samplers))
+        world.rollout = world.rollout.model_copy(update={"template_variables": None})
+        await world.make_room(32)
+        await eventually(lambda: any(report.sequences == 32 for report in world.scheduler._replicas.reports))
         await world.submit("a", spec(sampling={"template": {"enable_thinking": False}, "stop": ["\n"]}))
         reasons = (await world.event("a", "rejected"))["reasons"]
         assert [reason.partition(":")[0] for reason in reasons] == ["sampling.stop", "sampling.template"]
@@ -138,3 +143,38 @@ async def test_pausing_one_task_leaves_work_in_flight_of_others_unchanged(bus: B
         await world.event("b", "finished", tenant="other")
         assert await world.rows("SELECT admitted, voided FROM tasks WHERE id = 'b'") == [(6, 0)]
         assert await world.rows("SELECT DISTINCT state, count(*) FROM groups WHERE task = 'a' GROUP BY state") == [("open", 4)]
+
+
+async def test_pool_defaults_complete_a_task_and_a_repeated_submission_is_known_after_they_changed(bus: Bus, database_url: str) -> None:
+    pools = {"tiny": POOLS["tiny"].model_copy(update={"defaults": {"lora": {"rank": 4}, "priority": 2}})}
+    async with running_world(bus, database_url, Stages(), pools=pools) as world:
+        await world.submit("a", spec(lora={"alpha": 4}))
+        accepted = (await world.event("a", "accepted"))["spec"]
+        assert (accepted["lora"]["rank"], accepted["lora"]["alpha"], accepted["priority"]) == (4, 4.0, 2)
+        assert "environment" not in accepted
+        pools["tiny"] = POOLS["tiny"].model_copy(update={"defaults": {"lora": {"rank": 2}}})
+        repeated, other = submission("a", spec(lora={"alpha": 4})), submission("a", spec(lora={"alpha": 4, "rank": 2}))
+        await bus.publish(Outgoing(repeated.subject, repeated.message, "repeated"))
+        await bus.publish(Outgoing(other.subject, other.message, "other"))
+        assert "taken by another task" in str((await world.event("a", "rejected"))["reasons"])
+        await world.event("a", "finished")
+        assert len(await world.events("a", "rejected")) == 1
+        assert await world.rows("SELECT spec -> 'lora' ->> 'rank', priority FROM tasks") == [("4", 2)]
+
+
+async def test_preview_answers_with_reasons_and_the_origin_of_each_value_and_stores_nothing(bus: Bus, database_url: str) -> None:
+    pools = {**POOLS, "big": Pool(model="m", max_rank=64, profile="8b")}
+    async with running_world(bus, database_url, Stages(), pools=pools) as world:
+        await eventually(lambda: world.scheduler._replicas.families == {"toy"})
+        client = Client(bus, "")
+        preview = await client.preview(spec(pool="big", lora={"alpha": 8}))
+        assert preview.reasons == []
+        assert preview.spec["lora"] == {**parse_spec(spec()).lora.model_dump(mode="json"), "rank": 32, "alpha": 8.0}
+        origins = {path: preview.sources[path] for path in ("lora.alpha", "lora.rank", "lora.targets")}
+        assert origins == {"lora.alpha": "task", "lora.rank": "profile '8b'", "lora.targets": "built-in"}
+        refused = await client.preview(spec(pool="big", lora={"rank": 128}, environment={"name": "nowhere"}, start={"task": "none"}))
+        assert [reason.partition(":")[0] for reason in refused.reasons] == ["lora.rank", "environment.name", "start.task"]
+        assert (await client.preview(spec(algorithm={"group_size": 1}))).reasons == [
+            "algorithm: group_size is 1, but advantage 'grpo' compares attempts at one prompt: use 2 or more"
+        ]
+        assert await world.rows("SELECT count(*) FROM tasks") == [(0,)]

@@ -1,0 +1,32 @@
+"""Offer: what the deployment has for a task, and why it may not do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.messages import ReplicaReport
+from common.pools import Pools, objections
+from common.spec import TaskSpec
+from scheduler_svc.decisions.replica_support import sampler_objections
+from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.lifecycle.environment_resolution import family_of
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The deployment's base models, the environments that live replicas serve, and these replicas."""
+
+    pools: Pools
+    families: set[str]
+    replicas: Sequence[ReplicaReport] = ()
+
+    @classmethod
+    def of(cls, context: HandlerContext) -> "Offer":
+        return cls(context.pools, context.replicas.families, context.replicas.reports)
+
+    def objections(self, spec: TaskSpec) -> list[str]:
+        """Reasons to reject the task; empty when none is known."""
+        found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
+        name = spec.environment.name
+        if self.families and family_of(name, self.families) is None:
+            found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
+        return found
