@@ -14,6 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from common.errors import Fatal
+
+EXPERTS = "experts"
+"""Name that Transformers gives to the module with all experts of a layer, as a list or with fused weights."""
+
 
 @dataclass(frozen=True)
 class LoraModule:
@@ -115,7 +120,16 @@ class _LoraProduct(torch.autograd.Function):
 
 
 def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
-    """Replace every linear layer of `model` whose own name is in `targets`; returns them by their full names, in order."""
+    """Replace every linear layer of `model` whose own name is in `targets`; returns them by their full names, in order.
+
+    Raises: Fatal for a mixture of experts: their weights are no linear layers, so that an adapter would silently leave them out.
+    """
+    experts = next((name for name, _ in model.named_modules() if name.rpartition(".")[2] == EXPERTS), None)
+    if experts is not None:
+        raise Fatal(
+            f"base model of architecture {type(model).__name__} is a mixture of experts ({experts}), which adapters here cannot change; "
+            "correct `model` in the pools file to a model with dense layers"
+        )
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and name.rpartition(".")[2] in targets}
     layers: dict[str, LoraLinear] = {}
     for name, module in found.items():

@@ -9,7 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
 
 from common.errors import Fatal, Reject
 from common.spec import Lora
@@ -223,6 +231,24 @@ def test_model_whose_last_mlp_lets_tokens_meet_is_computed_whole(model_folder: P
 def test_model_whose_output_layer_is_not_understood_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match="output layer"):
         Policy.load(unusual_model(soft_capped, tmp_path), CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [("mixtral", {"num_local_experts": 4}), ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 8})]
+)
+def test_mixture_of_experts_is_refused_by_its_architecture(tmp_path: Path, kind: str, own: dict[str, int]) -> None:
+    """Otherwise adapters would change its attention alone, and no error would say so."""
+    config = AutoConfig.for_model(kind, **SMALL, num_experts_per_tok=2, **own)
+    folder = unusual_model(lambda: AutoModelForCausalLM.from_config(config), tmp_path)
+    with pytest.raises(Fatal, match=rf"architecture {config.architectures[0]} is a mixture of experts \(model\.layers\.0\."):
+        Policy.load(folder, CPU)
+
+
+def test_experts_in_a_list_are_refused_too(model_folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    model.model.layers[-1].mlp.experts = nn.ModuleList(nn.Linear(128, 128) for _ in range(2))
+    with pytest.raises(Fatal, match=r"mixture of experts \(model\.layers\.\d+\.mlp\.experts\)"):
+        Policy(model, CPU)
 
 
 def test_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
