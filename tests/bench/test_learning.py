@@ -32,11 +32,11 @@ def test_interval_covers_the_mean_of_seeds_and_prompts_about_as_often_as_it_says
     """Seeds and prompts both vary: an interval over prompts alone would cover far less."""
     rng = np.random.default_rng(1)
     covered = 0
-    for _ in range(60):
+    for _ in range(40):
         means_S_P = 0.5 + 0.1 * rng.standard_normal((8, 1)) + 0.1 * rng.standard_normal((1, 60))
         found = over_seeds_and_prompts((rng.random((8, 60)) < means_S_P).astype(float))
         covered += found.low <= 0.5 <= found.high
-    assert covered >= 50
+    assert covered >= 33
 
 
 def test_more_seeds_that_agree_narrow_the_interval_and_seeds_that_differ_widen_it() -> None:
