@@ -21,6 +21,8 @@ from marlaas.task_file import read_task
 RESULT = Path("bench") / "results" / "learning.json"
 BASE = Path("models") / "compose"
 EXAMPLE = Path("examples") / "compose"
+HELD_OUT = "held-out"
+"""The example's evaluation protocol that asks for held-out programs."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,16 @@ def read_earlier(path: Path) -> Earlier:
 def _conclude(console: Console, one: Progress, data: Path, base: Path, earlier: Earlier) -> None:
     from marlaas.reporting import plots
 
-    curve = {version: reward for version, reward in sorted(one.evaluations.items()) if reward is not None}
+    reports = one.evaluations.get(HELD_OUT, {})
+    curve = {version: report.reward for version, report in sorted(reports.items()) if report.reward is not None}
     if not one.steps or not curve:
         say(console, f"the task is {one.state}, and nothing was evaluated{f': {one.reason}' if one.reason else ''}")
         return
     first, last = min(curve), max(curve)
-    say(
-        console,
-        f"right answers to programs that were never trained on: {curve[first]:.2f} at version {first}, {curve[last]:.2f} at version {last}",
-    )
+    gain = reports[last].gain
+    bounds = f", gain {gain.interval[0]:+.2f} to {gain.interval[1]:+.2f} (95 %, over questions)" if gain and gain.interval else ""
+    ends = f"{curve[first]:.2f} at version {first}, {curve[last]:.2f} at version {last}{bounds}"
+    say(console, f"right answers to programs that were never trained on: {ends}")
     drawn = plots.draw_held_out(curve, earlier.curves, data / "plots" / "held-out.png")
     say(console, f"plot: {drawn}; the band is not of this run: {len(earlier.curves)} seeds of {RESULT}, measured at {earlier.commit}")
     console.print(_reply_table(base, data / "adapters" / one.spec.name, one.spec, earlier.questions))

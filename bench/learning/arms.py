@@ -24,8 +24,8 @@ from marlaas.task_file import read_task
 EXAMPLE = ROOT / "examples" / "compose"
 COMMIT = report.commit()
 """Commit at the start, since a run of an hour may end with other files in the checkout."""
-HELD_OUT = ("main", "held-out")
-"""Evaluation protocols of the example that ask for held-out programs."""
+HELD_OUT = "held-out"
+"""The example's evaluation protocol that asks for held-out programs."""
 Kind = Literal["rl", "coin", "rejection"]
 
 
@@ -76,8 +76,8 @@ def spec_of(arm: Arm, steps: int | None) -> TaskSpec:
     changes: dict[str, Any] = {"name": arm.name, "tenant": f"tenant-{arm.kind}-{arm.seed}", "seed": arm.seed, "steps": steps or spec.steps}
     if arm.kind == "coin":
         changes["environment"] = spec.environment.model_copy(update={"options": spec.environment.options | {"reward": "coin"}})
-        held_out = spec.evaluation.options | {"reward": "outcome"}
-        changes["evaluation"] = spec.evaluation.model_copy(update={"options": held_out})
+        protocols = [one.model_copy(update={"options": one.options | {"reward": "outcome"}}) for one in spec.evaluation.protocol]
+        changes["evaluation"] = spec.evaluation.model_copy(update={"protocol": tuple(protocols)})
     return spec.model_copy(update=changes)
 
 
@@ -95,22 +95,20 @@ async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec]) ->
     async with Client.connect(nats_url) as client:
         tasks = {await client.submit(spec): arm for arm, spec in specs.items()}
         progress = {task: Progress(task, specs[arm]) for task, arm in tasks.items()}
-        held_out: dict[str, dict[str, Any]] = {task: {} for task in tasks}
         async for event in client.watch(*tasks):
             one = progress[event.task]
             one.apply(event)
-            if event.event == "evaluation" and event.data.get("protocol", "main") in HELD_OUT:
-                held_out[event.task][str(event.data["version"])] = event.data["reward"]
-                took_s = time.monotonic() - started
-                print(f"{took_s:.0f} s {tasks[event.task].name} {event.data['version']}: {event.data['reward']}", flush=True)
+            if event.event == "evaluation":
+                what = f"{event.data['protocol']} at version {event.data['version']}: {event.data['reward']}"
+                print(f"{time.monotonic() - started:.0f} s {tasks[event.task].name} {what}", flush=True)
             if event.event == "finished":
-                await _keep(place, client, tasks[event.task], one, held_out[event.task])
+                await _keep(place, client, tasks[event.task], one)
     failed = [f"{tasks[task].name}: {one.state} {one.reason}" for task, one in progress.items() if one.state != "finished"]
     if failed:
         raise BenchError(f"runs that did not finish: {'; '.join(failed)}; the others are kept, so the same command repeats only these")
 
 
-async def _keep(place: Workplace, client: Client, arm: Arm, one: Progress, held_out: dict[str, Any]) -> None:
+async def _keep(place: Workplace, client: Client, arm: Arm, one: Progress) -> None:
     shutil.rmtree(place.run(arm), ignore_errors=True)
     await client.wait(one.task)
     await client.pull(one.task, place.adapter(arm))
@@ -118,7 +116,7 @@ async def _keep(place: Workplace, client: Client, arm: Arm, one: Progress, held_
         arm,
         {
             "rewards": [round(reward, 4) for reward in one.rewards],
-            "held_out": held_out,
+            "held_out": {str(version): report.reward for version, report in one.evaluations[HELD_OUT].items()},
             "entropy": [round(step.metrics.get("entropy", 0.0), 4) for step in one.steps],
             "sampled_tokens": one.sampled_tokens,
             "took_s": round((one.ended_s or 0.0) - (one.accepted_s or 0.0)),

@@ -67,7 +67,9 @@ def test_control_is_the_same_task_but_for_its_reward_and_is_evaluated_by_the_res
     same = {"algorithm", "lora", "optimizer", "sampling", "limits", "pool"}
     assert rl.model_dump(include=same) == coin.model_dump(include=same)
     assert coin.environment.options == rl.environment.options | {"reward": "coin"}
-    assert coin.evaluation.options == rl.evaluation.options | {"reward": "outcome"}
+    assert {one.name for one in coin.evaluation.protocols} == {"held-out", "single", "longer"}
+    for one, same in zip(coin.evaluation.protocols, rl.evaluation.protocols, strict=True):
+        assert one == same.model_copy(update={"options": same.options | {"reward": "outcome"}})
 
 
 def answers(held_out: list[int]) -> Answers:

@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
+from common.evaluation.report import EvaluationReport, Gain
 from common.pools import objections, read_pools
 from marlaas.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies
 from marlaas.errors import ClientError
@@ -47,16 +48,22 @@ def test_without_the_benchmark_s_result_one_sentence_names_it_and_the_command(ro
         composition(root, 0, None)
 
 
+def report(version: int, reward: float | None, gain: Gain | None = None) -> EvaluationReport:
+    return EvaluationReport(version=version, protocol="held-out", reward=reward, gain=gain)
+
+
 def test_end_says_the_gain_whose_band_it_is_and_shows_replies_before_and_after(root: Path, tmp_path: Path) -> None:
     show = composition(root, 0, 25)
-    one = Progress("compose-1", show.specs[0], state="finished", evaluations={0: 0.04, 25: 0.875, 50: None})
+    gain = Gain(reward=0.835, standard_error=0.02, interval=(0.79, 0.88), prompts=200)
+    reports = {0: report(0, 0.04), 25: report(25, 0.875, gain), 50: report(50, None)}
+    one = Progress("compose-1", show.specs[0], state="finished", evaluations={"held-out": reports, "single": {0: report(0, 1.0)}})
     one.steps.append(TrainedStep(25, 0.0, 0.5, 0.0, 0.0, 1, None, None, None))
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(root / BASE), LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]))
     model.save_pretrained(tmp_path / "data" / "adapters" / "compose")
     written = StringIO()
     show.conclude(Console(file=written, width=200), [one], tmp_path / "data")
     text = written.getvalue()
-    assert "0.04 at version 0, 0.88 at version 25" in text
+    assert "0.04 at version 0, 0.88 at version 25, gain +0.79 to +0.88" in text
     assert "the band is not of this run: 2 seeds of bench/results/learning.json, measured at 0123abc" in text
     assert text.count("Rdcba") == 2, "a fresh adapter changes nothing, and the base model knows every function"
     assert (tmp_path / "data" / "plots" / "held-out.png").stat().st_size > 1000
