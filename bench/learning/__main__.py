@@ -23,7 +23,7 @@ import torch
 from bench.harness import report
 from bench.harness.report import ROOT
 from bench.learning import rejection
-from bench.learning.arms import Arm, Workplace, spec_of, train_on_stack
+from bench.learning.arms import WORK, Arm, Workplace, spec_of, train_on_stack
 from bench.learning.evaluation import SPLITS, Answers, Sizes, evaluate
 from bench.learning.intervals import over_seeds_and_prompts, pass_at
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--controls", type=numbers, default=[0, 1, 2, 3, 4], help="seeds of each control, on the first base model")
     parser.add_argument("--steps", type=int, help="in place of the example's")
     parser.add_argument("--threads", type=int, default=2, help="of everything but the stack")
-    parser.add_argument("--work", type=Path, default=ROOT / ".marlaas" / NAME, help="folder of base models, runs and adapters")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of base models, runs and adapters")
     parser.add_argument("--cut", action="store_true", help=f"one base, one seed, its coin control, {CUT_STEPS} steps, fewer questions")
     parser.add_argument("--summary", action="store_true", help="of what is finished, without training")
     options = parser.parse_args()

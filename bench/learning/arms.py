@@ -22,6 +22,7 @@ from marlaas.reporting.progress import Progress
 from marlaas.task_file import read_task
 
 EXAMPLE = ROOT / "examples" / "compose"
+WORK = ROOT / ".marlaas" / "learning"
 COMMIT = report.commit()
 """Commit at the start, since a run of an hour may end with other files in the checkout."""
 HELD_OUT = "held-out"

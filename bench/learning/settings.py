@@ -19,7 +19,7 @@ import torch
 
 from bench.algorithms import TinySampler
 from bench.harness import report
-from bench.learning.arms import COMMIT, EXAMPLE
+from bench.learning.arms import COMMIT, EXAMPLE, WORK, Workplace
 from bench.learning.evaluation import SPLITS, Sizes, evaluate
 from common.spec import TaskSpec, parse_spec
 from env_svc.registry import build
@@ -30,7 +30,6 @@ from trainer_svc.model.adapter import write_adapter
 from trainer_svc.model.policy import Policy, prepare_torch
 
 NAME = "learning-settings"
-BASE = report.ROOT / "models" / "compose"
 MEASURES = (*report.CODE, "bench/learning", "examples/compose", "models/compose")
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "example": {},
@@ -52,17 +51,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default=",".join(CHANGES))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--base", type=int, default=0, help="seed of the base model, as `bench.learning` made it")
     parser.add_argument("--steps", type=int, help="in place of the example's")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     prepare_torch(options.threads, torch.device("cpu"))
     result = {"machine": report.machine(), "runs": dict[str, dict[str, Any]]()} | report.read(NAME)
-    policy, sampler = Policy.load(str(BASE), torch.device("cpu")), TinySampler(str(BASE))
+    base = Workplace(WORK).base(options.base)
+    policy, sampler = Policy.load(str(base), torch.device("cpu")), TinySampler(str(base))
     for seed in map(int, options.seeds.split(",")):
         for name in options.settings.split(","):
-            runs = result["runs"].setdefault(name, {})
+            runs = result["runs"].setdefault(name if options.base == 0 else f"{name}, base {options.base}", {})
             if str(seed) not in runs:
-                runs[str(seed)] = one_run(policy, sampler, changed(CHANGES[name], seed, options.steps))
+                runs[str(seed)] = one_run(base, policy, sampler, changed(CHANGES[name], seed, options.steps))
                 print(name, seed, runs[str(seed)]["greedy"], f"{runs[str(seed)]['took_s']} s", flush=True)
                 report.write(NAME, {key: value for key, value in result.items() if key in ("machine", "runs")}, MEASURES)
 
@@ -79,7 +80,7 @@ def changed(changes: Mapping[str, dict[str, Any]], seed: int, steps: int | None)
     return parse_spec(raw)
 
 
-def one_run(policy: Policy, sampler: TinySampler, spec: TaskSpec) -> dict[str, Any]:
+def one_run(base: Path, policy: Policy, sampler: TinySampler, spec: TaskSpec) -> dict[str, Any]:
     """Training rewards and entropy of every step, and greedy answers afterwards."""
     started_s = time.monotonic()
     environment = build(spec.environment.name, dict(spec.environment.options))
@@ -93,7 +94,7 @@ def one_run(policy: Policy, sampler: TinySampler, spec: TaskSpec) -> dict[str, A
         entropy.append(round(trained.metrics["entropy"], 4))
     with tempfile.TemporaryDirectory() as folder:
         write_adapter(Path(folder), resident.layout, resident.optimizer.params, torch.float32)
-        found = evaluate(BASE, Path(folder), Sizes(attempts=1))
+        found = evaluate(base, Path(folder), Sizes(attempts=1))
     greedy = {split: round(float(np.mean(found.greedy[split])), 4) for split in SPLITS}
     return {"commit": COMMIT, "greedy": greedy, "rewards": rewards, "entropy": entropy, "took_s": round(time.monotonic() - started_s)}
 
