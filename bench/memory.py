@@ -54,7 +54,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="qwen3-0.6b")
     parser.add_argument("--precision", default="float32,bfloat16", help="some of float32,bfloat16")
     parser.add_argument("--tokens", default=",".join(map(str, SIZES)), help="of the micro-batch")
-    parser.add_argument("--forms", default="kept", help="some of kept,recomputed: what becomes of activations")
+    parser.add_argument(
+        "--forms", default="kept", help="some of kept,recomputed: what becomes of activations; recomputed: of all layers but the last"
+    )
     parser.add_argument("--rows", default="alone,shared", help="some of alone,shared: whether rows share prompts")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
@@ -70,7 +72,8 @@ def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, sha
     """One case in a process of its own; `skipped` with the reason where it does not fit, `failed` with its last output."""
     shape = ModelShape.of(MODELS[args.model])
     assert shape is not None
-    estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=precision, shared=shared, recomputed=recomputed)
+    layers = (shape.layers - 1) * recomputed
+    estimate = train_memory(shape, rank=args.rank, tokens=tokens, precision=precision, shared=shared, recomputed=layers)
     row = {"precision": precision, "shared": shared, "recomputed": recomputed, "tokens": tokens}
     row |= {"estimate_mib": round(estimate.total / 2**20)}
     free = psutil.virtual_memory().available
@@ -121,7 +124,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         precision=args.precision,
         shared=args.shared,
         on_cpu=device.type == "cpu",
-        recomputed=args.recomputed,
+        recomputed=policy.recomputed,
     )
     mib = {"process": before, "loaded": loaded, "measured": peak, "estimate": estimate.total, "activations": estimate.activations}
     return {

@@ -2,8 +2,8 @@
 
 Two processes, one of this checkout and one of the revision's files, take the same steps in turn, so that a slower minute of the machine
 slows both. A model with random weights; processor seconds of each step, and the process's peak resident memory, whole and above what it had
-before the step. `ratio` is the median of the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median by
-bootstrap. With `--recomputed` this checkout recomputes activations and the revision does not.
+before its first step. `ratio` is the median of the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median by
+bootstrap. With `--recomputed N` this checkout recomputes activations of N layers and the revision of none.
 """
 
 import argparse
@@ -44,14 +44,15 @@ spec = parse_spec({"name": "bench", "tenant": "bench", "pool": "bench", "steps":
     "sampling": {"temperature": 0.9}, "algorithm": {"entropy_coefficient": given["entropy"]}})
 resident = initial_resident(policy, "bench", spec)
 if given["recomputed"]:
-    policy.recompute_layers()
+    policy.recompute_layers(given["recomputed"])
+loaded = now_bytes(device)
 for line in sys.stdin:
     groups = make_groups(policy.vocabulary, int(line), given["groups"], 8, Lengths(40, given["new"]))
     forget_peak(device)
-    before, began = now_bytes(device), time.process_time()
+    began = time.process_time()
     train_step(policy, resident, groups, spec, budget_tokens=16384)
     taken = {"cpu_s": time.process_time() - began, "peak_mib": peak_bytes(device) / 2**20}
-    print(json.dumps(taken | {"above_mib": taken["peak_mib"] - before / 2**20}), flush=True)
+    print(json.dumps(taken | {"above_mib": taken["peak_mib"] - loaded / 2**20}), flush=True)
 """
 """Program of a side: takes a step for each line of its input, the number of the step's trajectories."""
 SAMPLES = 2000
@@ -80,7 +81,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", default="large-vocabulary", help=f"some of {', '.join(MODELS)}")
     parser.add_argument("--precisions", default="bfloat16,float32")
     parser.add_argument("--entropies", default="0.0,0.01", help="coefficients of the entropy bonus")
-    parser.add_argument("--recomputed", action="store_true", help="this checkout recomputes activations")
+    parser.add_argument(
+        "--recomputed", type=int, default=0, help="layers whose activations this checkout recomputes, 1 to all but the last"
+    )
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--groups", type=int, default=4, help="of eight attempts, in each step")
     parser.add_argument("--new", type=int, default=32, help="maximum tokens of a reply")
@@ -98,9 +101,9 @@ def files_of(revision: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def compared(other: Path, case: dict[str, Any], steps: int, *, recomputed: bool) -> dict[str, Any]:
+def compared(other: Path, case: dict[str, Any], steps: int, *, recomputed: int) -> dict[str, Any]:
     """Ratios of this checkout's steps to the other's; the first pair of steps is left out."""
-    sides = [side(folder, case | {"recomputed": recomputed and folder == ROOT}) for folder in (ROOT, other)]
+    sides = [side(folder, case | {"recomputed": recomputed * (folder == ROOT)}) for folder in (ROOT, other)]
     try:
         pairs = [[taken(one, number) for one in (sides if number % 2 else sides[::-1])] for number in range(steps + 1)]
     finally:

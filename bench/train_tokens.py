@@ -1,7 +1,7 @@
 """Largest micro-batch by base model and device memory: `python -m bench.train_tokens`. Writes bench/results/train-tokens.json.
 
-Nothing is trained: sizes are by the estimate of `common/memory.py`, with activations kept and recomputed, in bfloat16, for a trainer that
-has a share of the GPU's memory. They are multiples of `STEP_TOKENS`; 0 means that not even one of these fits.
+Nothing is trained: sizes are by the estimate of `common/memory.py`, with activations kept and (of all layers but the last) recomputed, in
+bfloat16, for a trainer that has a share of the GPU's memory. They are multiples of `STEP_TOKENS`; 0 means that not even one of these fits.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             shape = ModelShape.of(config)
             assert shape is not None
             limit = int(gpu_gib * share * GIB)
-            kept, recomputed = (largest(shape, limit, rank=args.rank, recomputed=one) for one in (False, True))
+            kept, recomputed = (largest(shape, limit, rank=args.rank, recomputed=layers) for layers in (0, shape.layers - 1))
             rows.append({"model": model, "gpu_gib": gpu_gib, "share": share, "kept": kept, "recomputed": recomputed})
             print(json.dumps(rows[-1]), flush=True)
     print(f"written: {report.write(args.name, {'machine': report.machine(), 'rank': args.rank, 'rows': rows}, ['common/memory.py'])}")
@@ -39,7 +39,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def largest(shape: ModelShape, limit: int, *, rank: int, recomputed: bool) -> int:
+def largest(shape: ModelShape, limit: int, *, rank: int, recomputed: int) -> int:
     """Most tokens, in steps of `STEP_TOKENS`, whose estimate is within `limit` bytes."""
 
     def fits(steps: int) -> bool:

@@ -1,7 +1,8 @@
 """Peak memory of a trainer, estimated from the base model's shape and the settings that decide it, and the machine's memory.
 
 Activations dominate: elements that autograd keeps for each token and layer, counted in transformers' decoder layers with LoRA on
-every linear layer. With recomputation (activation checkpointing) a layer keeps its input alone, and one layer at a time has the rest.
+every linear layer. With recomputation (activation checkpointing) the first layers keep
+their input alone. Their backward pass comes last, so that one of them at a time has the memory that the last layers have left.
 `python -m bench.memory` measures both; a test compares the count with the measurement.
 """
 
@@ -105,8 +106,8 @@ class MemoryEstimate:
     """Tensors that the forward pass keeps for the backward pass."""
     temporaries: int
     """A chunk of logits, or the gradients of one layer."""
-    recomputed: bool = False
-    """Whether layers keep their inputs alone."""
+    recomputed: int = 0
+    """Layers that keep their input alone."""
 
     @property
     def total(self) -> int:
@@ -115,7 +116,7 @@ class MemoryEstimate:
     def __str__(self) -> str:
         parts = ("weights", "activations", "adapter", "temporaries", "process")
         named = ", ".join(f"{name} {getattr(self, name) / GIB:.1f}" for name in parts)
-        form = ", recomputing activations" if self.recomputed else ""
+        form = f", recomputing {self.recomputed} layers" if self.recomputed else ""
         return f"{self.total / GIB:.1f} GiB for a micro-batch of {self.tokens} tokens and rank {self.rank}{form} ({named})"
 
 
@@ -127,17 +128,17 @@ def train_memory(
     precision: Precision,
     shared: bool = True,
     on_cpu: bool = True,
-    recomputed: bool = False,
+    recomputed: int = 0,
 ) -> MemoryEstimate:
     """Peak memory of a step whose largest micro-batch has `tokens`.
 
     `precision`: of the base model. `shared`: rows share prompts, for which attention copies keys. `on_cpu`: the process itself is in
-    the same memory. `recomputed`: the backward pass recomputes the layers' activations.
+    the same memory. `recomputed`: layers whose activations the backward pass recomputes, at most all but the last.
     """
     size = ELEMENT_BYTES[precision]
     adapter = shape.adapter_parameters(rank) * FLOAT32_BYTES
     kept = _kept_bytes(shape, rank, size, shared=shared)
-    activations = int(tokens * (shape.layers * shape.hidden * size + kept if recomputed else shape.layers * kept))
+    activations = int(tokens * (recomputed * shape.hidden * size + (shape.layers - recomputed) * kept))
     chunk = min(LOGITS_CHUNK_ELEMENTS, tokens * shape.vocabulary)
     head = chunk * (CHUNK_COPIES * FLOAT32_BYTES + (2 * size if size != FLOAT32_BYTES else 0))
     layer = tokens * LAYER_GRADIENTS * shape.intermediate * size
@@ -150,7 +151,7 @@ def train_memory(
 
 
 def tokens_that_fit(
-    shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True, recomputed: bool = False
+    shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True, recomputed: int = 0
 ) -> int:
     """`tokens`, halved until the estimate is within `limit` bytes; 0 where even MIN_TOKENS are too many."""
     while tokens >= MIN_TOKENS:

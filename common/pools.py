@@ -20,6 +20,8 @@ from common.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 from common.toml_file import TomlFileError, read_tables
 
+ALL_LAYERS = 10_000
+"""More layers than any model has."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
 
 
@@ -53,8 +55,9 @@ class Pool(BaseModel):
     train_tokens: int = Field(default=16_384, ge=32)
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
-    """Activation checkpointing in the trainer: the backward pass recomputes each layer's activations, which takes a tenth of their memory
-    and up to 1.4 times the time. `auto`: where a micro-batch of `train_tokens` would not fit otherwise, by the estimate."""
+    """Activation checkpointing in the trainer: the backward pass recomputes the activations of all layers but the last (`on`), or of no more
+    than needed for a micro-batch of `train_tokens` to fit, by the estimate (`auto`). It saves up to nine tenths of them and costs up to half
+    of a step's time."""
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state recomputes at most so many steps."""
@@ -81,14 +84,16 @@ def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool
     return precision
 
 
-def recomputes(pool: Pool, shape: ModelShape | None, limit: int, *, on_cpu: bool) -> bool:
-    """Whether a trainer with `limit` bytes recomputes activations; `auto` for a model of unknown shape: no."""
-    if pool.checkpointing != "auto":
-        return pool.checkpointing == "on"
-    return shape is not None and pool_memory(pool, shape, on_cpu=on_cpu, recomputed=False).total > limit
+def recomputed_layers(pool: Pool, shape: ModelShape | None, limit: int, *, on_cpu: bool) -> int:
+    """Layers that a trainer with `limit` bytes recomputes. For a model of unknown shape: none with `auto`, `ALL_LAYERS` with `on`."""
+    if shape is None:
+        return ALL_LAYERS if pool.checkpointing == "on" else 0
+    numbers = {"off": range(1), "on": range(shape.layers - 1, shape.layers), "auto": range(shape.layers)}[pool.checkpointing]
+    fitting = (number for number in numbers if pool_memory(pool, shape, on_cpu=on_cpu, recomputed=number).total <= limit)
+    return next(fitting, numbers[-1])
 
 
-def pool_memory(pool: Pool, shape: ModelShape, *, on_cpu: bool, recomputed: bool) -> MemoryEstimate:
+def pool_memory(pool: Pool, shape: ModelShape, *, on_cpu: bool, recomputed: int) -> MemoryEstimate:
     """Peak memory of the pool's trainer, with the largest micro-batch and rank that it allows."""
     precision = precision_on(pool.precision, cpu=on_cpu)
     return train_memory(shape, rank=pool.max_rank, tokens=pool.train_tokens, precision=precision, on_cpu=on_cpu, recomputed=recomputed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.memory import GIB, ModelShape, machine_bytes, tokens_that_fit
-from common.pools import Pool, Pools, pool_memory, precision_on, recomputes
+from common.pools import Pool, Pools, pool_memory, precision_on, recomputed_layers
 
 
 def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
@@ -22,7 +22,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     shape = ModelShape.of(config) if config else None
     if shape is None:
         return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
-    recomputed = recomputes(pool, shape, limit, on_cpu=not has_gpu)
+    recomputed = recomputed_layers(pool, shape, limit, on_cpu=not has_gpu)
     estimate = pool_memory(pool, shape, on_cpu=not has_gpu, recomputed=recomputed)
     said = f"up to about {estimate}"
     if estimate.total <= limit:
@@ -38,7 +38,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     )
     place = "remain for it on the GPU" if has_gpu else "are in this machine"
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
-    other = "" if recomputed else ", or set its checkpointing to 'auto'"
+    other = ", or set its checkpointing to 'auto'" if pool.checkpointing == "off" else ""
     return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}{other}"
 
 

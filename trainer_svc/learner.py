@@ -21,7 +21,7 @@ import torch
 
 from common.errors import Fatal, Reject
 from common.memory import GIB, train_memory
-from common.pools import Pool, recomputes
+from common.pools import Pool, recomputed_layers
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step
@@ -71,9 +71,9 @@ class Learner:
             prepare_torch(threads, chosen)
             policy = Policy.load(pool.model, chosen, pool.precision, pool.head)
             limit = available_bytes(chosen, pool.gpu_memory_share)
-            if recomputes(pool, policy.shape, limit, on_cpu=chosen.type == "cpu"):
-                policy.recompute_layers()
-                log.info("activations_recomputed", model=pool.model, train_tokens=pool.train_tokens, available_gib=round(limit / GIB, 1))
+            if layers := recomputed_layers(pool, policy.shape, limit, on_cpu=chosen.type == "cpu"):
+                policy.recompute_layers(layers)
+                log.info("activations_recomputed", layers=policy.recomputed, available_gib=round(limit / GIB, 1))
             return policy
 
         policy = await asyncio.get_running_loop().run_in_executor(thread, load)
@@ -169,7 +169,7 @@ class Learner:
     def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
         """Estimated memory of a step of so many tokens, and the setting to lower; no estimate for an unknown architecture."""
         advice = f"lower train_tokens of the pool, which is {self._budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
-        if not self._policy.recomputes:
+        if not self._policy.recomputed:
             advice += ", or set checkpointing of the pool to 'on'"
         if self._policy.shape is None:
             return advice
@@ -180,7 +180,7 @@ class Learner:
             precision="float32" if self._policy.dtype == torch.float32 else "bfloat16",
             shared=self._policy.shares_prefixes,
             on_cpu=self._policy.device.type == "cpu",
-            recomputed=self._policy.recomputes,
+            recomputed=self._policy.recomputed,
         )
         return f"the estimate is {estimate}; {advice}"
 

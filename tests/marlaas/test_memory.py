@@ -8,7 +8,7 @@ import pytest
 
 from bench.harness.models import QWEN3_0_6B
 from common.memory import GIB, ModelShape, machine_bytes
-from common.pools import Pool, pool_memory, recomputes
+from common.pools import ALL_LAYERS, Pool, pool_memory, recomputed_layers
 from marlaas.memory import trainer_memory
 from tests.marlaas.command import marlaas
 
@@ -43,17 +43,19 @@ def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) ->
 
 
 def test_form_that_a_trainer_uses_is_named(tmp_path: Path) -> None:
-    """`auto` recomputes where all activations would not fit, and the trainer decides by the same rule."""
+    """`auto` recomputes no more layers than needed; the trainer decides by the same rule."""
     shape = ModelShape.of(QWEN3_0_6B)
     assert shape is not None
     made = {name: pool_of(tmp_path / name, QWEN3_0_6B, checkpointing=name, train_tokens=4096) for name in ("auto", "on", "off")}
-    whole, least = (pool_memory(made["auto"], shape, on_cpu=True, recomputed=one).total for one in (False, True))
-    assert least < 0.5 * whole
-    for limit, expected in ((whole, [False, True, False]), (whole - 1, [True, True, False]), (least - 1, [True, True, False])):
-        assert [recomputes(pool, shape, limit, on_cpu=True) for pool in made.values()] == expected
-    assert [recomputes(pool, None, 0, on_cpu=True) for pool in made.values()] == [False, True, False]
+    needs = [pool_memory(made["auto"], shape, on_cpu=True, recomputed=number).total for number in range(28)]
+    assert needs == sorted(needs, reverse=True)
+    assert needs[27] < 0.5 * needs[0]
+    for limit, expected in ((needs[0], 0), (needs[0] - 1, 1), (needs[9], 9), (needs[9] - 1, 10), (needs[27], 27), (0, 27)):
+        found = {name: recomputed_layers(pool, shape, limit, on_cpu=True) for name, pool in made.items()}
+        assert found == {"auto": expected, "on": 27, "off": 0}
+    assert [recomputed_layers(pool, None, 0, on_cpu=True) for pool in made.values()] == [0, ALL_LAYERS, 0]
     said = list(trainer_memory(made, has_gpu=False))
-    assert "tokens and rank 32, recomputing activations (weights 2.2, " in said[1]
+    assert "tokens and rank 32, recomputing 27 layers (weights 2.2, " in said[1]
     assert "tokens and rank 32 (weights 2.2, " in said[2]
     large = pool_of(tmp_path / "large", QWEN3_0_6B, checkpointing="off", train_tokens=2**20)
     (sentence,) = trainer_memory({"large": large}, has_gpu=False)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
 from common.memory import ModelShape, machine_bytes
-from common.pools import precision_on
+from common.pools import ALL_LAYERS, precision_on
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
 from trainer_svc.model.attention import BRANCHING, attention_calls
@@ -98,17 +98,20 @@ class Policy:
             raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
         return cls(model, device, float32_head=head == "float32")
 
-    def recompute_layers(self) -> None:
-        """From now on recompute the layers' activations in the backward pass. Raises: Fatal when the model has no list of layers."""
+    def recompute_layers(self, count: int = ALL_LAYERS) -> None:
+        """From now on recompute the activations of the first `count` layers in the backward pass, at most of all but the last.
+
+        Call it once. Raises: Fatal when the model has no list of layers.
+        """
         layers = decoder_layers(self._model, self.layers)
         if layers is None:
             raise Fatal(f"{type(self._model).__name__} has no list of layers to recompute; set checkpointing of the pool to 'off'")
-        self._recomputation = Recomputation(layers)
+        self._recomputation = Recomputation(layers, min(count, len(layers) - 1))
 
     @property
-    def recomputes(self) -> bool:
-        """Whether the backward pass recomputes the layers' activations."""
-        return self._recomputation is not None
+    def recomputed(self) -> int:
+        """Layers whose activations the backward pass recomputes."""
+        return self._recomputation.count if self._recomputation else 0
 
     @property
     def dtype(self) -> torch.dtype:

@@ -4,7 +4,8 @@ The recomputed layer must see what the first computation saw, above all the adap
 while it computes (`lora.attached`). So a forward gives each layer a context that restores this, for the layer to enter
 again in the backward pass. The same operations on the same inputs give the same bits on a CPU.
 
-The last layer is not recomputed: its backward pass comes first, when the memory for one whole layer is needed anyway.
+Recomputed are the first layers of a model, whose backward pass comes last: each in turn has the memory that the last layers, which
+keep everything, have left. So the very last layer is never recomputed.
 
 Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174.
 """
@@ -24,10 +25,11 @@ Computing = Callable[[], AbstractContextManager[None]]
 class Recomputation:
     """The recomputed layers of a model, and the context of its current forward."""
 
-    def __init__(self, layers: nn.ModuleList) -> None:
-        """Replaces all but the last of `layers` in place."""
+    def __init__(self, layers: nn.ModuleList, count: int) -> None:
+        """Replaces the first `count` of `layers` in place."""
+        self.count = count
         self._computing: Computing = nullcontext
-        for index, layer in enumerate(layers[:-1]):
+        for index, layer in enumerate(layers[:count]):
             layers[index] = RecomputedLayer(layer, self.contexts)
 
     @contextmanager

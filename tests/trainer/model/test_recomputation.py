@@ -108,7 +108,7 @@ def test_every_layer_but_the_last_is_recomputed_and_only_where_a_gradient_is_wan
     layers = recomputing._decoder.get_submodule("layers")
     assert isinstance(layers, nn.ModuleList)
     assert [isinstance(layer, RecomputedLayer) for layer in layers] == [True, True, True, False]
-    assert (policy.recomputes, recomputing.recomputes) == (False, True)
+    assert (policy.recomputed, recomputing.recomputed) == (0, 3)
     computed: list[int] = []
     handles = [layer.inner.register_forward_pre_hook(lambda *_, number=n: computed.append(number)) for n, layer in enumerate(layers[:-1])]
     try:
@@ -117,6 +117,16 @@ def test_every_layer_but_the_last_is_recomputed_and_only_where_a_gradient_is_wan
         for handle in handles:
             handle.remove()
     assert computed == [0, 1, 2, 2, 1, 0, 0, 1, 2], "forward, backward, canary"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_only_the_first_layers_are_recomputed_where_that_is_enough(policy: Policy, model_folder: Path, count: int) -> None:
+    some = Policy.load(str(model_folder), CPU)
+    some.recompute_layers(count)
+    layers = some._decoder.get_submodule("layers")
+    assert isinstance(layers, nn.ModuleList)
+    assert [isinstance(layer, RecomputedLayer) for layer in layers] == [number < count for number in range(4)]
+    assert_identical(run(some, DIFFERENT["d"], 2), run(policy, DIFFERENT["d"], 2))
 
 
 def test_nothing_stays_attached(recomputing: Policy) -> None:
@@ -185,7 +195,7 @@ def test_estimate_counts_what_recomputed_layers_keep(precision: Any) -> None:
             kept.append(live.now())
         assert scores.logprobs_N.requires_grad
         assert policy.shape is not None
-        estimate = train_memory(policy.shape, rank=1, tokens=packed.ids_B_T.size, precision=precision, recomputed=True)
+        estimate = train_memory(policy.shape, rank=1, tokens=packed.ids_B_T.size, precision=precision, recomputed=policy.recomputed)
         estimates.append(estimate.activations)
     assert (kept[1] - kept[0]) / (estimates[1] - estimates[0]) == pytest.approx(1.0, abs=0.05)
 
@@ -203,6 +213,6 @@ async def test_trainer_recomputes_as_its_pool_says(model_folder: Path, setting: 
     """`auto`: a small model has room for all activations."""
     pool = Pool.model_validate({"model": str(model_folder), "checkpointing": setting})
     learner = await Learner.start(pool, device="cpu", threads=1)
-    assert learner._policy.recomputes is expected
-    assert ("recomputing activations" in learner._need(make_spec("a"))) is expected
+    assert (learner._policy.recomputed == 3) is expected
+    assert ("recomputing 3 layers" in learner._need(make_spec("a"))) is expected
     assert ("or set checkpointing of the pool to 'on'" in learner._need(make_spec("a"))) is not expected
