@@ -54,9 +54,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="qwen3-0.6b")
     parser.add_argument("--precision", default="float32,bfloat16", help="some of float32,bfloat16")
     parser.add_argument("--tokens", default=",".join(map(str, SIZES)), help="of the micro-batch")
-    parser.add_argument(
-        "--forms", default="kept", help="some of kept,recomputed: what becomes of activations; recomputed: of all layers but the last"
-    )
+    parser.add_argument("--forms", default="kept", help="some of kept,recomputed: activations, in all layers but the last")
     parser.add_argument("--rows", default="alone,shared", help="some of alone,shared: whether rows share prompts")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

@@ -2,8 +2,8 @@
 
 Two processes, one of this checkout and one of the revision's files, take the same steps in turn, so that a slower minute of the machine
 slows both. A model with random weights; processor seconds of each step, and the process's peak resident memory, whole and above what it had
-before its first step. `ratio` is the median of the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median by
-bootstrap. With `--recomputed N` this checkout recomputes activations of N layers and the revision of none.
+before its first step. `ratio` is the median of the pairs' ratios, this checkout's to the revision's, with the 95 % interval of that median
+by bootstrap. With `--recomputed N` this checkout recomputes activations of N layers and the revision of none.
 """
 
 import argparse
