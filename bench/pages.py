@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.charts import composition_tables, policy_tables, tables
+from bench.charts.interval_tables import intervals
 from bench.charts.recovery_table import chaos
 from bench.charts.tables import Result
 from bench.harness.report import RESULTS, ROOT
 
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "composition", "durability", "learning"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "composition", "durability", "evaluation", "learning"))
 Table = Callable[[Result], str]
 TABLES: dict[str, Table] = {
     "scaling": policy_tables.scaling,
@@ -30,6 +31,7 @@ TABLES: dict[str, Table] = {
     "trainer-overhead": tables.outside_torch,
     "learning": composition_tables.learning,
     "learning-settings": composition_tables.settings,
+    "intervals": intervals,
     "recovery": chaos,
 }
 

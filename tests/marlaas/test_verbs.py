@@ -229,29 +229,25 @@ async def test_status_pools_logs_psql_and_doctor_of_a_stack_on_this_machine(
 
 
 async def test_show_and_compare_read_what_evaluations_found(world: World, run: Run, tmp_path: Path) -> None:
-
     def reward(group: GroupContext, member: int) -> float:
         return float(group.task == "better" or group.row % 2) if group.group >= FIRST_GROUP else float(member)
 
     world.stages.reward = reward
     evaluation = 'evaluation = { every = 2, prompts = 20, protocol = [{ name = "greedy" }, { name = "second", seed = 1 }] }\n'
-    (tmp_path / "evaluated.toml").write_text(TASK + evaluation)
-    for task in ("worse", "better"):
-        await out(run("submit", "evaluated.toml", "--id", task, "--watch"))
+    for task, tenant in (("worse", "acme"), ("better", "acme"), ("other", "globex")):
+        (tmp_path / f"{task}.toml").write_text(TASK.replace('"acme"', f'"{tenant}"') + evaluation)
+        await out(run("submit", f"{task}.toml", "--id", task))
+    await out(run("watch", "worse", "better", "other"))
     shown = await out(run("show", "worse"))
     assert "evaluation greedy  version 3: 0.500 (0.299 to 0.701); over version 0 +0.000" in shown
     assert "evaluation second" in shown
     said = (await out(run("compare", "worse", "better"))).splitlines()
     assert said[0] == "protocol greedy, 20 prompts in common"
-    assert said[1:3] == [
-        "worse version 3: reward 0.500 (0.299 to 0.701), 20 prompts",
-        "better version 3: reward 1.000 (0.839 to 1.000), 20 prompts",
-    ]
-    assert said[3].startswith("difference +0.500 (")
-    assert said[3].endswith("): better is better")
+    assert said[1] == "worse version 3: reward 0.500 (0.299 to 0.701), 20 prompts"
+    assert said[2] == "better version 3: reward 1.000 (0.839 to 1.000), 20 prompts"
+    assert (said[3].startswith("difference +0.500 ("), said[3].endswith("): better is better")) == (True, True)
     assert "protocol second" in await out(run("compare", "better", "worse", "--protocol", "second", "--version", "best"))
-    refused = await run("compare", "worse", "better", "--version", "1")
-    assert complaint(refused) == "marlaas: task worse: protocol 'greedy' has no version '1'; use best, last or one of 0, 2, 3\n"
-    (tmp_path / "other.toml").write_text(TASK.replace('"acme"', '"globex"') + evaluation)
-    await out(run("submit", "other.toml", "--id", "other", "--watch"))
-    assert "is of tenant 'acme', other of 'globex'; compare tasks of one tenant" in complaint(await run("compare", "worse", "other"))
+    refused = complaint(await run("compare", "worse", "better", "--version", "1"))
+    assert refused == "marlaas: task worse: protocol 'greedy' has no version '1'; use best, last or one of 0, 2, 3\n"
+    refused = complaint(await run("compare", "worse", "other"))
+    assert refused == "marlaas: task worse is of tenant 'acme', other of 'globex'; compare tasks of one tenant\n"

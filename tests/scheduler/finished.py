@@ -160,7 +160,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
 
 
 async def _play(world: World, made: StagesWithBlobs) -> None:
-    await world.run("a", spec(evaluation={"every": 3, "prompts": 2}))
+    await world.run("a", spec(evaluation={"every": 3, "prompts": 2, "protocol": [{"name": "greedy"}, {"name": "other", "seed": 1}]}))
     await world.submit("live", spec(tenant="other", steps=9, limits=LONG))
     await waiting_for_a_member(world)
     await world.submit("failed")

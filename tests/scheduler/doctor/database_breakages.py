@@ -179,6 +179,8 @@ COMPLIANT: dict[str, list[str]] = {
         f"{RUNNING_EVALUATION} UPDATE tasks SET state = 'running' WHERE id = 'a'",
     ],
     "an evaluation is over when all of its groups are": [
+        """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 0 AND protocol = 'greedy')
+        UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0 AND protocol = 'greedy'""",
         """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 0)
         UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0""",
     ],
