@@ -1,4 +1,4 @@
-"""Evaluations by protocol, with intervals. Live tasks keep judging versions by the mean, as when they were accepted."""
+"""Evaluations by protocol, with intervals; those that there are belong to the protocol `main`."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -29,10 +29,6 @@ def upgrade() -> None:
     op.add_column("evaluations", sa.Column("lower_bound", sa.Double(), nullable=True))
     _key("task", "version", "protocol")
     op.execute(f"CREATE OR REPLACE VIEW task_evaluations AS {TASK_EVALUATIONS.format(more=COLUMNS_ADDED)}")
-    op.execute(
-        "UPDATE tasks SET spec = jsonb_set(spec, '{evaluation,decide_by}', '\"mean\"') "
-        "WHERE state IN ('submitted', 'running', 'paused') AND (spec #>> '{evaluation,every}')::int > 0"
-    )
 
 
 def downgrade() -> None:

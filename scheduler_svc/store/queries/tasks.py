@@ -49,11 +49,21 @@ class Task:
         return self.state in LIVE
 
 
+def _accepted_spec(stored: dict[str, Any]) -> TaskSpec:
+    """The task as it was accepted. One that is evaluated and stored without `decide_by` is from before it, and goes by the mean."""
+    match stored:
+        case {"evaluation": {"every": int(every)} as evaluation} if every > 0:
+            stored = {**stored, "evaluation": {"decide_by": "mean", **evaluation}}
+        case _:
+            pass
+    return TaskSpec.model_validate(stored)
+
+
 def task_of(row: Any) -> Task:
     return Task(
         id=row.id,
         tenant=row.tenant,
-        spec=TaskSpec.model_validate(row.spec),
+        spec=_accepted_spec(row.spec),
         submission=row.submission,
         family=row.family,
         state=TaskState(row.state),

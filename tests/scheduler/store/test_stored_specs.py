@@ -35,3 +35,15 @@ async def test_stored_task_keeps_the_bounds_that_it_was_accepted_with(database: 
     assert found is not None
     algorithm = found.spec.algorithm
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.normalize, found.spec.overlong.per) == (0.2, 0.28, "token", "trajectory")
+
+
+async def test_stored_task_from_before_intervals_goes_by_the_mean(database_url: str) -> None:
+    async with await Database.connect(database_url) as database, database.transaction() as tx:
+        for task, evaluation in (("evaluated", {"every": 5}), ("not", {})):
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task, evaluation=evaluation)))
+        new = [await tasks.find_task(tx.connection, task) for task in ("evaluated", "not")]
+        await tx.connection.execute(text("UPDATE tasks SET spec = spec #- '{evaluation,decide_by}' #- '{evaluation,protocol}'"))
+        old = [await tasks.find_task(tx.connection, task) for task in ("evaluated", "not")]
+    assert [found and found.spec.evaluation.decide_by for found in new] == ["lower_bound", "lower_bound"]
+    assert [found and found.spec.evaluation.decide_by for found in old] == ["mean", "lower_bound"]
+    assert old[1] == new[1], "submitted again, it is the same task"
