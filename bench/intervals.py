@@ -1,8 +1,8 @@
 """Coverage of evaluations' intervals, and prompts that a difference needs: `python -m bench.intervals`.
 
 Draws evaluations with known means, and counts how often the 95 % interval of `common/evaluation/intervals.py` covers. A prompt's chance
-of a reward of 1 is drawn from a beta distribution with the mean of all prompts; `likeness` is the share of the variance that lies between
-prompts (0: all alike, 1: each always passes or always fails, as greedy attempts do). With one attempt a prompt the coverage is computed.
+of a reward of 1 is drawn from a beta distribution with the mean of all prompts; `correlation` is that of two attempts at one prompt (0:
+all prompts are alike, 1: each always passes or always fails, as greedy attempts do). With one attempt a prompt the coverage is computed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from common.evaluation.intervals import NORMAL_QUANTILE, mean_reward, paired_dif
 PROMPTS = (16, 32, 64, 128, 256, 512)
 ATTEMPTS = (1, 2, 4, 8, 16)
 MEANS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-LIKENESS = (0.0, 0.1, 0.3, 0.6)
+CORRELATIONS = (0.0, 0.1, 0.3, 0.6)
 TARGET = (0.93, 0.97)
 ENOUGH = 64
 """Prompts that the documents advise."""
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     prompts: int
     attempts: int
     mean: float
-    likeness: float
+    correlation: float
     coverage: float
 
 
@@ -47,37 +47,37 @@ class Pairs(NamedTuple):
     prompts: int
     attempts: int
     mean: float
-    likeness: float
+    correlation: float
     changed: float
     gain: float
 
 
-def chances(random: np.random.Generator, mean: float, likeness: float, prompts: int) -> Floats:
+def chances(random: np.random.Generator, mean: float, correlation: float, prompts: int) -> Floats:
     """Each prompt's chance of a reward of 1."""
-    if likeness == 0:
+    if correlation == 0:
         return np.full(prompts, mean)
-    if likeness == 1:
+    if correlation == 1:
         return (random.random(prompts) < mean).astype(float)
-    size = 1 / likeness - 1
+    size = 1 / correlation - 1
     return random.beta(mean * size, (1 - mean) * size, prompts)
 
 
-def coverage(prompts: int, attempts: int, mean: float, likeness: float, runs: int) -> float:
+def coverage(prompts: int, attempts: int, mean: float, correlation: float, runs: int) -> float:
     """Coverage of the interval of a mean of rewards 0 and 1."""
     if attempts == 1:
         chance = [comb(prompts, passed) * mean**passed * (1 - mean) ** (prompts - passed) for passed in range(prompts + 1)]
         return sum(chance[passed] for passed in range(prompts + 1) if _covers(mean, _passed(passed, prompts), 1))
-    random = np.random.default_rng([prompts, attempts, round(1000 * mean), round(1000 * likeness)])
-    drawn = (random.binomial(attempts, chances(random, mean, likeness, prompts)) for _ in range(runs))
+    random = np.random.default_rng([prompts, attempts, round(1000 * mean), round(1000 * correlation)])
+    drawn = (random.binomial(attempts, chances(random, mean, correlation, prompts)) for _ in range(runs))
     return fmean(_covers(mean, passed.tolist(), attempts) for passed in drawn)
 
 
-def graded_coverage(prompts: int, attempts: int, mean: float, likeness: float, runs: int) -> float:
+def graded_coverage(prompts: int, attempts: int, mean: float, correlation: float, runs: int) -> float:
     """The same for rewards between 0 and 1: each attempt's is drawn around its prompt's mean."""
-    random = np.random.default_rng([1, prompts, attempts, round(1000 * mean), round(1000 * likeness)])
+    random = np.random.default_rng([1, prompts, attempts, round(1000 * mean), round(1000 * correlation)])
     covered = 0
     for _ in range(runs):
-        of_prompt = np.clip(chances(random, mean, likeness, prompts), 1e-3, 1 - 1e-3)[:, None]
+        of_prompt = np.clip(chances(random, mean, correlation, prompts), 1e-3, 1 - 1e-3)[:, None]
         rewards = random.beta(4 * of_prompt, 4 * (1 - of_prompt), (prompts, attempts))
         interval = mean_reward(rewards.tolist()).interval
         covered += interval is not None and interval[0] <= mean <= interval[1]
@@ -89,8 +89,8 @@ def paired_coverage(pairs: Pairs, runs: int) -> float:
     random = np.random.default_rng([2, *(round(1000 * value) for value in pairs)])
     covered = 0
     for _ in range(runs):
-        first = chances(random, pairs.mean, pairs.likeness, pairs.prompts)
-        anew = chances(random, pairs.mean + pairs.gain / pairs.changed, pairs.likeness, pairs.prompts)
+        first = chances(random, pairs.mean, pairs.correlation, pairs.prompts)
+        anew = chances(random, pairs.mean + pairs.gain / pairs.changed, pairs.correlation, pairs.prompts)
         second = np.where(random.random(pairs.prompts) < pairs.changed, anew, first)
         rewards = [(random.binomial(pairs.attempts, chance) / pairs.attempts).tolist() for chance in (first, second)]
         found = paired_difference(*rewards, resolution=1 / pairs.attempts)
@@ -144,22 +144,22 @@ def power(mean: float, differing: float, runs: int) -> dict[str, float]:
 
 
 def grid(runs: int) -> Iterator[Cell]:
-    for prompts, attempts, mean, likeness in product(PROMPTS, ATTEMPTS, MEANS, LIKENESS):
-        if attempts > 1 or likeness == 0:  # with one attempt likeness has no effect
-            yield Cell(prompts, attempts, mean, likeness, coverage(prompts, attempts, mean, likeness, runs))
+    for prompts, attempts, mean, correlation in product(PROMPTS, ATTEMPTS, MEANS, CORRELATIONS):
+        if attempts > 1 or correlation == 0:  # with one attempt correlation has no effect
+            yield Cell(prompts, attempts, mean, correlation, coverage(prompts, attempts, mean, correlation, runs))
 
 
 def graded_grid(runs: int) -> Iterator[Cell]:
-    for prompts, attempts, mean, likeness in product((16, 64, 256), (1, 4), (0.1, 0.3, 0.5, 0.9), (0.1, 0.6)):
-        yield Cell(prompts, attempts, mean, likeness, graded_coverage(prompts, attempts, mean, likeness, runs))
+    for prompts, attempts, mean, correlation in product((16, 64, 256), (1, 4), (0.1, 0.3, 0.5, 0.9), (0.1, 0.6)):
+        yield Cell(prompts, attempts, mean, correlation, graded_coverage(prompts, attempts, mean, correlation, runs))
 
 
 def paired_grid(runs: int) -> Iterator[tuple[Pairs, float]]:
-    for prompts, attempts, mean, likeness, changed, gain in product(
+    for prompts, attempts, mean, correlation, changed, gain in product(
         (16, 64, 256), (1, 4, 16), (0.1, 0.5, 0.7), (0.3, 1.0), (0.2, 0.5), (0.0, 0.05)
     ):
-        if attempts == 1 or likeness < 1:  # attempts of a prompt that always or never passes are one
-            pairs = Pairs(prompts, attempts, mean, likeness, changed, gain)
+        if attempts == 1 or correlation < 1:  # attempts of a prompt that always or never passes are one
+            pairs = Pairs(prompts, attempts, mean, correlation, changed, gain)
             yield pairs, paired_coverage(pairs, runs)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 ROWS = (
-    ("binary", "all", "mean of 0 and 1: 16 to 512 prompts, 1 to 16 attempts, means of 0.05 to 0.95, likeness 0 to 0.6"),
+    ("binary", "all", "mean of 0 and 1: 16 to 512 prompts, 1 to 16 attempts, means of 0.05 to 0.95, correlations of 0 to 0.6"),
     ("binary", "enough", "the same with 64 prompts or more"),
     ("graded", "all", "graded mean: 16 to 256 prompts, 1 and 4 attempts, means of 0.1 to 0.9"),
     ("graded", "enough", "the same with 64 prompts or more"),

@@ -7,10 +7,10 @@ Rewards of 0 and 1 get Wilson's score interval at the effective number of attemp
 width where all attempts earned the same, and covers small shares. `bench/intervals.py` measures the coverage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import atan, cos, pi, sin, sqrt
+from math import atan, cos, isfinite, pi, sin, sqrt
 from statistics import NormalDist, fmean
 
 CONFIDENCE = 0.95
@@ -18,7 +18,7 @@ NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MIN_PROMPTS = 2
 """Minimum prompts that say how much prompts differ."""
 MIN_DESIGN_EFFECT = 0.3
-"""Minimum of the attempts' design effect, whatever a few prompts say by chance."""
+"""Minimum ratio of the variance to that of independent attempts, which few prompts may underestimate by chance."""
 MAX_DEGREES = 2000
 """Degrees of freedom from which on the normal quantile serves as Student's: they differ by less than 0.1 %."""
 
@@ -82,41 +82,49 @@ def paired_difference(first: Sequence[float], second: Sequence[float], *, resolu
     count, mean = len(differences), fmean(differences)
     if count < MIN_PROMPTS:
         return Difference(mean, None, None, count)
-    error = sqrt(sum((value - mean) ** 2 for value in differences) / (count - 1) / count)
+    error = sqrt(_squares(value - mean for value in differences) / (count - 1) / count)
+    if not isfinite(error):
+        return Difference(mean, None, None, count)
     if resolution is None:
         return Difference(mean, error, _student_interval(mean, error, count - 1), count)
     centre = sum(differences) / (count + 2)
-    spread = (sum(value**2 for value in differences) + 2 * resolution**2) / (count + 2) - centre**2
+    spread = (_squares(differences) + 2 * resolution**2) / (count + 2) - centre**2
     low, high = _student_interval(centre, sqrt(spread / (count + 2)), count - 1)
     return Difference(mean, error, (max(-1.0, low), min(1.0, high)), count)
 
 
 def _ratio(totals: Sequence[float], sizes: Sequence[float]) -> tuple[float, float | None]:
-    """Σ totals / Σ sizes, and its standard error over clusters."""
+    """Σ totals / Σ sizes, and its standard error over clusters; None with too few of them, or where it is beyond any number."""
     count, size = len(totals), sum(sizes)
     mean = sum(totals) / size
     if count < MIN_PROMPTS:
         return mean, None
-    residuals = sum((total - mean * each) ** 2 for total, each in zip(totals, sizes, strict=True))
-    return mean, sqrt(residuals * count / (count - 1)) / size
+    residuals = _squares(total - mean * each for total, each in zip(totals, sizes, strict=True))
+    error = sqrt(residuals * count / (count - 1)) / size
+    return mean, error if isfinite(error) else None
+
+
+def _squares(values: Iterable[float]) -> float:
+    """Sum of squares; infinite, and no error, where it is beyond any number."""
+    return sum(value * value for value in values)
 
 
 def _effective_attempts(mean: float, error: float, totals: Sequence[float], sizes: Sequence[float], attempts: int) -> float:
-    """Independent attempts that would have the same error.
+    """Number of independent attempts with the same error, from the intraclass correlation of a prompt's attempts.
 
-    Clusters say little about their likeness where few of them differ from the rest: so the likeness is drawn towards 1 by the number of
-    prompts that passed, or failed, at all, to the power of −1.5. One attempt a prompt has no likeness.
+    Where few prompts passed at all, or failed at all, the correlation is hardly known. So it is raised towards 1, by that number of prompts
+    to the power of −1.5, which keeps the coverage of small shares (`bench/intervals.py`).
     """
     count = len(totals)
     if attempts == count:
         return count
-    likeness = 0.0
+    correlation = 0.0
     each = attempts / count
     if 0 < mean < 1:
-        likeness = (error**2 / (mean * (1 - mean)) * attempts - 1) / (each - 1)
+        correlation = (error**2 / (mean * (1 - mean)) * attempts - 1) / (each - 1)
     informative = min(sum(total > 0 for total in totals), sum(total < size for total, size in zip(totals, sizes, strict=True)))
-    likeness += (1 - likeness) * max(1, informative) ** -1.5
-    return attempts / max(1 + (each - 1) * likeness, MIN_DESIGN_EFFECT)
+    correlation += (1 - correlation) * max(1, informative) ** -1.5
+    return attempts / max(1 + (each - 1) * correlation, MIN_DESIGN_EFFECT)
 
 
 def _student_interval(mean: float, error: float, degrees: int) -> tuple[float, float]:

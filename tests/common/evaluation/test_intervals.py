@@ -85,3 +85,11 @@ def test_nothing_in_common_has_no_difference() -> None:
     alone = paired_difference([0.0], [1.0])
     assert alone is not None
     assert (alone.mean, alone.interval) == (1.0, None)
+
+
+def test_rewards_beyond_what_can_be_squared_have_no_interval() -> None:
+    found = mean_reward([[1e200], [-1e200], [3.0]])
+    assert (found.standard_error, found.interval) == (None, None)
+    apart = paired_difference([1e200, 0.0], [-1e200, 0.0])
+    assert apart is not None
+    assert (apart.standard_error, apart.interval) == (None, None)
