@@ -12,7 +12,7 @@ from docs.generate import FOLDER, pages
 
 REPOSITORY = FOLDER.parent
 CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc")
-FOLDERS = (*CODE, "marlaas", "migrations", "models", "bench", "tests", "docs", "deploy", "examples", "requirements")
+FOLDERS = (*CODE, "marlaas", "migrations", "models", "bench", "tests", "docs", "deploy", "examples", "recipes", "requirements")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*|[\w/-]+\.py)(?:::\w+)?`")
 PAGES = [*REPOSITORY.glob("*.md"), *(path for path in FOLDER.rglob("*.md") if not path.name.startswith("0015-"))]
 """Pages that name files and tests; ADR 15 has a table of old names."""
@@ -34,8 +34,8 @@ def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> N
 
 
 def example_specs() -> list[dict[str, object]]:
-    files = (path for path in sorted((REPOSITORY / "examples").rglob("*.toml")) if path.name != "pools.toml")
-    return [tomllib.loads(path.read_text()) for path in files]
+    files = [*(REPOSITORY / "examples").rglob("*.toml"), *(REPOSITORY / "recipes").rglob("task.toml")]
+    return [tomllib.loads(path.read_text()) for path in sorted(files) if path.name != "pools.toml"]
 
 
 def written_in_code(pattern: str) -> set[str]:
