@@ -129,9 +129,12 @@ class NoChat:
 
     stop_ids = (0,)
 
-    async def prompt(self, request: TurnRequest, limits: Limits) -> TokenRecord:
-        del limits
+    async def prompt(self, request: TurnRequest, limits: Limits, arguments: object) -> TokenRecord:
+        del limits, arguments
         return request.transcript.with_context([1] * (LATER_TOKENS if len(request.transcript) else PROMPT_TOKENS))
+
+    def stop_strings(self, strings: Sequence[str]) -> None:
+        del strings
 
     def text(self, ids: Sequence[int]) -> str:
         return str(ids[0])
@@ -202,7 +205,13 @@ async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in
     rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
     trainer = WaitingTrainer(bus, times.train_s, trace)
     report = ReplicaReport(
-        replica="sampler", service="rollout", pool=POOL, sequences=places, kv_tokens=places * CONTEXT_TOKENS, busy={"sequences": 0}
+        replica="sampler",
+        service="rollout",
+        pool=POOL,
+        sequences=places,
+        kv_tokens=places * CONTEXT_TOKENS,
+        busy={"sequences": 0},
+        template_variables=[],
     )
     runners = [
         asyncio.create_task(report_replica(bus, lambda: report.model_copy(update={"busy": {"sequences": rollout.sequences}}))),
