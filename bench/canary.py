@@ -20,7 +20,6 @@ import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vL
 import numpy as np
 import torch
 
-from bench.harness import report
 from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
@@ -37,12 +36,9 @@ SIZES = (0.02, 0.05, 0.1)
 
 def main() -> None:
     options = arguments()
-    pool = read_pools(options.pools)[options.pool].model_copy(update={"precision": options.precision, "head": options.head})
-    machine = report.machine() if options.name else {}
+    pool = read_pools(options.pools)[options.pool].model_copy(update={"precision": options.precision})
     found = asyncio.run(differences(pool, options.device, options.adapters))
     print(json.dumps(found, indent=1))
-    if options.name:
-        report.write(options.name, {"machine": machine} | found, ["common", "models/tiny", "rollout_svc", "trainer_svc"])
     sys.exit(0 if found["is_right"] else 1)
 
 
@@ -51,8 +47,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pools", type=Path, default=ROOT / "pools.toml")
     parser.add_argument("--pool", default="tiny")
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
-    parser.add_argument("--head", choices=["model", "float32"], default="model")
-    parser.add_argument("--name", help="of a file in bench/results that is also written")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--adapters", type=int, default=6)
     return parser.parse_args(given)
@@ -89,7 +83,7 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
 
 def trainer_logprobs(pool: Pool, device: str, adapters: int, folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:
     """Token ids of the canary, and its log-probabilities under each adapter, which is written into `folder`."""
-    policy = Policy.load(pool.model, choose_device(device), pool.precision, pool.head)  # type: ignore[arg-type]
+    policy = Policy.load(pool.model, choose_device(device), pool.precision)  # type: ignore[arg-type]
     sample = canary_sample(policy.vocabulary)
     packed = collate([(0, Row(sample.input_tokens, (sample,)))])
     expected: dict[str, np.ndarray] = {}

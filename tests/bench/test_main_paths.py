@@ -16,6 +16,7 @@ SMALL: dict[str, str] = {
     "environments": "--episodes 160 --turns 2",
     "gpu": "acceptance --small --parts memory,steps",
     "greedy": "--prompts 4",
+    "head": "--device cpu --prompts 2 --tokens 4",
     "invariance": "--steps 2 --conditions killed --pairs 1",
     "isolation": "--steps 1 --seeds 0",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
