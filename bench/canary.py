@@ -36,7 +36,7 @@ SIZES = (0.02, 0.05, 0.1)
 
 def main() -> None:
     options = arguments()
-    pool = read_pools(options.pools)[options.pool].model_copy(update={"precision": options.precision})
+    pool = read_pools(options.pools)[options.pool].model_copy(update={"precision": options.precision, "head": options.head})
     found = asyncio.run(differences(pool, options.device, options.adapters))
     print(json.dumps(found, indent=1))
     sys.exit(0 if found["is_right"] else 1)
@@ -47,6 +47,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pools", type=Path, default=ROOT / "pools.toml")
     parser.add_argument("--pool", default="tiny")
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
+    parser.add_argument("--head", choices=["model", "float32"], default="model")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--adapters", type=int, default=6)
     return parser.parse_args(given)
@@ -83,7 +84,7 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
 
 def trainer_logprobs(pool: Pool, device: str, adapters: int, folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:
     """Token ids of the canary, and its log-probabilities under each adapter, which is written into `folder`."""
-    policy = Policy.load(pool.model, choose_device(device), pool.precision)  # type: ignore[arg-type]
+    policy = Policy.load(pool.model, choose_device(device), pool.precision, pool.head)  # type: ignore[arg-type]
     sample = canary_sample(policy.vocabulary)
     packed = collate([(0, Row(sample.input_tokens, (sample,)))])
     expected: dict[str, np.ndarray] = {}
