@@ -7,7 +7,7 @@ cancelled, so that their workers serve others.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -51,10 +51,9 @@ class EnvService:
         """
         message = delivery.read(CheckEnvironment)
         objection = None
-        by_protocol = [(f"evaluation.protocol '{name}', options: ", environment) for name, environment in message.protocols.items()]
-        for place, environment in (("", message.environment), ("evaluation.options: ", message.evaluation), *by_protocol):
-            if environment is None or objection is not None:
-                continue
+        for place, environment in _environments(message):
+            if objection is not None:
+                break
             async with aclosing(self._play(message.task, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
                 outcomes = [outcome async for batch in batches for _, outcome in batch]
             if not outcomes:
@@ -156,6 +155,15 @@ class EnvService:
             return False
         log.info("group_expired", group=group.group, late_s=round(-self._left_s(group), 3))
         return True
+
+
+def _environments(check: CheckEnvironment) -> Iterator[tuple[str, EnvironmentSection]]:
+    """Environments to check, each with the place in the task that an objection to it names."""
+    yield "", check.environment
+    if check.evaluation is not None:
+        yield "evaluation.options: ", check.evaluation
+    for name, options in check.protocols.items():
+        yield f"evaluation.protocol '{name}', options: ", check.environment.with_options(options)
 
 
 def _opening(group: GroupContext) -> OpenCall:

@@ -61,8 +61,8 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     seed: int
     evaluation: EnvironmentSection | None = None
     """Environment of held-out prompts, where the task gives it other options for those."""
-    protocols: dict[str, EnvironmentSection] = {}
-    """The same of tasks with several protocols, by the protocol's name."""
+    protocols: dict[str, dict[str, JsonValue]] = {}
+    """Options of a task's protocols, by the protocol's name; each is checked in place of the environment's own of the same names."""
 
 
 class EnvironmentChecked(Message, kind="environment-checked.1"):

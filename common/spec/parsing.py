@@ -39,6 +39,9 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
         spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
         raise Reject(_complaints(error.errors())) from None
+    if spec.evaluation.protocol and (size := len(spec.model_dump_json())) > MAX_BYTES:
+        said = "evaluation.options: every protocol without options of its own has a copy, and then the task"
+        raise Reject(f"{said} has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
     if complaints := [*_too_much(spec)]:
         raise Reject("; ".join(complaints))
     return spec

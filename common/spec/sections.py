@@ -63,6 +63,10 @@ class EnvironmentSection(Section):
     list_tools: bool = True
     """Put the tools' schemas into the first prompt, as the chat template does. False for a model that knows them."""
 
+    def with_options(self, options: dict[str, JsonValue]) -> Self:
+        """This environment with more options, in place of its own of the same names."""
+        return self.model_copy(update={"options": {**self.options, **options}})
+
 
 class Sampling(Section):
     """Sampling of the policy. There is no top-p or top-k: ratios need the probabilities of the whole vocabulary."""

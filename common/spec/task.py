@@ -40,7 +40,7 @@ class TaskSpec(Section):
 
     def environment_of(self, protocol: Protocol) -> EnvironmentSection:
         """The environment of a protocol's held-out prompts."""
-        return self.environment.model_copy(update={"options": {**self.environment.options, **protocol.options}})
+        return self.environment.with_options(protocol.options)
 
     @property
     def trajectory_tokens(self) -> int:

@@ -27,15 +27,16 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
     assert found is not None
     await tasks.set_family(tx.connection, task, family)
     spec = found.spec
-    held_out = {protocol.name: spec.environment_of(protocol) for protocol in spec.evaluation.protocols if protocol.options}
+    held_out = {protocol.name: protocol for protocol in spec.evaluation.protocols if protocol.options}
+    alone = None if spec.evaluation.protocol else held_out.get(MAIN_PROTOCOL)
     message = CheckEnvironment(
         tenant=tenant,
         task=task,
         family=family,
         environment=spec.environment,
         seed=spec.seed,
-        evaluation=None if spec.evaluation.protocol else held_out.get(MAIN_PROTOCOL),
-        protocols=held_out if spec.evaluation.protocol else {},
+        evaluation=spec.environment_of(alone) if alone else None,
+        protocols={} if alone else {name: protocol.options for name, protocol in held_out.items()},
     )
     tx.post([OutboxMessage(streams.check(family, task), message, f"{task}:check")])
 

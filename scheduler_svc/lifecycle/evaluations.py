@@ -148,8 +148,11 @@ async def _standing(connection: AsyncConnection, task: Task, version: int, resul
 
 
 async def _gain_over(connection: AsyncConnection, task: Task, protocol: Protocol, result: Result, version: int) -> Difference | None:
-    """Paired difference to the result of `version`, of what has been scored of it."""
-    return gain_of(result, await _result(connection, (task.id, version, protocol.name), protocol), protocol)
+    """Paired difference to the result of `version`; None as long as that has none."""
+    before = (task.id, version, protocol.name)
+    if not await evaluations.is_finished(connection, before):
+        return None
+    return gain_of(result, await _result(connection, before, protocol), protocol)
 
 
 async def _result(connection: AsyncConnection, evaluation: EvaluationKey, protocol: Protocol) -> Result:

@@ -63,6 +63,10 @@ def raw(**changes: Any) -> dict[str, Any]:
             {"evaluation": {"every": 1, "prompts": 1}, "stop": {"reward": 0.5}},
             "stop.reward: protocol 'main' has prompts = 1, and a mean over so few has no interval; use 2 or more, or evaluation.decide_by",
         ),
+        (
+            {"evaluation": {"options": {"a": "b" * 2**19}, "protocol": [{"name": "a"}, {"name": "b"}]}},
+            "evaluation.options: every protocol without options of its own has a copy, and then the task has 15",
+        ),
         ({"stop": {"patience": 3}}, "stop.patience is about evaluations: set evaluation.every too"),
         (
             {"algorithm": {"group_size": 1, "advantage": "reinforce_pp", "max_refills": 8}},

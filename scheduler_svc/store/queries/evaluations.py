@@ -320,6 +320,11 @@ async def is_running(connection: AsyncConnection, task: str) -> bool:
     return (await connection.execute(statement)).first() is not None
 
 
+async def is_finished(connection: AsyncConnection, evaluation: EvaluationKey) -> bool:
+    statement = select(evaluations.c.version).where(*_is(evaluations, evaluation), evaluations.c.state == EvaluationState.FINISHED)
+    return (await connection.execute(statement)).first() is not None
+
+
 async def held_versions(connection: AsyncConnection, task: str, spec: TaskSpec) -> frozenset[int]:
     """Versions under evaluation, and the best ones by the protocol that decides; earlier versions first among equals."""
     of_task = (evaluations.c.task == task, evaluations.c.protocol == spec.evaluation.protocols[0].name)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from bench.harness.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
@@ -120,7 +122,7 @@ class Desk:
         self,
         environment: EnvironmentSection,
         evaluation: EnvironmentSection | None = None,
-        protocols: dict[str, EnvironmentSection] | None = None,
+        protocols: dict[str, dict[str, JsonValue]] | None = None,
     ) -> str | None:
         """The objection of a check, None where there is none."""
         check = CheckEnvironment(

@@ -43,6 +43,11 @@ async def test_check_looks_at_the_evaluations_options_too(desk: Desk, options: d
 
 
 async def test_check_looks_at_the_options_of_every_protocol(desk: Desk) -> None:
-    environment, wrong = (EnvironmentSection(name="reasoning_gym:gcd", options={option: 3}) for option in ("min_value", "min_valu"))
-    found = await desk.objection(environment, protocols={"greedy": environment, "sampled": wrong})
+    environment = EnvironmentSection(name="reasoning_gym:gcd", options={"min_value": 3})
+    assert await desk.objection(environment, protocols={"greedy": {"max_value": 9}, "sampled": {"min_value": 4}}) is None
+
+
+async def test_wrong_option_of_a_protocol_is_named_with_it(desk: Desk) -> None:
+    environment = EnvironmentSection(name="reasoning_gym:gcd", options={"min_value": 3})
+    found = await desk.objection(environment, protocols={"greedy": {"max_value": 9}, "sampled": {"min_valu": 3}})
     assert (found or "").startswith("evaluation.protocol 'sampled', options: environment 'reasoning_gym:gcd' has no option 'min_valu'")

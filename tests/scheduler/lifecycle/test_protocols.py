@@ -147,7 +147,7 @@ async def test_options_of_every_protocol_are_checked_with_the_tasks(bus: Bus, da
         await world.event("a", "rejected")
     [check] = stages.checks
     assert check.evaluation is None
-    assert {name: environment.options for name, environment in check.protocols.items()} == {"sampled": {"size": 3, "split": "test"}}
+    assert (check.environment.options, check.protocols) == ({"size": 3}, {"sampled": {"split": "test"}})
 
 
 async def test_first_protocol_decides_what_is_kept_and_when_to_stop(bus: Bus, database_url: str) -> None:
@@ -182,6 +182,17 @@ async def test_lower_bound_decides_unless_the_task_says_the_mean(bus: Bus, datab
             evaluation = {"every": 2, "prompts": 3, "decide_by": decide_by}
             await world.submit(name, spec(steps=500, evaluation=evaluation, stop={"reward": 0.59}))
             assert (await world.event(name, "finished"))["reason"].startswith(f"stop.reward: version {ends_at} was evaluated at")
+
+
+async def test_gain_waits_for_the_result_of_version_0(bus: Bus, database_url: str) -> None:
+    """The prompts that it answered first could be the easy ones."""
+    stages = Stages(withheld=lambda group, member: evaluates(group) and group.version == 0 and group.row == FIRST_ROW)
+    async with running_world(bus, database_url, stages) as world:
+        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation={"every": 1, "prompts": 3}))
+        await world.event("a", "finished")
+        [first, second] = await reports(world, "a", "main")
+        assert [(first.version, first.gain), (second.version, second.prompts)] == [(1, None), (0, 2)]
+        await clean(world)
 
 
 async def test_task_without_a_gain_finishes_after_its_patience(bus: Bus, database_url: str) -> None:
