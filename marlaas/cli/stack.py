@@ -130,9 +130,10 @@ def pools(
     from common.pools import read_pools
     from marlaas.stack.state_files import plan_pools_file
 
-    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", box=None, header_style="bold")
+    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", "profile", box=None, header_style="bold")
     for name, pool in read_pools(file or plan_pools_file(data) or pools_file()).items():
-        table.add_row(name, pool.model, str(pool.context_tokens), str(pool.max_rank), str(pool.adapters), str(pool.sequences))
+        numbers = (pool.context_tokens, pool.max_rank, pool.adapters, pool.sequences)
+        table.add_row(name, pool.model, *map(str, numbers), pool.profile or "none")
     open_console().print(table)
 
 
