@@ -24,7 +24,7 @@ def intervals(result: dict[str, Any]) -> str:
     for kind, which, described in ROWS:
         found = result[kind][which]
         coverage = " | ".join(f"{found[name]:.1%}" for name in ("mean", "min", "max"))
-        lines.append(f"| {described} | {found['cells']} | {coverage} | {found['within_93_to_97']:.0%} |")
+        lines.append(f"| {described} | {found['cells']} | {coverage} | {found['within_93_to_97']:.1%} |")
     lines += [
         "",
         "| share of prompts at which two versions differ | correlation of their results | prompts, paired | prompts, unpaired | ratio |",
