@@ -20,7 +20,7 @@ from bench.harness.replies import replies
 from common.spec import TaskSpec
 from env_svc.contract import Finish
 from env_svc.registry import AnyEnvironment, build
-from marlaas.demo import demo_tasks
+from marlaas.demo.run import demo_tasks
 
 MODEL = report.ROOT / "models" / "tiny"
 FIRST_ROW = 1_000_000

@@ -3,5 +3,5 @@
 Owns      nothing: a thing lies here when two services need it
 Layout    streams, messages/, spec/, pools: the contract as data · bus/, blobs, heartbeats: the door to NATS · runtime/: a process's start,
           settings, health and end · evaluation/: intervals, and what evaluations report · task_states, chunking, memory, shaping ·
-          errors, backoff, periodic, toml_file, cancellation, crashpoints, metrics
+          errors, backoff, periodic, toml_file, cancellation, crashpoints
 """

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -39,6 +39,7 @@ from common.messages import (
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
+from marlaas.answers import answer_to, answer_to_submission
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.download import Pruned, Stored, download_adapter, make_way, stored_by_task, whole_number
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
@@ -57,8 +58,6 @@ ANSWER_TIMEOUT_S = 60.0
 """Seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
-REPEATED_TIMEOUT_S = 3.0
-"""Seconds to wait for a rejection when a task is resubmitted under its id."""
 V = TypeVar("V", bound=Message)
 Verb = Literal["cancel", "pause", "resume"]
 
@@ -103,7 +102,7 @@ class Client:
             async with asyncio.timeout(timeout_s):
                 before = await self._bus.streams.last(streams.EVENTS, streams.events(tenant, task)) if resubmitted else None
                 await self._bus.publish(Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}"))
-                answer = await self._answer(tenant, task, before.sequence if before else 0)
+                answer = await answer_to_submission(self._bus, tenant, task, before.sequence if before else 0)
         except (TimeoutError, Retry):
             raise NoAnswer(
                 f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
@@ -119,7 +118,7 @@ class Client:
         request = secrets.token_hex(6)
         out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
         about = streams.events(tenant, "none")
-        return Preview.of(await self._answer_to(out, about, lambda event: event.data.get("request") == request, timeout_s))
+        return Preview.of(await answer_to(self._bus, out, about, lambda event: event.data.get("request") == request, timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -149,7 +148,9 @@ class Client:
         message = ControlTask(task=task, tenant=status.tenant)
         out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{task}:{secrets.token_hex(6)}")
         about = streams.events(status.tenant, task)
-        answer = await self._answer_to(out, about, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s)
+        answer = await answer_to(
+            self._bus, out, about, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s
+        )
         if answer.event == "rejected":
             raise ClientError("; ".join(rejection_reasons(answer)))
         return whole_number(answer, "bytes")
@@ -169,7 +170,7 @@ class Client:
             request = secrets.token_hex(6)
             prune = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
             out, about = Outgoing(streams.prune(one), prune, f"prune:{request}"), streams.events(one, "none")
-            answer = await self._answer_to(out, about, lambda event, request=request: event.data.get("request") == request, timeout_s)
+            answer = await answer_to(self._bus, out, about, lambda event, request=request: event.data.get("request") == request, timeout_s)
             found.append(Pruned.of(one, answer))
         return found
 
@@ -183,7 +184,7 @@ class Client:
         tenant = (await self.status(failure.task)).tenant if failure.task else failure.sender
         out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
         about = streams.events(tenant, failure.task or "none")
-        answer = await self._answer_to(out, about, lambda event: event.data.get("letter") == letter, timeout_s)
+        answer = await answer_to(self._bus, out, about, lambda event: event.data.get("letter") == letter, timeout_s)
         if answer.event == "rejected":
             raise ClientError("; ".join(rejection_reasons(answer)))
 
@@ -300,43 +301,9 @@ class Client:
         except Retry as error:
             raise NoAnswer(f"could not {verb} task {task}: {error}") from None
 
-    async def _answer_to(self, out: Outgoing, about: str, is_answer: Callable[[Event], bool], timeout_s: float) -> Event:
-        """Publish a job and wait for its answer, an event on subject `about`. Raises: NoAnswer."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                before = await self._bus.streams.last(streams.EVENTS, about)
-                await self._bus.publish(out)
-                async for delivery in self._bus.streams.follow(streams.EVENTS, about):
-                    if delivery.sequence > (before.sequence if before else 0) and is_answer(event := delivery.read(Event)):
-                        return event
-        except (TimeoutError, Retry):
-            pass
-        raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
-
     async def _was_deleted(self, task: str) -> bool:
         events = [delivery.read(Event).event async for delivery in self._bus.streams.stored(streams.EVENTS, streams.events("*", task))]
         return "deleted" in events
-
-    async def _answer(self, tenant: str, task: str, before: int) -> Event:
-        """Accepted or rejected. `before`: sequence of the id's last event, 0 for a new id.
-
-        The scheduler does not answer the same submission twice: then the first answer stands.
-        """
-        earlier: Event | None = None
-        try:
-            async with asyncio.timeout(REPEATED_TIMEOUT_S if before else None):
-                async for delivery in self._bus.streams.follow(streams.EVENTS, streams.events(tenant, task)):
-                    event = delivery.read(Event)
-                    if event.event not in ("accepted", "rejected"):
-                        continue
-                    if delivery.sequence > before:
-                        return event
-                    earlier = event
-        except TimeoutError:
-            if earlier is not None:
-                return earlier
-            raise
-        raise NoAnswer(f"the connection to NATS ended while task {task} was being submitted")
 
     async def _all(self, bucket: str, model: type[V]) -> list[V]:
         try:

@@ -25,7 +25,7 @@ import structlog
 
 from common.errors import Fatal, Reject
 from common.pools import precision_on
-from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, engine_arguments
+from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, engine_arguments, require_head
 from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
 from rollout_svc.stop_strings import StopStrings
 
@@ -320,15 +320,6 @@ def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
     torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
     with forking(settings.cores):
         return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
-
-
-def require_head(settings: EngineSettings, found: str) -> None:
-    """Raises: Fatal when the engine computes logits in another precision than the pool says: vLLM falls back to the model's."""
-    if settings.head == "float32" and found != "float32":
-        raise Fatal(
-            f"the pool says head = 'float32', but this engine would compute logits in {found}; set head = 'model' in the pools file, "
-            "for trainers as for engines"
-        )
 
 
 def _warm_up_request(number: int, length: int) -> SampleRequest:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from common.errors import Fatal
 from common.pools import MaxRank, Pool, precision_on
 from common.spec import LORA_TARGETS
 
@@ -114,3 +115,12 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         disable_log_stats=True,
         **of_device,
     )
+
+
+def require_head(settings: EngineSettings, found: str) -> None:
+    """Raises: Fatal when the engine computes logits in another precision than the pool says: vLLM falls back to the model's."""
+    if settings.head == "float32" and found != "float32":
+        raise Fatal(
+            f"the pool says head = 'float32', but this engine would compute logits in {found}; set head = 'model' in the pools file, "
+            "for trainers as for engines"
+        )

@@ -9,7 +9,7 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
 
 Layout: bus (publish, consume) on handling (one message) and pull (requests, leases); connection, declarations, clock, stream_reader,
-key_value, address, timings, delivery (what a handler gets and returns).
+key_value, address, timings, metrics, delivery (what a handler gets and returns).
 """
 
 # pyright: reportUnusedImport=false

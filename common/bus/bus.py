@@ -12,7 +12,8 @@ from nats.errors import BadHeaderError, BadSubjectError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 
-from common import crashpoints, metrics
+from common import crashpoints
+from common.bus import metrics
 from common.bus.clock import Clock
 from common.bus.connection import Connection
 from common.bus.declarations import Declarations

@@ -10,8 +10,9 @@ from typing import cast
 import structlog
 from nats.aio.msg import Msg
 
-from common import crashpoints, metrics
+from common import crashpoints
 from common.backoff import Backoff, jittered
+from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
 from common.bus.pull import Pull
 from common.cancellation import notice_cancellation

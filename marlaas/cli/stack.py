@@ -161,8 +161,8 @@ def demo(
 ) -> None:
     """Start a stack, train three tasks of three tenants at once on one base model, and show their gains."""
     from marlaas import shipped
-    from marlaas.composition import composition
-    from marlaas.demo import run_demo, three_tasks
+    from marlaas.demo.composition import composition
+    from marlaas.demo.run import run_demo, three_tasks
 
     root = shipped.root()
     show = composition(root, seed, steps) if compose else three_tasks(root / "examples", pools_file(), seed, steps)

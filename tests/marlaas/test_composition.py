@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from common.evaluation.report import EvaluationReport, Gain
 from common.pools import objections, read_pools
-from marlaas.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies
+from marlaas.demo.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies
 from marlaas.errors import ClientError
 from marlaas.reporting.progress import Progress, TrainedStep
 from marlaas.task_file import read_task

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.spec import TaskSpec
-from marlaas.demo import Show, say
+from marlaas.demo.run import Show, say
 from marlaas.errors import ClientError
 from marlaas.reporting.progress import Progress
 from marlaas.task_file import read_task
