@@ -37,7 +37,7 @@ async def test_environment_of_a_recipe_opens_and_grades(folder: Path, tmp_path: 
     monkeypatch.setenv("MARLAAS_ENV_DATA", str(tmp_path / "data"))
     write_data(tmp_path / "data")
     spec = read_recipe(folder, tmp_path).spec
-    for section in (spec.environment, spec.evaluation_environment):
+    for section in (spec.environment, *(spec.environment_of(one) for one in spec.evaluation.protocols)):
         environment = build(section.name, section.options)
         opening = await environment.open(0, 1)
         answer = await environment.gold(opening.state)
