@@ -144,12 +144,14 @@ def spec_digest(spec: TaskSpec) -> str:
 
 
 def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
-    """Fields that differ from their defaults; `keep.adapters` from its first one, `all`, so that older tasks keep their digests."""
+    """Fields that differ from their defaults. So that older tasks keep their digests, `keep.adapters` differs from its first default, `all`,
+    and `evaluation.decide_by`, which no step depends on, is left out: the scheduler adds it to tasks from before it."""
     said = spec.model_dump(mode="json", exclude_defaults=True)
     keep = {name: value for name, value in said.pop("keep", {}).items() if name != "adapters"}
     if spec.keep.adapters != "all":
         keep["adapters"] = spec.keep.adapters
-    return said | ({"keep": keep} if keep else {})
+    evaluation = {name: value for name, value in said.pop("evaluation", {}).items() if name != "decide_by"}
+    return said | ({"keep": keep} if keep else {}) | ({"evaluation": evaluation} if evaluation else {})
 
 
 def _vector(layout: Layout, tensors: dict[str, Tensor], vector: str) -> Tensor:

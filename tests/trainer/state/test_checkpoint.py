@@ -110,3 +110,13 @@ def test_spec_digest_of_a_task_that_was_stored_when_every_adapter_was_kept_stays
     chosen = said | {"keep": {"adapters": "checkpoints", "checkpoints": 3}}
     then = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
     assert spec_digest(make_spec("a", keep={"adapters": "checkpoints", "checkpoints": 3})) == then
+
+
+def test_spec_digest_of_a_task_that_was_stored_before_lower_bounds_stays() -> None:
+    """Its checkpoints are of a spec without `decide_by`, and its later batches of one that the scheduler completed."""
+    task = {"every": 5}
+    said = make_spec("a").model_dump(mode="json", exclude_defaults=True) | {"evaluation": task, "keep": {"best": 1}}
+    then = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    for decided in ({}, {"decide_by": "mean"}, {"decide_by": "lower_bound"}):
+        assert spec_digest(make_spec("a", keep={"adapters": "all"}, evaluation=task | decided)) == then
+    assert spec_digest(make_spec("a", evaluation={"decide_by": "mean"})) == spec_digest(make_spec("a"))
