@@ -33,7 +33,7 @@ async def main(task_file: str, url: str) -> int:
         events = await stream.subscribe(f"events.{tenant}.{task}", ordered_consumer=True)
         async for message in events.messages:
             event = msgpack.unpackb(message.data)
-            print(event["event"], event["data"], flush=True)
+            print(event["event"], {name: value for name, value in event["data"].items() if name != "spec"}, flush=True)  # the spec is long
             if event["event"] in LAST_EVENTS:
                 return int(event["event"] != "finished")
         return 1

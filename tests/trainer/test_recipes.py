@@ -1,12 +1,14 @@
 """Every recipe is a task that its own pools take, and two steps with its settings train a small model."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common.pools import objections
 from common.spec import parse_spec
+from env_svc import datasets
 from env_svc.contract import Reply
 from env_svc.registry import build
 from tests.recipes import RECIPES, read_recipe, small, write_data
@@ -32,10 +34,19 @@ def test_recipe_is_a_task_that_its_pools_take(folder: Path, tmp_path: Path) -> N
         assert heading in written, heading
 
 
-@each_recipe
-async def test_environment_of_a_recipe_opens_and_grades(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The recipes' files, in the folder that environments of this process read; it is read from the settings once."""
     monkeypatch.setenv("MARLAAS_ENV_DATA", str(tmp_path / "data"))
     write_data(tmp_path / "data")
+    datasets._data_folder.cache_clear()
+    yield
+    datasets._data_folder.cache_clear()
+
+
+@each_recipe
+@pytest.mark.usefixtures("data_folder")
+async def test_environment_of_a_recipe_opens_and_grades(folder: Path, tmp_path: Path) -> None:
     spec = read_recipe(folder, tmp_path).spec
     for section in (spec.environment, *(spec.environment_of(one) for one in spec.evaluation.protocols)):
         environment = build(section.name, section.options)

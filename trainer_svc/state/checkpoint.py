@@ -144,8 +144,11 @@ def spec_digest(spec: TaskSpec) -> str:
 
 
 def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
-    """Fields that differ from their defaults. So that older tasks keep their digests, `keep.adapters` differs from its first default, `all`,
-    and `evaluation.decide_by`, which no step depends on, is left out: the scheduler adds it to tasks from before it."""
+    """Fields that differ from their defaults.
+
+    So that older tasks keep their digests, `keep.adapters` is compared with its first default, `all`, and `evaluation.decide_by`, which
+    no step depends on, is left out: the scheduler adds it to tasks from before it.
+    """
     said = spec.model_dump(mode="json", exclude_defaults=True)
     keep = {name: value for name, value in said.pop("keep", {}).items() if name != "adapters"}
     if spec.keep.adapters != "all":
