@@ -21,6 +21,9 @@ class Event(Message, kind="event.1"):
     ]
     at_s: float
     data: dict[str, JsonValue] = {}
+    number: int | None = Field(default=None, ge=1)
+    """Position among the events of this tenant and task, from 1, without gaps; None from older schedulers.
+    A client drops an event that it has seen, and asks for those that it missed (`ask.<tenant>.events`)."""
 
 
 class StoredStep(Value):

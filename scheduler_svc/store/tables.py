@@ -256,7 +256,17 @@ events = sa.Table(
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("data", JSONB, nullable=False),
     _now("at"),
+    sa.Column("number", sa.BigInteger, nullable=False),  # among the events of this tenant and task; a trigger sets an absent one
     sa.Index(None, "task", "id"),
+    sa.UniqueConstraint("tenant", "task", "number"),
+)
+
+event_numbers = sa.Table(
+    "event_numbers",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("last", sa.BigInteger, nullable=False),  # survives the events themselves, so that no number is given twice
 )
 
 outbox = sa.Table(
