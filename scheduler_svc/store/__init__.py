@@ -2,7 +2,7 @@
 
 database.py     connections, transactions, and advisory locks
 transaction.py  a transaction with its outbox
-tables.py       the schema
+tables/         the schema
 views.py        its public views
 states.py       states of tasks, groups, trajectories and steps
 queries/        every SQL statement

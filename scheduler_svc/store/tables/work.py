@@ -1,39 +1,12 @@
-"""The schema as SQLAlchemy Core tables. `migrations/` builds the same; a test compares the two.
+"""Tables of work: tenants, tasks, their groups, steps and evaluations, what they used, and replicas."""
 
-Invariants are constraints: one step per (task, version), one trajectory per (task, group, member), states from their
-enums, versions within the task's steps, a reason for everything void.
-"""
-
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
-
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-
-def _one_of(column: str, states: type[StrEnum], name: str) -> sa.CheckConstraint:
-    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(state.value) for state in states)})", name=name)
-
-
-def _now(name: str) -> sa.Column[object]:
-    return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now())
-
-
-def _moment(name: str) -> sa.Column[object]:
-    return sa.Column(name, sa.DateTime(timezone=True))
-
+from scheduler_svc.store.tables.base import metadata, moment, now_by_default, one_of
 
 tenants = sa.Table(
     "tenants",
@@ -41,7 +14,7 @@ tenants = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("weight", sa.Double, nullable=False, server_default=sa.text("1")),
     sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed / weight
-    _now("created_at"),
+    now_by_default("created_at"),
     sa.CheckConstraint("weight > 0", name="weight_positive"),
 )
 
@@ -75,11 +48,11 @@ tasks = sa.Table(
     sa.Column("start", JSONB),  # adapter of version 0 after a warm start
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
-    _now("submitted_at"),
-    _moment("accepted_at"),
-    _moment("ended_at"),
-    _now("updated_at"),
-    _one_of("state", TaskState, "state"),
+    now_by_default("submitted_at"),
+    moment("accepted_at"),
+    moment("ended_at"),
+    now_by_default("updated_at"),
+    one_of("state", TaskState, "state"),
     sa.CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
     sa.CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
     sa.CheckConstraint("admitted - voided <= least((version + max_staleness + 1), steps) * groups_per_step", name="pace"),
@@ -114,11 +87,11 @@ groups = sa.Table(
     sa.Column("charged_tokens", sa.Double, nullable=False),  # charged to the fair-share counters, corrected when the group ends
     sa.Column("step", sa.Integer),  # version that its step trains from
     sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=False),  # on NATS's clock; all other times are PostgreSQL's
-    _now("admitted_at"),
-    _moment("ready_at"),
-    _moment("ended_at"),
-    _one_of("state", GroupState, "state"),
-    _one_of("void_reason", VoidReason, "void_reason"),
+    now_by_default("admitted_at"),
+    moment("ready_at"),
+    moment("ended_at"),
+    one_of("state", GroupState, "state"),
+    one_of("void_reason", VoidReason, "void_reason"),
     sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
     sa.CheckConstraint("state NOT IN ('batched', 'trained') OR step IS NOT NULL", name="trained_in_a_step"),
     sa.Index("ix_groups_live", "task", "state", postgresql_where=sa.text("state IN ('open', 'ready', 'batched')")),
@@ -144,10 +117,10 @@ trajectories = sa.Table(
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
     sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
     sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
-    _moment("scored_at"),
+    moment("scored_at"),
     sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
-    _one_of("state", TrajectoryState, "state"),
-    _one_of("void_reason", VoidReason, "void_reason"),
+    one_of("state", TrajectoryState, "state"),
+    one_of("void_reason", VoidReason, "void_reason"),
     sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
     sa.CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
     sa.Index("ix_trajectories_open", "task", postgresql_where=sa.text("state = 'open'")),
@@ -171,11 +144,11 @@ steps = sa.Table(
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),
-    _now("batched_at"),
-    _moment("started_at"),
-    _moment("finished_at"),
-    _moment("trained_at"),
-    _one_of("state", StepState, "state"),
+    now_by_default("batched_at"),
+    moment("started_at"),
+    moment("finished_at"),
+    moment("trained_at"),
+    one_of("state", StepState, "state"),
     sa.CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
     sa.Index("ix_steps_batched", "task", postgresql_where=sa.text("state = 'batched'")),
 )
@@ -191,9 +164,9 @@ evaluations = sa.Table(
     sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
     sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent where too few prompts were scored
     sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
-    _now("planned_at"),
-    _moment("finished_at"),
-    _one_of("state", EvaluationState, "state"),
+    now_by_default("planned_at"),
+    moment("finished_at"),
+    one_of("state", EvaluationState, "state"),
     sa.Index("ix_evaluations_running", "task", postgresql_where=sa.text("state = 'running'")),
 )
 
@@ -209,9 +182,9 @@ evaluation_groups = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was abandoned
     sa.Column("charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")),  # corrected when the group ends
-    _moment("deadline_at"),
+    moment("deadline_at"),
     sa.ForeignKeyConstraint(["task", "version", "protocol"], list(evaluations.primary_key), ondelete="CASCADE"),
-    _one_of("state", EvaluationGroupState, "state"),
+    one_of("state", EvaluationGroupState, "state"),
     sa.CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
     sa.Index("ix_evaluation_groups_version", "task", "version", "protocol"),
     sa.Index("ix_evaluation_groups_live", "task", "number", postgresql_where=sa.text("state IN ('planned', 'open')")),
@@ -242,69 +215,9 @@ ledger = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),  # the group's, or the step's version
     sa.Column("tokens", sa.BigInteger, nullable=False),
-    _now("at"),
+    now_by_default("at"),
     sa.CheckConstraint("kind IN ('prompt', 'sampled', 'trained', 'evaluation')", name="kind"),
     sa.UniqueConstraint("task", "kind", "number"),
-)
-
-events = sa.Table(
-    "events",
-    metadata,
-    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("task", sa.Text, nullable=False),
-    sa.Column("event", sa.Text, nullable=False),
-    sa.Column("data", JSONB, nullable=False),
-    _now("at"),
-    sa.Column("number", sa.BigInteger, nullable=False),  # among the events of this tenant and task; a trigger sets an absent one
-    sa.Index(None, "task", "id"),
-    sa.UniqueConstraint("tenant", "task", "number"),
-)
-
-event_numbers = sa.Table(
-    "event_numbers",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("task", sa.Text, primary_key=True),
-    sa.Column("last", sa.BigInteger, nullable=False),  # survives the events themselves, so that no number is given twice
-)
-
-outbox = sa.Table(
-    "outbox",
-    metadata,
-    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("message_id", sa.Text, nullable=False),
-    sa.Column("headers", JSONB, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    _now("created_at"),
-)
-
-relay = sa.Table(
-    "relay",
-    metadata,
-    sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
-    sa.Column(
-        "deployment", sa.Text, nullable=False, server_default=sa.text("gen_random_uuid()::text")
-    ),  # names this history, see store_consistency.py
-    sa.Column("position", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the last row of the outbox that NATS confirmed
-    sa.CheckConstraint('"only"', name="one_row"),
-)
-
-dead_letters = sa.Table(
-    "dead_letters",
-    metadata,
-    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("sequence", sa.BigInteger, nullable=False, unique=True),  # in the stream FAILED
-    sa.Column("stage", sa.Text, nullable=False),
-    sa.Column("task", sa.Text),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    _now("at"),
-    sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
-    _moment("resent_at"),
-    sa.Index(None, "task"),
 )
 
 replicas = sa.Table(
@@ -314,7 +227,7 @@ replicas = sa.Table(
     sa.Column("service", sa.Text, nullable=False),
     sa.Column("pool", sa.Text),
     sa.Column("report", JSONB, nullable=False),
-    _now("seen_at"),
+    now_by_default("seen_at"),
 )
 
 deleted_tasks = sa.Table(
@@ -333,7 +246,7 @@ deleted_tasks = sa.Table(
     sa.Column("freed_bytes", sa.BigInteger),  # absent until its data is erased from NATS
     sa.Column("submitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("ended_at", sa.DateTime(timezone=True), nullable=False),
-    _now("deleted_at"),
+    now_by_default("deleted_at"),
     sa.Index(None, "tenant"),
     sa.Index("ix_deleted_tasks_pending", "id", postgresql_where=sa.text("freed_bytes IS NULL")),
 )
@@ -355,6 +268,6 @@ store_alarm = sa.Table(
     metadata,
     sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
     sa.Column("raised", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    _now("since"),
+    now_by_default("since"),
     sa.CheckConstraint('"only"', name="one_row"),
 )

@@ -1,0 +1,26 @@
+"""The schema as SQLAlchemy Core tables. `migrations/` builds the same; a test compares the two.
+
+Invariants are constraints: one step per (task, version), one trajectory per (task, group, member), states from their
+enums, versions within the task's steps, a reason for everything void.
+"""
+
+# pyright: reportUnusedImport=false
+from scheduler_svc.store.tables.base import metadata
+from scheduler_svc.store.tables.messages import dead_letters, event_numbers, events, outbox, relay
+from scheduler_svc.store.tables.work import (
+    MAY_ADMIT,
+    allowance_of,
+    deleted_tasks,
+    evaluation_groups,
+    evaluation_members,
+    evaluations,
+    groups,
+    ledger,
+    replicas,
+    steps,
+    store_alarm,
+    stored_blobs,
+    tasks,
+    tenants,
+    trajectories,
+)
