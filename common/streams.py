@@ -12,7 +12,7 @@
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
 
-Verbs of jobs are submit, cancel, pause, resume, resend, delete and prune.
+Verbs of jobs: JOB_VERBS.
 Where a message carries several members of a group, <trajectory> is the first of them.
 """
 
@@ -29,6 +29,9 @@ REPLICA_TTL_S = 10.0
 TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
+BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
+
+JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune")
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,19 @@ from pydantic.fields import FieldInfo
 from common.pools import Pool
 from common.runtime.settings import SERVICES, Settings, describe
 from common.spec import DEFAULTS_BY_LOSS, Algorithm, Section, TaskSpec
-from docs import schemas
+from docs import schemas, subjects
 
 FOLDER = Path(__file__).parent
 
 
 def pages() -> dict[str, str]:
     """File name → content."""
-    return {"task-file.md": task_file(), "settings.md": settings(), schemas.file_name(): schemas.submit_task()}
+    return {
+        "task-file.md": task_file(),
+        "settings.md": settings(),
+        "subjects.md": subjects.page(),
+        schemas.file_name(): schemas.submit_task(),
+    }
 
 
 def task_file() -> str:

@@ -33,6 +33,7 @@ class Declarations:
 
     async def declare_consumer(self, consumer: Consumer) -> None:
         config = api.ConsumerConfig(
+            name=consumer.name,  # with it the request's subject names the filter, so that NATS can permit this consumer alone
             durable_name=consumer.name,
             filter_subject=consumer.subject,
             ack_policy=api.AckPolicy.EXPLICIT,

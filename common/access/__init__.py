@@ -1,0 +1,8 @@
+"""Who may say and hear what on NATS: tables in code, and the keys that carry them.
+
+    rows        one line of a table, and the JetStream requests that it stands for
+    services    what each service does, by subject, stream and consumer
+    roles       what each role of a tenant's key may do
+
+The server enforces these tables; nothing checks them a second time. `docs/subjects.md` is made from them.
+"""

@@ -1,0 +1,51 @@
+"""Roles of tenants' keys, as lists of permitted subjects. A tenant's account has no JetStream; what it imports bounds all its keys."""
+
+from typing import Literal, get_args
+
+from common import streams
+from common.access.rows import Permissions
+from common.access.services import INBOX
+
+Role = Literal["owner", "member", "reader", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+ADMIN = "admin"
+"""Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
+
+MEMBER_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend")
+OWNER_VERBS = ("delete", "prune")
+JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
+    "owner": (*MEMBER_VERBS, *OWNER_VERBS),
+    "member": MEMBER_VERBS,
+    "reader": (),
+    "admin": streams.JOB_VERBS,
+}
+QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk")
+"""Verbs of `ask.<tenant>.<verb>`."""
+OWNERS_QUESTIONS = ("usage",)
+"""Questions that only an owner may ask: what everything costs."""
+
+
+def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
+    """What a key may do. `tenant`: its name; `*` for an admin. `key`: its public key.
+
+    The short subject of a job names no key; the long one is permitted to this key alone, so it proves who has sent the job.
+    """
+    jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
+    questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if role in ("owner", "admin") or verb not in OWNERS_QUESTIONS]
+    events = "events.>" if role == "admin" else f"events.{tenant}.>"
+    return Permissions((*jobs, *questions), (events, f"{INBOX}.>"), INBOX)
+
+
+def imports(tenant: str) -> tuple[tuple[Literal["service", "stream"], str], ...]:
+    """What a tenant's account takes from the services' account; `*` for the account `admin`."""
+    events = "events.>" if tenant == "*" else f"events.{tenant}.>"
+    return (("service", f"jobs.*.{tenant}"), ("service", f"jobs.*.{tenant}.*"), ("service", f"ask.{tenant}.*"), ("stream", events))
+
+
+EXPORTS: tuple[tuple[Literal["service", "stream"], str], ...] = (
+    ("service", "jobs.*.*"),
+    ("service", "jobs.*.*.*"),
+    ("service", "ask.*.*"),
+    ("stream", "events.>"),
+)
+"""What the services' account gives to others."""

@@ -1,0 +1,134 @@
+"""A line of an access table, and the subjects that NATS must permit for it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.streams import Consumer, failed
+
+API = "$JS.API"
+ACK = "$JS.ACK"
+BLOBS = "$O"
+
+
+class Use(StrEnum):
+    """What a user does with a subject, a stream or a consumer."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    CONSUME = "consume"
+    FOLLOW = "follow"
+    READ = "read"
+    INSPECT = "inspect"
+    DECLARE = "declare"
+    PURGE = "purge"
+    RECREATE = "recreate"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One permission of one user."""
+
+    use: Use
+    target: str
+    """Subject, stream, or consumer."""
+    publish: tuple[str, ...] = ()
+    """Subjects that the user must be permitted to publish: JetStream's requests are messages too."""
+    subscribe: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What a user's key permits; all else is refused."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    inbox: str
+    """Prefix of its reply subjects."""
+    may_respond: bool = False
+    """Whether it may answer each request that it receives."""
+
+
+def publishes(*subjects: str) -> list[Row]:
+    return [Row(Use.PUBLISH, subject, publish=(subject,)) for subject in subjects]
+
+
+def subscribes(subject: str) -> Row:
+    return Row(Use.SUBSCRIBE, subject, subscribe=(subject,))
+
+
+def consumes(consumer: Consumer) -> list[Row]:
+    """Take messages of one consumer, and report those that cannot be handled.
+
+    The filter is part of the subject, so that a user cannot point its consumer at another family of messages.
+    """
+    place = f"{consumer.stream}.{consumer.name}"
+    requests = (f"{API}.CONSUMER.CREATE.{place}.{consumer.subject}", f"{API}.CONSUMER.MSG.NEXT.{place}", f"{ACK}.{place}.>")
+    return [Row(Use.CONSUME, consumer.name, publish=requests), *publishes(failed(consumer.stage, "*"))]
+
+
+def follows(stream: str) -> Row:
+    """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare."""
+    return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}",))
+
+
+def reads(stream: str) -> Row:
+    """Read single stored messages, by number or the last of a subject."""
+    requests = (f"{API}.STREAM.MSG.GET.{stream}", f"{API}.DIRECT.GET.{stream}", f"{API}.DIRECT.GET.{stream}.>")
+    return Row(Use.READ, stream, publish=requests)
+
+
+def inspects(stream: str) -> Row:
+    """Read a stream's configuration, its number of messages, and their subjects."""
+    return Row(Use.INSPECT, stream, publish=(f"{API}.STREAM.INFO.{stream}",))
+
+
+def declares(stream: str) -> Row:
+    return Row(Use.DECLARE, stream, publish=(f"{API}.STREAM.CREATE.{stream}", f"{API}.STREAM.UPDATE.{stream}"))
+
+
+def purges(stream: str) -> Row:
+    """Delete stored messages."""
+    return Row(Use.PURGE, stream, publish=(f"{API}.STREAM.PURGE.{stream}", f"{API}.STREAM.MSG.DELETE.{stream}"))
+
+
+def recreates(stream: str) -> Row:
+    """Delete a stream with all that it stores."""
+    return Row(Use.RECREATE, stream, publish=(f"{API}.STREAM.DELETE.{stream}",))
+
+
+def bucket(name: str) -> str:
+    """Stream behind a key-value bucket."""
+    return f"KV_{name}"
+
+
+def blob_store(name: str) -> str:
+    """Stream behind an object store."""
+    return f"OBJ_{name}"
+
+
+def watches(name: str) -> list[Row]:
+    """Read all values of a bucket, and follow it."""
+    return [inspects(bucket(name)), reads(bucket(name)), follows(bucket(name))]
+
+
+def looks_up(name: str) -> list[Row]:
+    """Read single values of a bucket."""
+    return [inspects(bucket(name)), reads(bucket(name))]
+
+
+def fetches_blobs(name: str) -> list[Row]:
+    """nats-py asks which stream has the chunks, and follows it."""
+    names = Row(Use.INSPECT, "names of streams", publish=(f"{API}.STREAM.NAMES",))
+    return [inspects(blob_store(name)), reads(blob_store(name)), follows(blob_store(name)), names]
+
+
+def stores_blobs(name: str) -> list[Row]:
+    """nats-py purges the chunks of a blob that could not be stored."""
+    return [*publishes(f"{BLOBS}.{name}.>"), purges(blob_store(name))]
+
+
+def permissions(rows: list[Row], inbox: str, *, may_respond: bool = False) -> Permissions:
+    """What the rows stand for together, sorted, each subject once."""
+    publish = sorted({subject for row in rows for subject in row.publish})
+    subscribe = sorted({f"{inbox}.>", *(subject for row in rows for subject in row.subscribe)})
+    return Permissions(tuple(publish), tuple(subscribe), inbox, may_respond)

@@ -1,0 +1,112 @@
+"""What each service does on NATS. A call of the bus, a stream or a consumer that has no row here fails a test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import streams
+from common.access import rows
+from common.access.rows import Permissions, Row
+
+INBOX = "_INBOX"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Names that are part of subjects and consumers. A consumer's name is one token, so each is listed."""
+
+    pools: tuple[str, ...]
+    families: tuple[str, ...]
+    """Families of environments that any replica serves."""
+
+
+STORES = (
+    *(stream.name for stream in streams.STREAMS),
+    *(rows.bucket(name) for name in streams.BUCKETS),
+    rows.blob_store(streams.BLOBS_BUCKET),
+)
+"""Every stream there is, those behind buckets and blobs included."""
+SCHEDULER_CONSUMERS = (
+    streams.SCHEDULER_JOBS,
+    streams.SCHEDULER_CHECKED,
+    streams.SCHEDULER_SCORED,
+    streams.SCHEDULER_WEIGHTS,
+    streams.SCHEDULER_FAILED,
+)
+CLOCK = rows.inspects(streams.JOBS.name)
+"""The answer has NATS's time; it also shows that the scheduler has declared the streams."""
+
+
+def scheduler(_: Deployment) -> list[Row]:
+    """Owns every stream. It may publish all subjects, since it sends a repaired dead letter's message again."""
+    found = rows.publishes(*(subject for stream in streams.STREAMS for subject in stream.subjects))
+    found += rows.publishes(*(streams.value_subject(name, ">") for name in (streams.TASKS_BUCKET, streams.HISTORY_BUCKET)))
+    for store in STORES:
+        found += [rows.inspects(store), rows.declares(store), rows.reads(store), rows.purges(store)]
+    found += [rows.recreates(stream.name) for stream in (*streams.IN_FLIGHT, streams.WEIGHTS)]
+    for consumer in SCHEDULER_CONSUMERS:
+        found += rows.consumes(consumer)
+        info = f"{rows.API}.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
+        found.append(Row(rows.Use.INSPECT, consumer.name, publish=(info,)))
+    for name in streams.BUCKETS:
+        found += rows.watches(name)
+    found += rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
+    return [*found, rows.follows(streams.EVENTS.name), rows.subscribes("ask.*.*")]
+
+
+def env(deployment: Deployment) -> list[Row]:
+    found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("env")]
+    for family in deployment.families:
+        for consumer in (streams.env_checks(family), streams.env_opens(family), streams.env_turns(family)):
+            found += rows.consumes(consumer)
+    found += rows.publishes(*(streams.sample(pool, "*", "*") for pool in deployment.pools))
+    return found + rows.publishes(streams.checked("*"), streams.scored("*", "*"))
+
+
+def rollout(deployment: Deployment) -> list[Row]:
+    found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
+    for pool in deployment.pools:
+        found += rows.consumes(streams.rollout_samples(pool))
+    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families))
+    return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
+
+
+def trainer(deployment: Deployment) -> list[Row]:
+    found = [CLOCK, *rows.looks_up(streams.TASKS_BUCKET), *_reports("trainer")]
+    found += [rows.reads(streams.SCORED.name), rows.reads(streams.WEIGHTS.name)]
+    for pool in deployment.pools:
+        found += rows.consumes(streams.trainer_batches(pool))
+        found += rows.publishes(streams.weight_updated(pool, "*"))
+    return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
+
+
+def operator(_: Deployment) -> list[Row]:
+    """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
+    found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
+    found += rows.fetches_blobs(streams.BLOBS_BUCKET)
+    return found + rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*")
+
+
+def _reports(service: str) -> list[Row]:
+    """Keep the entry of a replica."""
+    name = streams.REPLICAS_BUCKET
+    return [rows.inspects(rows.bucket(name)), *rows.publishes(streams.value_subject(name, f"{service}.*"))]
+
+
+SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {
+    "scheduler": scheduler,
+    "env": env,
+    "rollout": rollout,
+    "trainer": trainer,
+    "operator": operator,
+}
+"""Users of the services' account."""
+
+
+def table(deployment: Deployment) -> dict[str, list[Row]]:
+    """User → its rows, each once."""
+    return {name: list(dict.fromkeys(rows_of(deployment))) for name, rows_of in SERVICES.items()}
+
+
+def service_permissions(name: str, deployment: Deployment) -> Permissions:
+    """Raises: KeyError for a name that is not in SERVICES."""
+    return rows.permissions(SERVICES[name](deployment), f"{INBOX}.{name}", may_respond=name == "scheduler")
