@@ -17,6 +17,7 @@ async def main(running: Running[EnvSettings]) -> None:
     from common.runtime.service import report_replica
     from common.task_states import TaskStates
     from env_svc import metrics, registry
+    from env_svc.allowed import AllowedNames
     from env_svc.execution.executor import EnvironmentExecutor
     from env_svc.execution.tool_calls import ToolCallExecutor
     from env_svc.execution.workers import Workers
@@ -30,6 +31,7 @@ async def main(running: Running[EnvSettings]) -> None:
     settings, bus = running.settings, running.bus
     hosts = HostPool(read_hosted(settings.hosts_file, registry.families()))
     families = registry.served(settings.family_names, hosts.families)
+    allowed = AllowedNames(settings.allowed, hosts.families)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
@@ -37,7 +39,8 @@ async def main(running: Running[EnvSettings]) -> None:
     tasks, toolbox = TaskStates(), Toolbox()
     sandbox = await start_sandbox(settings)
     use(sandbox)
-    service = EnvService(ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox), tasks, bus.clock.now_s)
+    executor = ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox, allowed)
+    service = EnvService(executor, tasks, bus.clock.now_s, allowed)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

@@ -127,7 +127,7 @@ def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironme
         raise BuildFailed(failed(str(error))) from error
     except EnvironmentUnavailable as error:
         raise BuildFailed(failed(f"environment '{name}' is unavailable: {error}", is_infrastructure=True)) from error
-    except (Exception, SystemExit) as error:  # the boundary to other people's code, as in `perform`
+    except BaseException as error:  # the boundary to other people's code, as in `perform`
         raise BuildFailed(failed(f"environment '{name}' cannot be built: {type(error).__name__}: {error}")) from error
 
 
@@ -148,7 +148,7 @@ async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome
         if runner is None or runner.cancelling():
             raise
         return failed(f"environment '{name}' failed on row {call.row}: it cancelled itself")
-    except (Exception, SystemExit) as error:  # the boundary to other people's code: SystemExit would end the replica
+    except BaseException as error:  # the boundary to other people's code: SystemExit would end the replica
         return failed(f"environment '{name}' failed on row {call.row}: {type(error).__name__}: {error}")
 
 

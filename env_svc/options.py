@@ -48,13 +48,18 @@ def validated_options(where: str, known: Sequence[Option], given: Mapping[str, J
 
 def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
     """The end of a message about an unknown name: near matches, or else the known names, or `listed` of them."""
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"; did you mean {' or '.join(repr(match) for match in close)}?"
+    if close := close_matches(name, known):
+        return close
     if not known:
         return "; it has none"
     shown = sorted(known if listed is None else listed)
     return f"; known: {', '.join(shown[:30])}" + (", …" if len(shown) > 30 else "")
+
+
+def close_matches(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: near matches; empty where there are none."""
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
 
 def _converted(where: str, option: Option, value: JsonValue) -> object:

@@ -5,14 +5,16 @@
     my_package.envs:MyEnv    <module>:<attribute>        family `module`
 
 Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue, which only replicas that
-have its environment installed consume. A name leads to a subclass of `Environment` or to nothing: a task's spec can import
-an installed module, but cannot call what is not an environment.
+have its environment installed consume. A name leads to a subclass of `Environment` or to nothing. Which names a task may give is
+`allowed.py`'s to say, before anything is imported here: a module that is imported runs. It may raise anything, `SystemExit` and other
+exceptions that are no `Exception` included, and costs one refusal.
 """
 
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -73,7 +75,7 @@ def list_environments(served: Sequence[str] | None = None) -> list[str]:
             continue
         try:
             arguments = _environment_class(family, entry_point.load()).arguments()
-        except Exception as error:  # one broken package must not hide the others
+        except BaseException as error:  # one broken package must not hide the others, nor end the replica
             log.warning("environment_not_importable", environment=family, error=f"{type(error).__name__}: {error}")
             continue
         found += [f"{family}:{argument}" for argument in arguments] or [family]
@@ -87,12 +89,10 @@ def find(name: str) -> type[AnyEnvironment]:
     entry_point = _installed().get(head)
     if entry_point is None:
         return _from_module(name, head, tail) if colon else _unknown(name)
-    try:
-        loaded = entry_point.load()
-    except Exception as error:
-        raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
-    found = _environment_class(name, loaded)
-    check_argument(name, found.arguments())
+    with _imports(name):
+        found = _environment_class(name, entry_point.load())
+        arguments = found.arguments()
+    check_argument(name, arguments)
     return found
 
 
@@ -133,23 +133,33 @@ def _installed() -> dict[str, EntryPoint]:
     return found
 
 
-def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]:
+@contextmanager
+def _imports(name: str) -> Generator[None]:
+    """The boundary to code that an import runs. Raises: UnknownEnvironment, for all that is raised inside."""
     try:
-        imported = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        hint = suggestion(name, _names_known()) if missing == module.split(".")[0] else ""
-        raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
-    except Exception as error:
+        yield
+    except UnknownEnvironment:
+        raise
+    except BaseException as error:  # SystemExit would end the replica
         raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
-    loaded: object = imported
-    for part in attribute.split("."):
-        loaded = getattr(loaded, part, None)
-    if loaded is None:
-        there = [one for one, value in vars(imported).items() if isinstance(value, type) and issubclass(value, Environment)]
-        hint = suggestion(attribute, [one for one in there if one != Environment.__name__]) if there else ""
-        raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'{hint}")
-    return _environment_class(name, loaded)
+
+
+def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]:
+    with _imports(name):
+        try:
+            imported = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            missing = error.name or module
+            hint = suggestion(name, _names_known()) if missing == module.split(".")[0] else ""
+            raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
+        loaded: object = imported
+        for part in attribute.split("."):
+            loaded = getattr(loaded, part, None)
+        if loaded is None:
+            there = [one for one, value in vars(imported).items() if isinstance(value, type) and issubclass(value, Environment)]
+            hint = suggestion(attribute, [one for one in there if one != Environment.__name__]) if there else ""
+            raise UnknownEnvironment(f"environment '{name}': module '{module}' has no '{attribute}'{hint}")
+        return _environment_class(name, loaded)
 
 
 def _environment_class(name: str, loaded: object) -> type[AnyEnvironment]:

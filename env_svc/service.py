@@ -19,7 +19,8 @@ from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, 
 from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
 from env_svc import replies
-from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
+from env_svc.allowed import ONLY_INSTALLED, AllowedNames
+from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall, failed
 from env_svc.contract import Reply
 from env_svc.execution.executor import OutcomeBatch
 from env_svc.execution.tool_calls import NO_LIMITS, ToolCallExecutor
@@ -36,11 +37,14 @@ log = structlog.get_logger()
 class EnvService:
     """Handlers over an executor. Each is safe to run twice for one message: environments are pure, ids derived."""
 
-    def __init__(self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`."""
+    def __init__(
+        self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float], allowed: AllowedNames = ONLY_INSTALLED
+    ) -> None:
+        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`: names that tasks may give."""
         self._executor = executor
         self._tasks = tasks
         self._now_s = now_s
+        self._allowed = allowed
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
         """Task → timeouts around its calls in flight, whose expiry ends them."""
 
@@ -54,7 +58,9 @@ class EnvService:
         for place, environment in _environments(message):
             if objection is not None:
                 break
-            async with aclosing(self._play(message.task, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+            async with aclosing(
+                self._play(message.tenant, message.task, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)
+            ) as batches:
                 outcomes = [outcome async for batch in batches for _, outcome in batch]
             if not outcomes:
                 return
@@ -70,7 +76,7 @@ class EnvService:
         group = delivery.read(OpenGroup).group
         if self._is_expired(group):
             return
-        async with aclosing(self._play(group.task, group.environment, [_opening(group)], self._left_s(group))) as batches:
+        async with aclosing(self._play(group.tenant, group.task, group.environment, [_opening(group)], self._left_s(group))) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
         opened = outcomes[0] if outcomes else None
         if isinstance(opened, Opened):
@@ -96,7 +102,7 @@ class EnvService:
             return
         left_s = self._left_s(group)
         calls = [_step(group, turn, left_s) for turn in turns]
-        async with aclosing(self._play(group.task, group.environment, calls, left_s, group.limits)) as batches:
+        async with aclosing(self._play(group.tenant, group.task, group.environment, calls, left_s, group.limits)) as batches:
             async for batch in batches:
                 for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
                     yield out
@@ -109,9 +115,18 @@ class EnvService:
                     calls.reschedule(asyncio.get_running_loop().time())
 
     async def _play(
-        self, task: str, environment: EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: Limits = NO_LIMITS
+        self,
+        tenant: str,
+        task: str,
+        environment: EnvironmentSection,
+        calls: Sequence[Call],
+        remaining_s: float,
+        limits: Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """`ToolCallExecutor.run`; ends early once the task has ended."""
+        """`ToolCallExecutor.run` where the task's names are allowed; ends early once the task has ended."""
+        if objection := self._allowed.objection(tenant, environment):
+            yield [(position, failed(objection)) for position in range(len(calls))]
+            return
         async with aclosing(self._executor.run(task, environment, calls, remaining_s, limits)) as batches:
             while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: its expiry must not cancel the reader of this generator.

@@ -137,7 +137,7 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
     with _running(servers.nats_command(folder / "nats", nats_port), folder) as nats:
         servers.wait_until_listening(nats_port, nats, "nats")
         own = {name: value for name, value in settings.items() if name.startswith("MARLAAS_SCHEDULER_")}
-        env = {"MARLAAS_ENV_FAMILIES": "module", "MARLAAS_ENV_WORKERS": "1"} | {
+        env = {"MARLAAS_ENV_FAMILIES": "module", "MARLAAS_ENV_ALLOWED": "bench.*:*", "MARLAAS_ENV_WORKERS": "1"} | {
             name: value for name, value in settings.items() if name.startswith("MARLAAS_ENV_")
         }
         with _service("scheduler_svc", scheduler_env | own, folder) as scheduler, _service("env_svc", common | env, folder) as environment:

@@ -13,6 +13,7 @@ from itertools import chain
 
 from common import spec
 from common.messages import ChatMessage
+from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
 from env_svc.concurrency.completion import as_completed_batches, merge
 from env_svc.contract import ToolCall
@@ -58,9 +59,11 @@ class _CallContext:
 class ToolCallExecutor:
     """Answers tool calls and forwards every other call to the executor that it wraps."""
 
-    def __init__(self, executor: EnvironmentExecutor, toolbox: Toolbox) -> None:
+    def __init__(self, executor: EnvironmentExecutor, toolbox: Toolbox, allowed: AllowedNames = ONLY_INSTALLED) -> None:
+        """`allowed`: tools that an opening may name."""
         self._executor = executor
         self._toolbox = toolbox
+        self._allowed = allowed
 
     async def run(
         self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
@@ -95,7 +98,7 @@ class ToolCallExecutor:
             if not isinstance(call, StepCall) or tool_state is None:
                 forwarded[position] = call, None
                 continue
-            tool_set = {**context.tool_set, **await self._tool_set(tool_state.names, context.remaining_s)}
+            tool_set = {**context.tool_set, **await self._tools_of_opening(tool_state.names, context.remaining_s)}
             found = find_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
             if call.reply.truncated:  # an unfinished call is no error of the policy
                 found = [one for one in found if isinstance(one, ToolCall)]
@@ -131,7 +134,7 @@ class ToolCallExecutor:
 
     async def _with_tools(self, context: _CallContext, opened: Opened) -> Outcome:
         try:
-            tool_set = {**context.tool_set, **await self._tool_set(opened.tool_names, context.remaining_s)}
+            tool_set = {**context.tool_set, **await self._tools_of_opening(opened.tool_names, context.remaining_s)}
         except (WrongOptions, ToolUnavailable) as error:
             return _tools_failure(error)
         if not tool_set and not opened.tools:
@@ -139,6 +142,13 @@ class ToolCallExecutor:
         tool_state = ToolState.at_opening(opened.tool_names, opened.tools)
         listed = [validated.tool.schema for validated in tool_set.values()] if context.environment.list_tools else []
         return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state))
+
+    async def _tools_of_opening(self, names: Sequence[str], remaining_s: float) -> ToolSet:
+        """Raises: WrongOptions also for a name that is not allowed, ToolUnavailable."""
+        for name in names:
+            if objection := self._allowed.tool_objection(name):
+                raise WrongOptions(objection)
+        return await self._tool_set(names, remaining_s)
 
     async def _tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool], remaining_s: float) -> ToolSet:
         """Raises: WrongOptions, ToolUnavailable, also when a tool source exceeds the time of a call."""
@@ -211,7 +221,12 @@ async def _call_tool(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_
         return failed(f"tool '{call.name}' is unavailable: {error}", is_infrastructure=True)
     except TimeoutError:
         return failed(f"tool '{call.name}' did not answer within {timeout_s:g} s", is_infrastructure=True)
-    except Exception as error:  # the boundary to other people's code
+    except asyncio.CancelledError:
+        runner = asyncio.current_task()
+        if runner is None or runner.cancelling():
+            raise
+        return failed(f"tool '{call.name}' failed: it cancelled itself")
+    except BaseException as error:  # the boundary to other people's code: SystemExit would end the replica
         return failed(f"tool '{call.name}' failed: {type(error).__name__}: {error}")
 
 

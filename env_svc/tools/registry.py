@@ -48,7 +48,7 @@ def find(name: str) -> type[Tool] | type[ToolSource]:
         found: object = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except BaseException as error:  # a module that is imported may raise anything: SystemExit would end the replica
         raise UnknownTool(f"tool '{name}' cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Tool | ToolSource)) or inspect.isabstract(found):
         raise UnknownTool(f"'{name}' is not a tool: expected a subclass of env_svc.tools.tool.Tool, found {found!r:.80}")

@@ -101,7 +101,7 @@ def _build_tool(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:
         return registry.build(name, options)
     except (WrongOptions, ToolUnavailable):
         raise
-    except (Exception, SystemExit) as error:  # the boundary to other people's code: SystemExit would end the replica
+    except BaseException as error:  # the boundary to other people's code: SystemExit would end the replica
         raise WrongOptions(f"tool '{name}' cannot be built: {type(error).__name__}: {error}") from error
 
 

@@ -5,6 +5,7 @@ starting = start(plan)                      spawns the supervisor; `wait_until_r
 stop(data)                                  ends it, and whatever a crash may have left behind
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def make_plan(
 
 
 def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools) -> list[Service]:
-    found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common)]
+    found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
     for pool, share in zip(pools, placement.shares(placement.this_machine(), len(pools)), strict=True):
         found.append(_service(data, f"rollout-{pool}", "rollout_svc", common | _rollout_env(pool, share)))
         found.append(_service(data, f"trainer-{pool}", "trainer_svc", common | _trainer_env(pool, share)))
@@ -86,6 +87,11 @@ def _services(data: Path, common: dict[str, str], database: dict[str, str], pool
 def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Service:
     own = {"MARLAAS_DATA_DIR": str(data / "cache" / name), "MARLAAS_REPLICA": name}
     return Service(name=name, argv=[sys.executable, "-m", package], env=env | own)
+
+
+def _env_env() -> dict[str, str]:
+    """Whoever submits to this stack is its own user, who may have any module imported, unless that user lists names."""
+    return {"MARLAAS_ENV_ALLOWED": os.environ.get("MARLAAS_ENV_ALLOWED", "*")}
 
 
 def _rollout_env(pool: str, share: Share) -> dict[str, str]:

@@ -107,7 +107,7 @@ async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_tur
         sampled = SampledTurn(member=0, turn=turn, transcript=transcript, reply=reply, finish="stop", state=request.state)
         await bus.publish(Outgoing(streams.turn("module", "t", "0-0"), TurnsSampled(group=group, members=[sampled]), f"turn:{turn}"))
 
-    with replica(nats_url, tmp_path / "first", workers="1", families="module") as first:
+    with replica(nats_url, tmp_path / "first", workers="1", families="module", allowed="tests.*:*") as first:
         await ready(bus)
         await bus.publish(Outgoing(streams.open_group("module", "t", 0), OpenGroup(group=group), "open:t:0"))
         await say(0, "<parrot>one</parrot>")
@@ -121,7 +121,7 @@ async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_tur
         first.kill()
         first.wait()
     gate.touch()
-    with replica(nats_url, tmp_path / "second", workers="1", families="module"):
+    with replica(nats_url, tmp_path / "second", workers="1", families="module", allowed="tests.*:*"):
         await say(2, "done")
         message = await message_on(bus, streams.SCORED, streams.scored("t", "0-0"))
     (member,) = message.read(TrajectoriesScored).members

@@ -1,9 +1,15 @@
 """Checks of environments before a task is accepted."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
+from common.bus import Bus
+from common.messages import SampledTurn, TokenRecord
 from common.spec import EnvironmentSection
-from tests.env.service.desk import Desk
+from env_svc.execution.workers import Workers
+from tests.env.service.desk import Desk, at_desk, group_of, service_of, serving
 
 
 @pytest.mark.parametrize("section", ["weights", "rank_weights"])
@@ -27,6 +33,39 @@ async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None
 async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, options: dict[str, object], objection: str | None) -> None:
     found = await desk.objection(EnvironmentSection(name=name, options=options))  # pyright: ignore
     assert found is None if objection is None else objection in (found or "")
+
+
+@pytest.fixture
+async def public_desk(bus: Bus, workers: Workers) -> AsyncIterator[Desk]:
+    """A replica as an operator runs it for tenants."""
+    async with serving(bus, service_of(workers, call_timeout_s=6.0, allowed="installed")), at_desk(bus) as desk:
+        yield desk
+
+
+@pytest.mark.parametrize("kind", ["environment", "tool"])
+async def test_name_that_is_not_allowed_is_refused_before_it_is_imported(
+    public_desk: Desk, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "guest_with_a_mark.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = {"environment": {"name": "guest_with_a_mark:X"}, "tool": {"name": "reasoning_gym:gcd", "tools": ["guest_with_a_mark:X"]}}
+    environment = EnvironmentSection.model_validate(names[kind])
+    assert f"{kind} 'guest_with_a_mark:X' is not allowed here" in (await public_desk.objection(environment) or "")
+    group = group_of("x:y").model_copy(update={"environment": environment})
+    await public_desk.open(group)
+    for message, _ in await public_desk.scored(group.task, group.size):
+        assert all("is not allowed here" in (member.failure or "") for member in message.members)
+    turn = SampledTurn(member=0, turn=0, transcript=TokenRecord(), reply="7", finish="stop", state=b"\x80")
+    await public_desk.give(group.model_copy(update={"task": "task-b"}), [turn])
+    ((message, _),) = await public_desk.scored("task-b", 1)
+    assert "is not allowed here" in (message.members[0].failure or "")
+    assert not (tmp_path / "imported").exists()
+
+
+async def test_module_that_ends_its_process_costs_one_refusal(desk: Desk) -> None:
+    assert "cannot be imported: SystemExit" in (await desk.objection(EnvironmentSection(name="lib2to3.__main__:x")) or "")
+    group = group_of("Countdown")
+    assert len(await desk.opened(group)) == group.size
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from common import spec
+from env_svc.allowed import AllowedNames
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -56,7 +57,7 @@ class Table:
 @pytest.fixture
 async def table(workers: Workers) -> AsyncIterator[Table]:
     toolbox = Toolbox()
-    yield Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=60.0), toolbox))
+    yield Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=60.0), toolbox, AllowedNames("tests.env.tools.toy_tools:*")))
     await toolbox.close()
 
 
@@ -257,6 +258,17 @@ async def test_tools_are_waited_for_no_longer_than_for_a_call(workers: Workers, 
     table = Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=0.2), toolbox))
     (late,) = await table.play(environment_of(COMPUTING, cage(tmp_path)), OpenCall(0, 0))
     assert late == Failed("the tools were not ready within 0.2 s", is_infrastructure=True)
+    await toolbox.close()
+
+
+async def test_tool_of_an_opening_is_held_to_the_operators_list(workers: Workers) -> None:
+    toolbox = Toolbox()
+    table = Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=60.0), toolbox))
+    (outcome,) = await table.play(environment_of(DOOR), OpenCall(0, 0))
+    assert isinstance(outcome, Failed) and outcome.reason.startswith(f"tool '{PARROT}' is not allowed here")
+    forged = ToolState.at_opening([PARROT], []).wrap(b"\xc0")
+    (outcome,) = await table.play(environment_of(TALK), StepCall(0, forged, Reply("<parrot>Hi</parrot>")))
+    assert isinstance(outcome, Failed) and outcome.reason.startswith(f"tool '{PARROT}' is not allowed here")
     await toolbox.close()
 
 

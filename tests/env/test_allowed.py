@@ -1,0 +1,91 @@
+"""Which names a task may give: refused before anything is imported, and what is imported may raise anything."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import Fatal
+from common.spec import EnvironmentSection
+from env_svc import registry
+from env_svc.allowed import AllowedNames
+from env_svc.calls import BuildFailed, build_safely
+from env_svc.registry import UnknownEnvironment
+from env_svc.tools import registry as tool_registry
+from env_svc.tools.registry import UnknownTool
+
+
+def section(name: str, *tools: str) -> EnvironmentSection:
+    return EnvironmentSection.model_validate({"name": name, "tools": tools})
+
+
+@pytest.mark.parametrize(
+    ("entries", "environment", "allowed"),
+    [
+        ("installed", section("reasoning_gym:gcd"), True),
+        ("installed", section("calculator", "python", "calculator"), True),
+        ("installed", section("hosted_game:easy"), True),
+        ("", section("calculator"), True),
+        ("installed", section("lib2to3.__main__:x"), False),
+        ("installed", section("module:x"), False),
+        ("installed", section("calculator", "os:system"), False),
+        ("installed", section("calculator", "python:x"), False),
+        ("calculator", section("calculator"), True),
+        ("calculator", section("calculator", "python"), False),
+        ("calculator", section("synthetic"), False),
+        ("games.*:*", section("games.chess:Chess"), True),
+        ("games.*:*", section("gamesXchess:Chess"), False),
+        ("installed, games:?o", section("games:Go"), True),
+        ("installed, acme=games:*", section("games:Go"), True),
+        ("installed, beta=games:*", section("games:Go"), False),
+        ("beta=games:*", section("calculator"), False),
+        ("*", section("lib2to3.__main__:x", "os:system"), True),
+    ],
+)
+def test_list_says_who_may_give_a_name(entries: str, environment: EnvironmentSection, allowed: bool) -> None:
+    assert (AllowedNames(entries, ["hosted_game"]).objection("acme", environment) is None) is allowed
+
+
+def test_refusal_says_what_is_allowed() -> None:
+    found = AllowedNames("installed, games:*, beta=secret.games:*").objection("acme", section("reasoning_gim:gcd"))
+    assert found == (
+        "environment 'reasoning_gim:gcd' is not allowed here; did you mean 'reasoning_gym'?; the operator allows (MARLAAS_ENV_ALLOWED):"
+        " installed (calculator, code, compose, math, multi_hop, reasoning_gym, synthetic), games:*"
+    )
+    assert "tool 'os:system' is not allowed here; the operator allows" in (
+        AllowedNames("").objection("acme", section("code", "os:system")) or ""
+    )
+
+
+def test_list_that_is_not_one_stops_the_process() -> None:
+    with pytest.raises(Fatal, match="MARLAAS_ENV_ALLOWED: 'my games' is no pattern of names"):
+        AllowedNames("installed, my games")
+
+
+RAISED = [
+    "raise SystemExit(2)",
+    "raise KeyboardInterrupt",
+    "import asyncio; raise asyncio.CancelledError",
+    "class E(BaseException): pass\nraise E",
+]
+
+
+@pytest.mark.parametrize("source", [*RAISED, "def __getattr__(name): raise SystemExit(2)"])
+def test_module_that_raises_anything_costs_one_refusal(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "guest_that_raises.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "guest_that_raises", raising=False)
+    with pytest.raises(UnknownEnvironment, match="environment 'guest_that_raises:X' cannot be imported"):
+        registry.find.__wrapped__("guest_that_raises:X")
+    with pytest.raises(UnknownTool, match="tool 'guest_that_raises:X' cannot be imported"):
+        tool_registry.find.__wrapped__("guest_that_raises:X")
+
+
+def test_class_that_raises_anything_costs_one_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "from env_svc.contract import Environment\nclass X(Environment):\n    @classmethod\n    def arguments(cls): raise SystemExit(2)\n"
+    )
+    (tmp_path / "guest_with_a_trap.py").write_text(source + "    async def open(self, i, s): ...\n    async def step(self, s, r): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BuildFailed, match="environment 'guest_with_a_trap:X' cannot be built: SystemExit: 2"):
+        build_safely("guest_with_a_trap:X", lambda: registry.build("guest_with_a_trap:X", {}))
