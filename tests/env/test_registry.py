@@ -42,7 +42,8 @@ def test_module_and_attribute_lead_to_a_class() -> None:
         ("reasoning_gim:gcd", "no module 'reasoning_gim' on this replica; did you mean 'reasoning_gym:gcd'"),
         (
             "nothing_like_it",
-            "no environment 'nothing_like_it'; known: calculator, code, compose, math, multi_hop, reasoning_gym, synthetic; a class that",
+            "no environment 'nothing_like_it'; known: calculator, code, compose, exact_words, math, multi_hop, reasoning_gym, synthetic; "
+            "a class that",
         ),
         ("tests.env.toys:Countup", "module 'tests.env.toys' has no 'Countup'; did you mean 'Countdown'"),
         ("tests.env.toys:not_an_environment", "is not an environment: expected a subclass"),
