@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,8 @@ COMMIT = report.commit()
 HELD_OUT = "held-out"
 """The example's evaluation protocol that asks for held-out programs."""
 Kind = Literal["rl", "coin", "rejection"]
+Numbers = Callable[[Progress], dict[str, Any]]
+"""What is recorded of a finished task."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,16 @@ def train_on_stack(place: Workplace, base: int, arms: Sequence[Arm]) -> None:
     pools = place.folder / f"pools-{base}.toml"
     table = tomllib.loads((EXAMPLE / "pools.toml").read_text())["compose"] | {"model": str(place.base(base))}
     pools.write_text("[compose]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()))
+    train(place, pools, {arm: spec_of(arm, place.steps) for arm in arms}, _numbers)
+
+
+def train(place: Workplace, pools: Path, specs: dict[Arm, TaskSpec], numbers: Numbers) -> None:
+    """Train tasks at once on a stack with these pools, and record each with its `numbers`. Raises: BenchError when one does not finish."""
     with local_stack(pools) as stack:
-        asyncio.run(_train(place, stack.nats_url, {arm: spec_of(arm, place.steps) for arm in arms}))
+        asyncio.run(_train(place, stack.nats_url, specs, numbers))
 
 
-async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec]) -> None:
+async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec], numbers: Numbers) -> None:
     started = time.monotonic()
     async with Client.connect(nats_url) as client:
         tasks = {await client.submit(spec): arm for arm, spec in specs.items()}
@@ -103,23 +110,28 @@ async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec]) ->
                 what = f"{event.data['protocol']} at version {event.data['version']}: {event.data['reward']}"
                 print(f"{time.monotonic() - started:.0f} s {tasks[event.task].name} {what}", flush=True)
             if event.event == "finished":
-                await _keep(place, client, tasks[event.task], one)
+                await _keep(place, client, tasks[event.task], one, numbers)
     failed = [f"{tasks[task].name}: {one.state} {one.reason}" for task, one in progress.items() if one.state != "finished"]
     if failed:
         raise BenchError(f"runs that did not finish: {'; '.join(failed)}; the others are kept, so the same command repeats only these")
 
 
-async def _keep(place: Workplace, client: Client, arm: Arm, one: Progress) -> None:
+async def _keep(place: Workplace, client: Client, arm: Arm, one: Progress, numbers: Numbers) -> None:
     shutil.rmtree(place.run(arm), ignore_errors=True)
     await client.wait(one.task)
     await client.pull(one.task, place.adapter(arm))
-    place.finish(
-        arm,
-        {
-            "rewards": [round(reward, 4) for reward in one.rewards],
-            "held_out": {str(version): report.reward for version, report in one.evaluations[HELD_OUT].items()},
-            "entropy": [round(step.metrics.get("entropy", 0.0), 4) for step in one.steps],
-            "sampled_tokens": one.sampled_tokens,
-            "took_s": round((one.ended_s or 0.0) - (one.accepted_s or 0.0)),
-        },
-    )
+    place.finish(arm, numbers(one))
+
+
+def costs(one: Progress) -> dict[str, Any]:
+    """Training rewards and entropy of every step of a finished task, its sampled tokens, and its seconds."""
+    return {
+        "rewards": [round(reward, 4) for reward in one.rewards],
+        "entropy": [round(step.metrics.get("entropy", 0.0), 4) for step in one.steps],
+        "sampled_tokens": one.sampled_tokens,
+        "took_s": round((one.ended_s or 0.0) - (one.accepted_s or 0.0)),
+    }
+
+
+def _numbers(one: Progress) -> dict[str, Any]:
+    return costs(one) | {"held_out": {str(version): report.reward for version, report in one.evaluations[HELD_OUT].items()}}
