@@ -149,7 +149,7 @@ class Adapters:
         except BaseException as error:
             if version.held:
                 await asyncio.shield(self._unload(version))
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await self._remove(folder)
             if isinstance(error, Reject):
                 self._refused[ref] = str(error)
             raise
@@ -159,9 +159,19 @@ class Adapters:
         log.info("adapter_loaded", adapter=ref.engine_name, seconds=round(time.monotonic() - started, 3), held=self.held)
         self._tidy.set()
 
+    def _place(self, ref: AdapterRef) -> Path:
+        """The version's folder, there or not. Raises: Reject when its name leads out of this replica's own folder."""
+        folder = (self._folder / ref.engine_name).resolve()
+        if folder.parent != self._folder.resolve():
+            raise Reject(f"an adapter has the name '{ref.engine_name}', which leads out of the folder of adapters")
+        return folder
+
+    async def _remove(self, folder: Path) -> None:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
     async def _fetch(self, ref: AdapterRef) -> Path:
         """The version's folder. Raises: as `using`."""
-        folder = self._folder / ref.engine_name
+        folder = self._place(ref)
         try:
             await self._blobs.fetch_folder(ref.blob, folder)
             await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
@@ -205,6 +215,6 @@ class Adapters:
         if version.users == 0:
             self._versions.pop(version.ref.engine_name, None)
         await self._engine.unload(version.ref.engine_name)
-        await asyncio.to_thread(shutil.rmtree, self._folder / version.ref.engine_name, ignore_errors=True)
+        await self._remove(self._place(version.ref))
         ADAPTERS.set(self.held)
         log.info("adapter_unloaded", adapter=version.ref.engine_name, held=self.held)

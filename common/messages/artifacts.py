@@ -7,14 +7,19 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from common.messages.base import Value
+from common.spec import TASK_ID_PATTERN
+
+BLOB_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
+"""Names of blobs: no separators, as services name files after them."""
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
 
 
 class BlobRef(Value):
     """An immutable object in the blob store."""
 
-    name: str
-    size_bytes: int
-    sha256: str
+    name: str = Field(pattern=BLOB_NAME_PATTERN)
+    size_bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=SHA256_PATTERN)
 
 
 class CheckpointRef(BlobRef):
@@ -38,7 +43,7 @@ class Canary(Value):
 class AdapterRef(Value):
     """One version of a task's adapter: a PEFT folder in the blob store. Never reused, never overwritten."""
 
-    task: str
+    task: str = Field(pattern=TASK_ID_PATTERN)
     version: int = Field(ge=0)
     """0 only where the task starts from another task's adapter."""
     rank: int

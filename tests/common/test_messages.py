@@ -27,8 +27,8 @@ from common.spec import EnvironmentSection, TaskSpec, parse_spec
 
 GOLDEN = Path(__file__).parent / "golden_messages.json"
 OLDER = Path(__file__).parent / "golden_messages_older.json"
-"""The golden file of a former version; it stays as it is."""
-BLOB = BlobRef(name="a/v1-00", size_bytes=7, sha256="00")
+"""The golden file of a former version; it stays as it is, but for its blob, which had a name and digest that no blob has."""
+BLOB = BlobRef(name="a.v1-00", size_bytes=7, sha256="0" * 64)
 RECORD = TokenRecord().with_context([1, 2]).with_sampled([3], [-0.5])
 ADAPTER = messages.AdapterRef(task="a", version=1, rank=8, blob=BLOB, canary=Canary(ids=RECORD.ids, logprobs=b"\x87\xff\x00\xc1"))
 SPEC = parse_spec({"name": "n", "tenant": "t", "pool": "p", "steps": 1, "environment": {"name": "e:x", "options": {"size": 2}}})

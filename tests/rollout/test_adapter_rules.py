@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import pytest_asyncio
+from pydantic import ValidationError
 
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef, Canary
@@ -167,3 +168,18 @@ async def test_folder_that_did_not_appear_is_no_messages_fault(book: Book, adapt
         async with adapters.using(version(1)):
             pytest.fail("served an adapter that is not there")
     assert book.held == set()
+
+
+@pytest.mark.parametrize("leads", ["absolute", "upward"])
+async def test_folder_elsewhere_is_neither_loaded_nor_removed(book: Book, adapters: Adapters, tmp_path: Path, leads: str) -> None:
+    """As if the pattern of AdapterRef let it through. The engine would refuse the folder, and so it would be removed."""
+    precious = tmp_path / f"precious.v1-{version(1).blob.sha256[:12]}"
+    precious.mkdir()
+    task = str(tmp_path / "precious") if leads == "absolute" else "../precious"
+    book.differences = [9.0] * 7
+    with pytest.raises(Reject, match="leads out of the folder of adapters"):
+        async with adapters.using(version(1).model_copy(update={"task": task})):
+            pytest.fail("served an adapter of another folder")
+    assert precious.is_dir()
+    with pytest.raises(ValidationError, match="task"):
+        AdapterRef.model_validate(dict(version(1)) | {"task": task})

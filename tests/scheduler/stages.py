@@ -78,15 +78,20 @@ def scored(
 def updated(batch: TrainBatch, since: int | None = None, metrics: Mapping[str, float] | None = None) -> Outgoing:
     """The step's announcement. `since`: its checkpoint holds no state, and its batch is recorded."""
     version = batch.version + 1
-    blob = BlobRef(name=f"{batch.task}/v{version}", size_bytes=1, sha256="0" * 64)
+
+    def blob(kind: str) -> BlobRef:
+        return BlobRef(name=f"{batch.task}.v{version}.{kind}-0", size_bytes=1, sha256="0" * 64)
+
     message = WeightUpdated(
         tenant=batch.tenant,
         task=batch.task,
         pool=batch.pool,
         version=version,
-        adapter=AdapterRef(task=batch.task, version=version, rank=8, blob=blob, canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")),
-        checkpoint=CheckpointRef(name=f"{blob.name}/checkpoint", size_bytes=1, sha256="0" * 64, since=since),
-        batch=None if since is None else BlobRef(name=f"{blob.name}/batch", size_bytes=1, sha256="0" * 64),
+        adapter=AdapterRef(
+            task=batch.task, version=version, rank=8, blob=blob("adapter"), canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")
+        ),
+        checkpoint=CheckpointRef(**dict(blob("checkpoint")), since=since),
+        batch=None if since is None else blob("batch"),
         metrics={"loss": 0.1, **(metrics or {})},
         trained_tokens=7,
         started_s=time.time(),

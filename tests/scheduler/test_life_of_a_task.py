@@ -131,8 +131,8 @@ async def test_task_that_starts_from_another_samples_and_trains_from_its_adapter
             await world.run(task, spec(start=start))
             opened = [group for group in world.stages.opened if group.task == task and group.version == 0]
             assert {group.adapter.name for group in opened if group.adapter} == {f"{task}.v0"}
-            assert {group.adapter.blob.name for group in opened if group.adapter} == {f"a/v{source}"}
+            assert {group.adapter.blob.name for group in opened if group.adapter} == {f"a.v{source}.adapter-0"}
             batches = [batch for batch in world.stages.batches if batch.task == task]
-            assert {batch.start.blob.name for batch in batches if batch.start} == {f"a/v{source}"}
+            assert {batch.start.blob.name for batch in batches if batch.start} == {f"a.v{source}.adapter-0"}
             later = [group for group in world.stages.opened if group.task == task and group.version > 0]
             assert all(group.adapter is not None and group.adapter.name == f"{task}.v{group.version}" for group in later)

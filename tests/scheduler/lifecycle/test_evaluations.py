@@ -299,5 +299,5 @@ async def test_best_versions_are_kept_by_their_evaluations(bus: Bus, database_ur
         async with world.database.transaction() as tx:
             needed = await needed_blobs(tx.connection, "a")
         assert needed is not None
-        kept = sorted(name for name in needed.kept if name.endswith("/checkpoint"))
-        assert kept == ["a/v2/checkpoint", "a/v6/checkpoint", "a/v8/checkpoint"]
+        kept = sorted(name for name in needed.kept if ".checkpoint-" in name)
+        assert kept == ["a.v2.checkpoint-0", "a.v6.checkpoint-0", "a.v8.checkpoint-0"]

@@ -159,9 +159,9 @@ async def test_first_protocol_decides_what_is_kept_and_when_to_stop(bus: Bus, da
         async with world.database.transaction() as tx:
             needed = await needed_blobs(tx.connection, "a")
         assert needed is not None
-        kept = {name for name in needed.kept if name.endswith("/checkpoint")}
-        assert {"a/v2/checkpoint", "a/v6/checkpoint"} <= kept
-        assert "a/v4/checkpoint" not in kept
+        kept = {name for name in needed.kept if ".checkpoint-" in name}
+        assert {"a.v2.checkpoint-0", "a.v6.checkpoint-0"} <= kept
+        assert "a.v4.checkpoint-0" not in kept
         await clean(world)
 
 
@@ -176,8 +176,8 @@ async def test_lower_bound_decides_unless_the_task_says_the_mean(bus: Bus, datab
             await world.event(name, "finished")
             async with world.database.transaction() as tx:
                 needed = await needed_blobs(tx.connection, name)
-            kept[name] = {blob for blob in needed.kept if blob.endswith("/checkpoint")} if needed else set()
-        assert kept == {"a": {"a/v4/checkpoint", "a/v6/checkpoint"}, "b": {"b/v2/checkpoint", "b/v6/checkpoint"}}
+            kept[name] = {blob for blob in needed.kept if ".checkpoint-" in blob} if needed else set()
+        assert kept == {"a": {"a.v4.checkpoint-0", "a.v6.checkpoint-0"}, "b": {"b.v2.checkpoint-0", "b.v6.checkpoint-0"}}
         for name, decide_by, ends_at in (("c", "lower_bound", 4), ("d", "mean", 2)):
             evaluation = {"every": 2, "prompts": 3, "decide_by": decide_by}
             await world.submit(name, spec(steps=500, evaluation=evaluation, stop={"reward": 0.59}))

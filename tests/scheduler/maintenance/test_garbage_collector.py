@@ -88,8 +88,8 @@ async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: 
         async with world.database.transaction() as tx:
             needed = await needed_blobs(tx.connection, "a")
         assert needed is not None
-        assert needed.include("a/v1", 1)
-        assert not needed.include("a/v2", 2)
+        assert needed.include("a.v1.adapter-0", 1)
+        assert not needed.include("a.v2.adapter-0", 2)
 
 
 # ------------------------------------------------------------------------------------------- checkpoints without a state
@@ -105,8 +105,8 @@ def since(version: int) -> int | None:
 
 def everything(last: int) -> set[str]:
     """Checkpoints and batches of all versions."""
-    recorded = {f"a/v{version}/batch" for version in range(1, last + 1) if since(version) is not None}
-    return recorded | {f"a/v{version}/checkpoint" for version in range(1, last + 1)}
+    recorded = {f"a.v{version}.batch-0" for version in range(1, last + 1) if since(version) is not None}
+    return recorded | {f"a.v{version}.checkpoint-0" for version in range(1, last + 1)}
 
 
 async def stored_names(world: World) -> set[str]:
@@ -123,7 +123,7 @@ async def stored_names(world: World) -> set[str]:
 async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
     bus: Bus, database_url: str, last: int, checkpoints: set[int], batches: set[int]
 ) -> None:
-    expected = {f"a/v{version}/checkpoint" for version in checkpoints} | {f"a/v{version}/batch" for version in batches}
+    expected = {f"a.v{version}.checkpoint-0" for version in checkpoints} | {f"a.v{version}.batch-0" for version in batches}
     async with running_world(bus, database_url, Stages(since=since)) as world:
         await world.submit("a", spec(steps=last, keep={"checkpoints": 2}))
         await trained(world, "a", last)
@@ -131,16 +131,16 @@ async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
         async with world.database.transaction() as tx:
             needed = await needed_blobs(tx.connection, "a")
             assert needed is not None
-            assert {name for name in needed.kept if "/" in name.removeprefix("a/")} == expected
+            assert {name for name in needed.kept if ".adapter-" not in name} == expected
             task = await find_task(tx.connection, "a")
             assert task is not None
-            old = {name for name in await superseded_blobs(tx.connection, [task]) if name.endswith(("/checkpoint", "/batch"))}
+            old = {name for name in await superseded_blobs(tx.connection, [task]) if ".adapter-" not in name}
             restoring = await steps.restored_from(tx.connection, task)
             announced = await steps.announcement(tx.connection, task)
     assert old == everything(last) - expected  # also those that were deleted before
     first = since(last) or last
-    assert set(restoring) == {f"a/v{version}/checkpoint" for version in range(first, last + 1)} | {
-        f"a/v{version}/batch" for version in range(first + 1, last + 1)
+    assert set(restoring) == {f"a.v{version}.checkpoint-0" for version in range(first, last + 1)} | {
+        f"a.v{version}.batch-0" for version in range(first + 1, last + 1)
     }
     assert announced is not None
     assert announced.checkpoint.since == since(last)

@@ -10,13 +10,13 @@ import hashlib
 import io
 import re
 import shutil
-import tarfile
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import structlog
 from nats.errors import Error as NatsError
@@ -24,6 +24,7 @@ from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
+from common.blobs.archive import pack, unpack
 from common.bus import Bus, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
@@ -92,7 +93,7 @@ class Blobs:
         Raises: Unavailable when the store does not answer or is full, or this machine's disk does not give the folder.
         """
         try:
-            packed = await asyncio.to_thread(_packed, folder)
+            packed = await asyncio.to_thread(pack, folder)
         except OSError as error:
             raise Unavailable(f"could not read {folder}: {error}") from None
         ref = _ref(prefix, packed)
@@ -113,8 +114,8 @@ class Blobs:
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
 
-        Raises: Reject when the blob does not exist, or is not whole, or its digest is wrong; Unavailable when the store is, or this
-        machine's disk does not take the folder.
+        Raises: Reject when the blob does not exist, or is not whole, or its size, digest or content is not as it should be;
+        Unavailable when the store is, or this machine's disk does not take the folder.
         """
         if await asyncio.to_thread(into.is_dir):
             return into
@@ -133,16 +134,18 @@ class Blobs:
         return into
 
     async def _content(self, ref: BlobRef) -> bytes:
-        """The store's errors go through. Raises: Reject when the blob is not whole."""
+        """The store's errors go through. Raises: Reject when the blob is not whole, or of another size than `ref` says."""
         store = await self._store()
         info = await store.get_info(ref.name)
+        if info.is_link() or info.size != ref.size_bytes:
+            raise Reject(f"blob {ref.name} has {info.size} bytes in the store, expected {ref.size_bytes}")
         if info.chunks == 1 and info.size is not None and info.size <= SMALL_BYTES:
             # Two requests, where nats-py makes a consumer of its own for every blob.
             with suppress(TimeoutError):  # on a slow line it needs longer than an answer may take
                 return await self._only_chunk(ref, info)
         if not await self._is_whole(info):
             raise Reject(_in_part(ref))
-        packed = io.BytesIO()
+        packed = _Bounded(ref)
         timeout_s = fetch_timeout_s(info.size or 0)
         if (info.size or 0) >= LARGE_BYTES:
             log.info("fetching", blob=ref.name, bytes=info.size, timeout_s=timeout_s)
@@ -232,6 +235,20 @@ class Blobs:
         return found.state.subjects or {}
 
 
+class _Bounded(io.BytesIO):
+    """Takes a blob's chunks, which may hold more than the store says of them. `Any`: as io.BytesIO takes it."""
+
+    def __init__(self, ref: BlobRef) -> None:
+        super().__init__()
+        self._ref = ref
+
+    def write(self, chunk: Any, /) -> int:
+        """Raises: Reject when the blob becomes larger than expected."""
+        if self.tell() + memoryview(chunk).nbytes > self._ref.size_bytes:
+            raise Reject(f"blob {self._ref.name} has more than the expected {self._ref.size_bytes} bytes in the store")
+        return super().write(chunk)
+
+
 def fetch_timeout_s(size_bytes: int) -> float:
     """Maximum duration of a blob's fetch."""
     return FETCH_TIMEOUT_S + size_bytes / MIN_BYTES_PER_S
@@ -239,7 +256,7 @@ def fetch_timeout_s(size_bytes: int) -> float:
 
 def folder_ref(prefix: str, folder: Path) -> BlobRef:
     """The reference that `put_folder` would give a blob of this folder."""
-    return _ref(prefix, _packed(folder))
+    return _ref(prefix, pack(folder))
 
 
 def _ref(prefix: str, packed: bytes) -> BlobRef:
@@ -264,19 +281,6 @@ def _age_s(info: ObjectInfo) -> float:
     return time.time() - datetime.fromisoformat(info.mtime).timestamp() if info.mtime else 0.0
 
 
-def _packed(folder: Path) -> bytes:
-    """A tar of the folder's files, the same bytes for the same content."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                info = tarfile.TarInfo(str(path.relative_to(folder)))
-                info.size = path.stat().st_size
-                with path.open("rb") as content:
-                    archive.addfile(info, content)
-    return buffer.getvalue()
-
-
 def _unpack(ref: BlobRef, packed: bytes, into: Path) -> None:
     digest = hashlib.sha256(packed).hexdigest()
     if digest != ref.sha256:
@@ -284,24 +288,8 @@ def _unpack(ref: BlobRef, packed: bytes, into: Path) -> None:
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            _extract(archive, temporary)
+        unpack(packed, temporary)
         with suppress(OSError):  # another runner was faster
             temporary.rename(into)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Regular files, and none outside `folder`; `extractall` has a filter for it only from Python 3.11.4.
-
-    Raises: Reject for anything else.
-    """
-    for info in archive:
-        content = archive.extractfile(info)
-        target = (folder / info.name).resolve()
-        if content is None or not info.isfile() or not target.is_relative_to(folder.resolve()):
-            raise Reject(f"a blob holds '{info.name}', which is not a plain file inside it")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            shutil.copyfileobj(content, file)

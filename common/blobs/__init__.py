@@ -1,0 +1,8 @@
+"""The blob store: immutable folders, complete or absent.
+
+store.py    Blobs: puts, fetches, lists and deletes them on JetStream's object store
+archive.py  a folder as bytes and back, with bounds on what a stranger's bytes may unpack to
+"""
+
+# pyright: reportUnusedImport=false
+from common.blobs.store import BLOB_NAME, ROOM, Blobs, StoredBlob, StoreUsage, fetch_timeout_s, folder_ref
