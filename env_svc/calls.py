@@ -13,6 +13,7 @@ from typing import Literal, cast
 import msgpack
 from pydantic import JsonValue
 
+from common.fairness.fair_queue import Claimant
 from common.messages import UNSUPPORTED, ChatMessage
 from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES, Continue, Finish, Opening, Reply, Turn
 from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
@@ -94,7 +95,7 @@ Call = OpenCall | StepCall
 class EnvironmentJob:
     """Calls of one task for one environment."""
 
-    task: str
+    claimant: Claimant
     name: str
     options: dict[str, JsonValue]
     calls: Sequence[Call]

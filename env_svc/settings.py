@@ -19,7 +19,7 @@ class EnvSettings(Settings):
     patterns such as `my_games.*:*`, and `acme=my_games.*:*` for tenant acme alone. `*` lets a task import any module; `marlaas up` sets
     it for its own user, where the variable is absent."""
     workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
-    """Processes for environments that compute. With n of them, one task holds at most n - 1."""
+    """Processes for environments that compute. With n of them, one task holds at most n - 1; tenants share them by weight."""
     worker_memory_gib: float = Field(default=4.0, ge=0.5)
     """Address space of one worker process; more is an error of the environment that asks for it."""
     call_timeout_s: float = Field(default=60.0, gt=0)

@@ -4,10 +4,13 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+import structlog
+
 from common import streams
-from common.bus import Slots
+from common.bus import Bus, Slots
 from common.errors import Fatal
 from common.messages import ReplicaReport
+from common.periodic import run_periodically
 from common.pools import Pool, chosen_pool
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
@@ -16,7 +19,11 @@ if TYPE_CHECKING:
     from trainer_svc.service import Trainer
 
 PREFETCHED_BATCHES = 2
-"""Batches in flight beyond those that compute: one is read, one is published. More would be kept from other replicas."""
+"""Batches in progress beyond those that compute: one is read, one is published."""
+MAX_WAITING_BATCHES = 64
+"""Batches that wait for their tenant's turn, in a pool with one trainer. Where others live, what waits here would be kept from them."""
+
+log = structlog.get_logger()
 
 
 async def main(running: Running[TrainerSettings]) -> None:
@@ -31,9 +38,29 @@ async def main(running: Running[TrainerSettings]) -> None:
 
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
-        slots = Slots(settings.shared_steps + PREFETCHED_BATCHES)
+        slots = Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
+        runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots))
         runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         running.health.set_ready(f"training for pool '{settings.pool}'")
+
+
+async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots) -> None:
+    """Hold waiting batches only while this is the pool's one trainer, until cancelled."""
+    is_alone = True
+
+    async def look() -> None:
+        nonlocal is_alone
+        reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        was_alone, is_alone = is_alone, not any(one.service == "trainer" and one.pool == pool and one.replica != replica for one in reports)
+        if was_alone and not is_alone:
+            slots.take(MAX_WAITING_BATCHES)
+        elif is_alone and not was_alone:
+            slots.release(MAX_WAITING_BATCHES)
+
+    def unknown(error: Exception) -> None:
+        log.warning("replicas_unknown", error=str(error) or type(error).__name__)
+
+    await run_periodically(look, streams.REPLICA_TTL_S / 2, unknown, at_once=True)
 
 
 def _pin(cores: tuple[int, ...]) -> None:
@@ -55,7 +82,8 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
 
     learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps)
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
-    return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every)
+    slots = settings.shared_steps + PREFETCHED_BATCHES
+    return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
 
 
 def _import_heavy() -> None:

@@ -1,5 +1,8 @@
 """The handler: TrainBatch → WeightUpdated.
 
+Many batches may wait here for few slots, which tenants get in fair order by the seconds that their steps take; only a batch that has
+a slot is read and trained.
+
 It may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
 checkpoint that the batch names, and its blobs are named by their content.
 """
@@ -17,6 +20,7 @@ from common import crashpoints, streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
+from common.fairness.fair_slots import FairSlots
 from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.task_states import ENDED
 from trainer_svc.algorithm.step_metrics import finite
@@ -32,6 +36,8 @@ MAX_CONCURRENT_READS = 32
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
 """Phases with a metric `<phase>_s`. Listed because environments name other metrics, and labels must be few."""
+COMPUTED = ("forward_backward", "optimizer")
+"""Phases in which a step has the device to itself; its tenant is charged for these."""
 PHASE_S = Histogram(
     "marlaas_trainer_phase_seconds",
     "Time that a step spends in each phase",
@@ -61,17 +67,20 @@ log = structlog.get_logger()
 class Trainer:
     """Trains the tasks of one pool, a batch at a time."""
 
-    def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1) -> None:
+    def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1, slots: int = 3) -> None:
+        """`slots`: batches that are read, trained or published at once."""
         self._bus = bus
         self._blobs = Blobs(bus)
         self._learner = learner
         self._residents = residents
         self._pool = pool
         self._checkpoint_every = checkpoint_every
+        self._slots = FairSlots(slots)
 
     def busy(self) -> dict[str, float]:
         """Load figures of the replica's report."""
-        return {"steps": float(self._learner.waiting), "residents": float(len(self._residents))}
+        steps = self._learner.waiting + self._slots.waiting
+        return {"steps": float(steps), "residents": float(len(self._residents))}
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """Raises: Reject when the batch contradicts its trajectories, or the step cannot be made (`step.step`)."""
@@ -83,11 +92,13 @@ class Trainer:
         update = await self._announced(batch)
         if update is None:
             try:
-                update = await self._step(batch)
+                update = await self._step_in_turn(batch)
             except Reject:
                 if await self._has_ended(batch.task):  # its messages and blobs may be deleted at any moment, and the step is not needed
                     return
                 raise
+            if update is None:
+                return
         elif update.version > batch.version + 1:
             log.info("step_superseded", version=batch.version + 1, announced=update.version)
             return
@@ -110,6 +121,19 @@ class Trainer:
             log.warning("announcement_unreadable", reason=str(error))
             return None
         return update if update and update.version > batch.version else None
+
+    async def _step_in_turn(self, batch: TrainBatch) -> WeightUpdated | None:
+        """The step, once its tenant's turn comes; None when the task has ended meanwhile."""
+        await self._slots.acquire(batch.claimant)
+        computed_s = 0.0
+        try:
+            if await self._has_ended(batch.task):
+                return None
+            update = await self._step(batch)
+            computed_s = sum(update.metrics.get(f"{phase}_s", 0.0) for phase in COMPUTED)
+            return update
+        finally:
+            self._slots.release(batch.claimant, computed_s)
 
     async def _step(self, batch: TrainBatch) -> WeightUpdated:
         """Read, restore, train, and store the blobs; returns the announcement."""

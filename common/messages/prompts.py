@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from common.fairness.fair_queue import Claimant
 from common.messages.artifacts import AdapterRef, TokenRecord
 from common.messages.base import Message, Sentence, Value
 from common.spec import EnvironmentSection, Limits, Sampling
@@ -45,6 +46,12 @@ class GroupContext(Value):
     """Unix time on NATS's clock (`Clock.now_s`) at which the group times out."""
     task_seed: int | None = Field(default=None, ge=0)
     """Seed of the task: prompts are made of it and the row. None from older schedulers: `seed` serves."""
+    weight: float = Field(default=1.0, gt=0)
+    """The tenant's weight at admission, by which queues are shared; 1 from older schedulers."""
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(self.tenant, self.task, self.weight)
 
     def trajectory(self, member: int) -> str:
         """The id of one attempt, unique within its task."""
@@ -63,6 +70,12 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     """Environment of held-out prompts, where the task gives it other options for those."""
     protocols: dict[str, dict[str, JsonValue]] = {}
     """Options of a task's protocols, by the protocol's name; each is checked in place of the environment's own of the same names."""
+    weight: float = Field(default=1.0, gt=0)
+    """As in GroupContext."""
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(self.tenant, self.task, self.weight)
 
 
 class EnvironmentChecked(Message, kind="environment-checked.1"):

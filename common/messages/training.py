@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from common.fairness.fair_queue import Claimant
 from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Value
 from common.spec import TaskSpec
@@ -34,6 +35,12 @@ class TrainBatch(Message, kind="train-batch.1"):
     start: AdapterRef | None = None
     """Adapter of version 0; None without a `start`."""
     groups: list[BatchGroup] = Field(min_length=1)
+    weight: float = Field(default=1.0, gt=0)
+    """As in GroupContext, when the step was sent."""
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(self.tenant, self.task, self.weight)
 
 
 class WeightUpdated(Message, kind="weight-updated.1"):

@@ -11,6 +11,7 @@ from functools import partial
 from pydantic import JsonValue
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
@@ -57,11 +58,16 @@ class EnvironmentExecutor:
         return max(0.1, min(self._call_timeout_s, remaining_s))
 
     async def run(
-        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
+        self,
+        claimant: Claimant,
+        environment: spec.EnvironmentSection,
+        calls: Sequence[Call],
+        remaining_s: float,
+        limits: spec.Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
         """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
         timeout_s = self.bounded_timeout_s(min(remaining_s, limits.max_turn_s or remaining_s))
-        job = EnvironmentJob(task, environment.name, environment.options, calls, timeout_s, time.monotonic() + remaining_s)
+        job = EnvironmentJob(claimant, environment.name, environment.options, calls, timeout_s, time.monotonic() + remaining_s)
         try:
             batches = await self._batches(job, environment)
         except (WrongOptions, BuildFailed) as error:

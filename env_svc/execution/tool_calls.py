@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from common.messages import ChatMessage
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
@@ -49,7 +50,7 @@ class _ToolTurn:
 class _CallContext:
     """Arguments shared by all calls of one message."""
 
-    task: str
+    claimant: Claimant
     environment: spec.EnvironmentSection
     remaining_s: float
     limits: spec.Limits
@@ -66,13 +67,18 @@ class ToolCallExecutor:
         self._allowed = allowed
 
     async def run(
-        self, task: str, environment: spec.EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: spec.Limits = NO_LIMITS
+        self,
+        claimant: Claimant,
+        environment: spec.EnvironmentSection,
+        calls: Sequence[Call],
+        remaining_s: float,
+        limits: spec.Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
         """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
         try:
             own = await self._executor.tools_of(environment, remaining_s)
             tool_set = await self._tool_set([*environment.tools, *own], remaining_s)
-            context = _CallContext(task, environment, remaining_s, limits, tool_set)
+            context = _CallContext(claimant, environment, remaining_s, limits, tool_set)
             forwarded, tool_turns = await self._split(context, calls)
         except (WrongOptions, ToolUnavailable, BuildFailed) as error:
             outcome = error.failure if isinstance(error, BuildFailed) else _tools_failure(error)
@@ -116,7 +122,7 @@ class ToolCallExecutor:
         self, context: _CallContext, calls: Mapping[int, tuple[Call, ToolState | None]]
     ) -> AsyncGenerator[OutcomeBatch, None]:
         positions, plain = list(calls), [call for call, _ in calls.values()]
-        batches = self._executor.run(context.task, context.environment, plain, context.remaining_s, context.limits)
+        batches = self._executor.run(context.claimant, context.environment, plain, context.remaining_s, context.limits)
         async with aclosing(batches):
             async for batch in batches:
                 done = [(positions[place], outcome) for place, outcome in batch]
@@ -185,7 +191,7 @@ class ToolCallExecutor:
         if limits.max_turn_s is None:
             return late
         over = replace(step, last=FinalTurn("seconds", limits.at_limit), is_over=True)
-        batches = self._executor.run(context.task, context.environment, [over], context.remaining_s, limits)
+        batches = self._executor.run(context.claimant, context.environment, [over], context.remaining_s, limits)
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
         return outcomes[0][1]

@@ -2,7 +2,8 @@
 
 Each worker is a pebble pool of one, so that a crash, a hang or a kill affects one worker and no other's lock. A job is a list
 of calls for one environment; calls left after its slice of time become jobs of one call, spread over the workers. A call that
-exceeds its timeout has its worker killed. `concurrency/fair_queue.py` says whose job is next.
+exceeds its timeout has its worker killed. `common/fairness/fair_queue.py` says
+whose job is next; no task occupies all workers, so one of slow calls leaves a worker to the others.
 """
 
 import asyncio
@@ -17,9 +18,9 @@ import structlog
 from pebble import ProcessExpired, ProcessPool
 
 from common.errors import Fatal
+from common.fairness.fair_queue import Claimant, FairQueue
 from env_svc.calls import Call, EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
-from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
 from env_svc.registry import modules
 
@@ -55,7 +56,7 @@ class Workers:
 
         self._all = [_Worker(new_pool) for _ in range(count)]
         self._free = list(self._all)
-        self._queue: FairQueue[asyncio.Future[_Worker]] = FairQueue(count)
+        self._queue: FairQueue[asyncio.Future[_Worker]] = FairQueue(max(1, count - 1))
 
     @property
     def busy(self) -> int:
@@ -110,39 +111,40 @@ class Workers:
         return position, outcomes[0]
 
     async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
-        worker = await self._acquire(job.task)
+        worker = await self._acquire(job.claimant)
+        began = time.monotonic()
         try:
-            if time.monotonic() > job.ends_at:
+            if began > job.ends_at:
                 raise _DeadlinePassed
             return await worker.run(job, calls)
         finally:
-            worker.last_task = job.task
+            worker.last_task = job.claimant.task
             self._free.append(worker)
-            self._queue.done(job.task)
+            self._queue.done(job.claimant, time.monotonic() - began)
             self._grant()
 
-    async def _acquire(self, task: str) -> "_Worker":
+    async def _acquire(self, claimant: Claimant) -> "_Worker":
         handed: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
-        self._queue.put(task, handed)
+        self._queue.put(claimant, handed)
         self._grant()
         try:
             return await handed
         except asyncio.CancelledError:
-            self._queue.discard(task, handed)
+            self._queue.discard(claimant, handed)
             if handed.done() and not handed.cancelled():
                 self._free.append(handed.result())
-                self._queue.done(task)
+                self._queue.done(claimant, 0.0)
                 self._grant()
             raise
 
     def _grant(self) -> None:
         while self._free and (item := self._queue.take()) is not None:
-            task, handed = item
+            claimant, handed = item
             if handed.cancelled():
-                self._queue.done(task)
+                self._queue.done(claimant, 0.0)
                 continue
             # The worker that served this task last has its data sets in memory.
-            worker = next((worker for worker in self._free if worker.last_task == task), self._free[0])
+            worker = next((worker for worker in self._free if worker.last_task == claimant.task), self._free[0])
             self._free.remove(worker)
             handed.set_result(worker)
 

@@ -7,9 +7,9 @@ from contextlib import aclosing, suppress
 
 import structlog
 
+from common.fairness.fair_slots import FairSlots
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
-from env_svc.concurrency.fair_queue import FairQueue
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings, HostUnavailable
 from env_svc.registry import check_argument
@@ -73,18 +73,19 @@ class HostedEnvironment:
                 if self._ready_once is None:  # a process knows whether it computes, and so how many concurrent calls it takes
                     await self.start()
                 turns = self._take_turns()
-                await turns.acquire(job.task)
+                await turns.acquire(job.claimant)
         except TimeoutError:
             reason = f"environment '{job.name}' had no free process before the deadline"
             return position, failed(reason, is_infrastructure=True, is_late=True)
         except HostUnavailable as error:
             reason = f"environment '{job.name}' is unavailable (row {job.calls[position].row}): {error}"
             return position, failed(reason, is_infrastructure=True)
+        began = time.monotonic()
         try:
             process = min(self._processes, key=lambda one: (one.busy >= turns.max_concurrent, not one.is_ready, one.busy))
             return position, await process.ask(job, position)
         finally:
-            turns.release(job.task)
+            turns.release(job.claimant, time.monotonic() - began)
 
     def _take_turns(self) -> "_CallSlots":
         if self._turns is None:
@@ -93,37 +94,12 @@ class HostedEnvironment:
         return self._turns
 
 
-class _CallSlots:
-    """Slots for calls, granted to tasks in fair order: `max_concurrent` for each process."""
+class _CallSlots(FairSlots):
+    """Slots for calls, granted in fair order: `max_concurrent` for each process. No task has all of them."""
 
     def __init__(self, max_concurrent: int, processes: int) -> None:
         self.max_concurrent = max_concurrent
-        self._capacity = max_concurrent * processes
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(self._capacity)
-
-    async def acquire(self, task: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(task, turn)
-        self._grant()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            self._queue.discard(task, turn)
-            if turn.done() and not turn.cancelled():
-                self.release(task)
-            raise
-
-    def release(self, task: str) -> None:
-        self._queue.done(task)
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._queue.running < self._capacity and (item := self._queue.take()) is not None:
-            task, turn = item
-            if turn.cancelled():
-                self._queue.done(task)
-                continue
-            turn.set_result(None)
+        super().__init__(max_concurrent * processes, max(1, max_concurrent * processes - 1))
 
 
 class HostPool:

@@ -55,6 +55,7 @@ def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> N
         checkpoint=task.checkpoint,
         start=task.start,
         groups=members,
+        weight=task.weight,
     )
     tx.post([OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 

@@ -46,6 +46,7 @@ def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
             seed=group.seed,
             deadline_s=group.deadline_at.timestamp(),
             task_seed=task.spec.seed,
+            weight=task.weight,
         )
     )
 
@@ -70,6 +71,7 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             row=FIRST_ROW + group.prompt,
             seed=prompt_seed(wanted, group.prompt),
             deadline_s=deadline_s,
+            weight=task.weight,
         )
     )
 

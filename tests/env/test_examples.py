@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -40,7 +41,7 @@ async def test_example_runs(executor: ToolCallExecutor, file: str) -> None:
     environment = task.environment.model_copy(update={"name": CLASSES[task.environment.name]})
 
     async def outcome(call: Call) -> Outcome:
-        async with aclosing(executor.run("task-a", environment, [call], 30.0, task.limits)) as batches:
+        async with aclosing(executor.run(Claimant("a", "task-a"), environment, [call], 30.0, task.limits)) as batches:
             ((_, found),) = list(itertools.chain.from_iterable([batch async for batch in batches]))
         return found
 

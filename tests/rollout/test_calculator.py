@@ -8,6 +8,7 @@ from operator import itemgetter
 
 import pytest_asyncio
 
+from common.fairness.fair_queue import Claimant
 from common.messages import ChatMessage, SampledTurn, TokenRecord, TurnRequest
 from common.spec import EnvironmentSection, Limits
 from env_svc.calls import Call, Continued, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
@@ -42,7 +43,7 @@ class EnvironmentSide:
         self._player = player
 
     async def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
-        batches = self._player.run("task", CALCULATOR, calls, 20.0, LIMITS)
+        batches = self._player.run(Claimant("a", "task"), CALCULATOR, calls, 20.0, LIMITS)
         async with aclosing(batches):
             found = dict(chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]

@@ -207,6 +207,11 @@ class World:
 
         await eventually(is_met)
 
+    async def execute(self, statement: str) -> None:
+        """Change rows behind the scheduler's back."""
+        async with self.database.transaction() as tx:
+            await tx.connection.execute(text(statement))
+
     async def rows(self, query: str) -> list[Any]:
         async with self.database.transaction() as tx:
             return list((await tx.connection.execute(text(query))).all())

@@ -52,6 +52,17 @@ async def test_groups_of_a_task_differ_in_their_own_seed_and_share_that_of_their
         assert [group.row for group in world.stages.opened] == list(range(len(world.stages.opened)))
 
 
+async def test_messages_carry_the_weight_that_the_tenant_has_when_they_are_sent(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: group.group == 2)) as world:
+        await world.run("a", until="accepted")
+        await eventually(lambda: len(world.stages.opened) == 4 and len(world.stages.batches) == 1)
+        assert {one.weight for one in (*world.stages.checks, *world.stages.opened, *world.stages.batches)} == {1.0}
+        await world.execute("UPDATE tenants SET weight = 2.5")
+        await world.score(world.stages.opened[2:3])
+        await world.event("a", "finished")
+        assert {one.weight for one in (*world.stages.opened[4:], *world.stages.batches[1:])} == {2.5}
+
+
 async def test_duplicates_change_nothing(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         await world.submit("a", spec(steps=4))

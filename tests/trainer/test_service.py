@@ -163,3 +163,19 @@ async def test_task_that_starts_from_another_adapter_continues_from_its_weights_
     other = batch.model_copy(update={"spec": make_spec("w", lora={"rank": 4})})
     with pytest.raises(Reject, match=r"adapter: .*lora_A\.weight should have shape \(4, 128\), found \(8, 128\)"):
         await call(trainer, other)
+
+
+async def test_a_tenant_with_one_task_does_not_wait_behind_all_steps_of_a_tenant_with_many(
+    bus: Bus, learner: Learner, residents: Residents
+) -> None:
+    trainer = Trainer(bus, learner, residents, "tiny", slots=1)
+    tenants = {"m": "many", "n": "many", "o": "many", "p": "many", "q": "one"}
+    for task, tenant in tenants.items():
+        named = await store(bus, task, groups_of(task, 0), 0)
+        await send(bus, batch_of(task, 0, named, None, make_spec(task)).model_copy(update={"tenant": tenant}))
+    async with serving(bus, trainer, slots=8):
+        await eventually_equals(lambda: bus.streams.backlog(streams.WEIGHTS), 5)
+    order = [delivery.read(WeightUpdated).tenant async for delivery in bus.streams.stored(streams.WEIGHTS, "weight-updated.>")]
+    assert order[0] == "many"
+    assert "one" in order[1:3]
+    assert trainer.busy()["steps"] == 0

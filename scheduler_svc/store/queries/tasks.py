@@ -23,6 +23,8 @@ class Task:
 
     id: str
     tenant: str
+    weight: float
+    """The tenant's, by which its share of every queue is measured."""
     spec: TaskSpec
     submission: str | None
     """Digest of the task as it was submitted; None from older schedulers."""
@@ -49,6 +51,10 @@ class Task:
         return self.state in LIVE
 
 
+_TASK = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery().label("weight"))
+"""Columns of `task_of`."""
+
+
 def _accepted_spec(stored: dict[str, Any]) -> TaskSpec:
     """The task as it was accepted. One that is evaluated and stored without `decide_by` is from before it, and goes by the mean."""
     match stored:
@@ -63,6 +69,7 @@ def task_of(row: Any) -> Task:
     return Task(
         id=row.id,
         tenant=row.tenant,
+        weight=row.weight,
         spec=_accepted_spec(row.spec),
         submission=row.submission,
         family=row.family,
@@ -115,7 +122,7 @@ async def started_from(connection: AsyncConnection, task: str) -> dict[str, Blob
 
 
 async def find_task(connection: AsyncConnection, task: str) -> Task | None:
-    row = (await connection.execute(select(tasks).where(tasks.c.id == task))).first()
+    row = (await connection.execute(select(*_TASK).where(tasks.c.id == task))).first()
     return task_of(row) if row else None
 
 
@@ -135,7 +142,7 @@ async def all_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 
-_LOCK = Statement(select(tasks).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update())
+_LOCK = Statement(select(*_TASK).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update(of=tasks))
 
 
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
@@ -144,7 +151,7 @@ async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[
 
 
 async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
-    statement = select(tasks).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update()
+    statement = select(*_TASK).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update(of=tasks)
     return [task_of(row) for row in (await connection.execute(statement)).all()]
 
 
@@ -191,7 +198,7 @@ _ADVANCE = Statement(
         in_state(tasks.c.state, TaskState.RUNNING, TaskState.PAUSED),
     )
     .values(version=tasks.c.version + 1, adapter=given("made_adapter"), checkpoint=given("made_checkpoint"), updated_at=func.now())
-    .returning(tasks)
+    .returning(*_TASK)
 )
 
 

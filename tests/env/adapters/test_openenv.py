@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 from pydantic import JsonValue
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.adapters.openenv import OpenEnv, OpenEnvState
 from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, StepCall, perform
 from env_svc.contract import ChatMessage, Continue, EnvironmentUnavailable, Finish, Opening, Reply, ToolCall, WrongOptions
@@ -211,7 +212,7 @@ def hosted(port: int) -> HostedConfig:
 
 
 async def play(executor: EnvironmentExecutor, call: Call, **options: JsonValue) -> Outcome:
-    async for batch in executor.run("t", spec.EnvironmentSection(name="game", options=options), [call], 60.0):
+    async for batch in executor.run(Claimant("a", "t"), spec.EnvironmentSection(name="game", options=options), [call], 60.0):
         return batch[0][1]
     raise AssertionError
 

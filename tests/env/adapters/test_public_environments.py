@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.adapters.openenv import OpenEnv
 from env_svc.calls import Call, Continued, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Continue, Finish, Reply
@@ -55,7 +56,7 @@ async def wordle(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def played(executor: EnvironmentExecutor, call: Call) -> Outcome:
-    async for batch in executor.run("t", spec.EnvironmentSection(name="wordle", options={}), [call], 60.0):
+    async for batch in executor.run(Claimant("a", "t"), spec.EnvironmentSection(name="wordle", options={}), [call], 60.0):
         return dict(batch)[0]
     raise AssertionError("nothing came back")
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from pydantic import JsonValue
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -68,7 +69,7 @@ async def replicas(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -
 async def play(executor: ToolCallExecutor, calls: list[Call], *, name: str = "any", **options: JsonValue) -> list[Outcome]:
     given = {"taskset": "sums", **options} if name == "any" else options
     found: dict[int, Outcome] = {}
-    async for batch in executor.run("t", spec.EnvironmentSection(name=name, options=given), calls, 60.0):
+    async for batch in executor.run(Claimant("a", "t"), spec.EnvironmentSection(name=name, options=given), calls, 60.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 

@@ -189,7 +189,8 @@ async def main():
     workers = Workers(1, ["reasoning_gym"], 2 * 2**30)
     await workers.start()
     for name in ("word_ladder", "ransom_note", "isomorphic_strings", "polynomial_multiplication", "gcd"):
-        job = EnvironmentJob("t", "reasoning_gym:" + name, {}, [OpenCall(row, 5) for row in (0, 3, 777)], 30.0, time.monotonic() + 500.0)
+        calls = [OpenCall(row, 5) for row in (0, 3, 777)]
+        job = EnvironmentJob(Claimant("a", "t"), "reasoning_gym:" + name, {}, calls, 30.0, time.monotonic() + 500.0)
         found = {}
         async for batch in workers.run(job):
             found.update(batch)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import Failed, OpenCall, Opened, Outcome
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
@@ -16,7 +17,7 @@ from tests.conftest import eventually
 
 async def opened(executor: ToolCallExecutor, name: str, **options: object) -> Outcome:
     environment = spec.EnvironmentSection(name=f"tests.env.toys:{name}", options=options)  # pyright: ignore
-    batches = [batch async for batch in executor.run("t", environment, [OpenCall(0, 0)], 60.0)]
+    batches = [batch async for batch in executor.run(Claimant("a", "t"), environment, [OpenCall(0, 0)], 60.0)]
     return batches[0][0][1]
 
 

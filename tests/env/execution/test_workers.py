@@ -4,17 +4,21 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
 
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, Continued, EnvironmentJob, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.workers import Workers
 from tests.conftest import eventually
 
 NAME = "tests.env.toys:ComputingObedient"
+SLOW = Claimant("a", "slow")
+ANYONE = Claimant("a", "t")
 STATE = msgpack.packb({"row": 0})
 
 
@@ -23,12 +27,14 @@ def steps(*replies: str) -> list[Call]:
 
 
 def job_of(calls: Sequence[Call]) -> EnvironmentJob:
-    return EnvironmentJob("t", NAME, {}, calls, 60.0, time.monotonic() + 500.0)
+    return EnvironmentJob(ANYONE, NAME, {}, calls, 60.0, time.monotonic() + 500.0)
 
 
-async def run(workers: Workers, calls: Sequence[Call], *, task: str = "t", name: str = NAME, timeout_s: float = 60.0) -> list[Outcome]:
+async def run(
+    workers: Workers, calls: Sequence[Call], *, by: Claimant = ANYONE, name: str = NAME, timeout_s: float = 60.0
+) -> list[Outcome]:
     found: dict[int, Outcome] = {}
-    async for batch in workers.run(EnvironmentJob(task, name, {}, calls, timeout_s, time.monotonic() + 500.0)):
+    async for batch in workers.run(EnvironmentJob(by, name, {}, calls, timeout_s, time.monotonic() + 500.0)):
         found.update(batch)
     assert sorted(found) == list(range(len(calls)))
     return [found[position] for position in range(len(calls))]
@@ -102,7 +108,12 @@ async def test_exit_and_memory_hunger_are_failures_of_the_environment(workers: W
 
 async def test_wrong_options_fail_every_call(workers: Workers) -> None:
     job = EnvironmentJob(
-        "t", "tests.env.toys:ComputingCountdown", {"start": "x"}, [OpenCall(0, 0), OpenCall(1, 0)], 10.0, time.monotonic() + 500.0
+        Claimant("a", "t"),
+        "tests.env.toys:ComputingCountdown",
+        {"start": "x"},
+        [OpenCall(0, 0), OpenCall(1, 0)],
+        10.0,
+        time.monotonic() + 500.0,
     )
     outcomes = [outcome async for batch in workers.run(job) for _, outcome in batch]
     assert [isinstance(outcome, Failed) and "option 'start'" in outcome.reason for outcome in outcomes] == [True, True]
@@ -110,10 +121,10 @@ async def test_wrong_options_fail_every_call(workers: Workers) -> None:
 
 async def test_task_of_slow_calls_leaves_a_worker_to_others(workers: Workers, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    slow = [asyncio.ensure_future(run(workers, steps(f"await-file {gate}"), task="slow", timeout_s=60)) for _ in range(6)]
+    slow = [asyncio.ensure_future(run(workers, steps(f"await-file {gate}"), by=SLOW, timeout_s=60)) for _ in range(6)]
     quick: list[Outcome] = []
     for _ in range(5):
-        quick += await run(workers, steps("reward 1"), task="quick")
+        quick += await run(workers, steps("reward 1"), by=Claimant("a", "quick"))
     assert quick == [Scored(1.0, {"length": 1.0})] * 5
     assert not any(runner.done() for runner in slow)
     assert (workers.busy, workers.waiting) == (1, 5)
@@ -122,10 +133,24 @@ async def test_task_of_slow_calls_leaves_a_worker_to_others(workers: Workers, tm
     assert (workers.busy, workers.waiting) == (0, 0)
 
 
+async def test_workers_time_is_shared_by_tenants_and_their_weights(workers: Workers) -> None:
+    """Nine tasks against one task of twice the weight, each with a call that waits at any moment; the calls take 10 ms."""
+    spent: Counter[str] = Counter()
+
+    async def play(tenant: str, task: str, weight: float) -> None:
+        while spent.total() < 240:
+            await run(workers, steps("block 0.01"), by=Claimant(tenant, task, weight))
+            spent[tenant] += 1
+
+    one = [play("one", f"t{task}", 2.0) for task in (1, 2)]  # one task has at most one of the two workers
+    await asyncio.gather(*(play("many", f"t{task}", 1.0) for task in range(18)), *one, *(play("one", "t1", 2.0) for _ in range(4)))
+    assert 0.6 < spent["one"] / spent.total() < 0.72
+
+
 async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, tmp_path: Path) -> None:
     gate, trace = tmp_path / "gate", tmp_path / "trace"
-    slow = asyncio.ensure_future(run(workers, steps(f"await-file {gate}"), task="slow", timeout_s=60))
-    late = EnvironmentJob("slow", NAME, {}, steps(f"touch {trace}"), 10.0, time.monotonic() + 0.05)
+    slow = asyncio.ensure_future(run(workers, steps(f"await-file {gate}"), by=SLOW, timeout_s=60))
+    late = EnvironmentJob(SLOW, NAME, {}, steps(f"touch {trace}"), 10.0, time.monotonic() + 0.05)
     waiting = asyncio.ensure_future(anext(workers.run(late)))
     await eventually(lambda: time.monotonic() > late.ends_at)
     gate.touch()
@@ -138,7 +163,10 @@ async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, 
 
 
 async def test_cancelled_job_frees_its_worker(workers: Workers, tmp_path: Path) -> None:
-    jobs = [asyncio.ensure_future(run(workers, steps(f"await-file {tmp_path / 'never'}"), task=task, timeout_s=60)) for task in "aabb"]
+    jobs = [
+        asyncio.ensure_future(run(workers, steps(f"await-file {tmp_path / 'never'}"), by=Claimant("a", task), timeout_s=60))
+        for task in "aabb"
+    ]
     async with asyncio.timeout(250):
         while workers.busy < 2:
             await asyncio.sleep(0.01)

@@ -16,6 +16,7 @@ import tabulate
 from common import spec
 from common.backoff import Backoff
 from common.errors import Fatal
+from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -109,7 +110,7 @@ async def play(
 ) -> list[Outcome]:
     found: dict[int, Outcome] = {}
     environment = spec.EnvironmentSection(name=name, options=options)  # pyright: ignore
-    async for batch in executor.run(task, environment, calls, 500.0):
+    async for batch in executor.run(Claimant("a", task), environment, calls, 500.0):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 
@@ -153,11 +154,9 @@ async def test_options_are_checked_there_and_those_of_the_deployment_win(workers
         assert isinstance(opened, Opened) and opened.messages[0].content.startswith("Fixed 0")
         (wrong,) = await play(executor, [OpenCall(0, 0)], greting="x")
         assert "has no option 'greting'; did you mean 'greeting'" in reason(wrong, is_infrastructure=False)
-        (weights,) = [
-            outcome
-            async for batch in executor.run("t", spec.EnvironmentSection(name="guest", weights={"lenght": 1.0}), [OpenCall(0, 0)], 60.0)
-            for _, outcome in batch
-        ]
+        misspelt = spec.EnvironmentSection(name="guest", weights={"lenght": 1.0})
+        batches = executor.run(Claimant("a", "t"), misspelt, [OpenCall(0, 0)], 60.0)
+        (weights,) = [outcome async for batch in batches for _, outcome in batch]
         assert "no reward component 'lenght'; did you mean 'length'" in reason(weights, is_infrastructure=False)
 
 

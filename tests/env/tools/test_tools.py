@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from common import spec
+from common.fairness.fair_queue import Claimant
 from env_svc.allowed import AllowedNames
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
@@ -37,7 +38,7 @@ class Table:
         self._executor = executor
 
     async def play(self, environment: spec.EnvironmentSection, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
-        batches = self._executor.run("task-a", environment, calls, 20.0, limits or spec.Limits())
+        batches = self._executor.run(Claimant("a", "task-a"), environment, calls, 20.0, limits or spec.Limits())
         async with aclosing(batches):
             found = dict(itertools.chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]

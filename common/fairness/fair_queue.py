@@ -1,0 +1,215 @@
+"""Fair queue: whose item a shared resource serves next, tenant first, then task. Pure.
+
+Every competitor has a virtual time, the service that it received divided by its weight. The resource's virtual time is their mean,
+weighted. A competitor is eligible while it is not ahead of that mean, and of those eligible the one that would finish its next item
+first is served: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995; the rule of Linux since 6.6). While the same
+competitors wait, each has received its weighted share within one item, whatever the weights.
+
+A competitor that begins to wait starts at the resource's virtual time: it has saved no credit, but keeps a debt from an earlier wait.
+Tenants compete by their weights, and a tenant's tasks with equal weights for what their tenant gets.
+
+An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done; so that several
+items in service count at once. Service is in seconds, or in any other unit that `done` is given.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+SMOOTHING = 0.25
+"""Weight of the latest item in the mean service of a competitor's items."""
+ROUNDING = 1e-9
+"""Relative difference of two virtual times that are taken for equal."""
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """Whose an item is. `weight`: the tenant's; the newest one counts."""
+
+    tenant: str
+    task: str
+    weight: float = 1.0
+
+
+@dataclass
+class _Competitor:
+    weight: float
+    time: float
+    """Virtual time: service received / weight."""
+    item_service: float | None = None
+    """Mean service of its items; None before the first."""
+    is_waiting: bool = False
+    served: int = 0
+    """Number of the last choice that it was; 0 before the first."""
+
+    def observe(self, service: float) -> None:
+        self.item_service = service if self.item_service is None else self.item_service + SMOOTHING * (service - self.item_service)
+
+
+class Shares:
+    """Weighted competitors for one resource."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, _Competitor] = {}
+        self._debtors: set[str] = set()
+        """Competitors that are kept only for their debt."""
+        self._now = 0.0
+        self._choices = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, name: str, weight: float) -> None:
+        """`name` waits from now on, with this weight."""
+        found = self._all.setdefault(name, _Competitor(weight, self._now))
+        found.weight = weight
+        self._debtors.discard(name)
+        if not found.is_waiting:
+            found.time, found.is_waiting = max(found.time, self.now()), True
+
+    def leave(self, name: str, *, is_served: bool) -> None:
+        """`name` no longer waits; it is forgotten once none of its items is served and it has no debt."""
+        self.now()
+        self._all[name].is_waiting = False
+        if is_served:
+            return
+        self._debtors.add(name)
+        for idle in [idle for idle in self._debtors if self._all[idle].time <= self._now]:
+            self._debtors.discard(idle)
+            del self._all[idle]
+
+    def now(self) -> float:
+        """The resource's virtual time; stands still while no competitor waits."""
+        weights = times = 0.0
+        for one in self._all.values():
+            if one.is_waiting:
+                weights += one.weight
+                times += one.weight * one.time
+        self._now = times / weights if weights else self._now
+        return self._now
+
+    def first(self, names: Collection[str], unknown: float) -> str:
+        """Which of these waiting competitors is served next. `unknown`: expected service of the first items."""
+        latest = self.now() + ROUNDING * max(1.0, abs(self._now))
+        eligible = [name for name in names if self._all[name].time <= latest] or names
+
+        def rank(name: str) -> tuple[float, int]:
+            one = self._all[name]
+            deadline = one.time + self.expected(name, unknown) / one.weight
+            return round(deadline, 9), one.served
+
+        return min(eligible, key=rank)
+
+    def expected(self, name: str, unknown: float) -> float:
+        """Expected service of the next item."""
+        service = self._all[name].item_service
+        return unknown if service is None else service
+
+    def charge(self, name: str, service: float) -> None:
+        """Charge an item that is taken."""
+        self._choices += 1
+        found = self._all[name]
+        found.time += service / found.weight
+        found.served = self._choices
+
+    def correct(self, name: str, charged: float, service: float) -> None:
+        """Replace an item's charge by the service that it turned out to need; 0: it was not served, and says nothing of others."""
+        found = self._all[name]
+        found.time += (service - charged) / found.weight
+        if service:
+            found.observe(service)
+
+
+@dataclass
+class _Task(Generic[T]):
+    items: deque[T] = field(default_factory=deque[T])
+    charged: deque[float] = field(default_factory=deque[float])
+    """Charge of each item in service."""
+
+
+@dataclass
+class _Tenant(Generic[T]):
+    tasks: dict[str, _Task[T]] = field(default_factory=dict[str, _Task[T]])
+    shares: Shares = field(default_factory=Shares)
+    waiting: int = 0
+    running: int = 0
+
+    def may_take(self, max_per_task: int) -> Iterator[str]:
+        return (name for name, task in self.tasks.items() if task.items and len(task.charged) < max_per_task)
+
+
+class FairQueue(Generic[T]):
+    """Waiting items by tenant and task, and the items in service. No task has more than `max_per_task` of these."""
+
+    def __init__(self, max_per_task: int) -> None:
+        self._max_per_task = max_per_task
+        self._tenants: dict[str, _Tenant[T]] = {}
+        self._shares = Shares()
+        self._item_service = 0.0
+        """Mean service of all items, for tenants whose first item is not done yet; 0 before the first of all."""
+        self.waiting = 0
+        self.running = 0
+
+    def put(self, claimant: Claimant, item: T) -> None:
+        tenant = self._tenants.setdefault(claimant.tenant, _Tenant())
+        tenant.tasks.setdefault(claimant.task, _Task()).items.append(item)
+        tenant.shares.enter(claimant.task, 1.0)
+        self._shares.enter(claimant.tenant, claimant.weight)
+        self._count(tenant, waiting=1)
+
+    def discard(self, claimant: Claimant, item: T) -> None:
+        """Remove an item if it still waits."""
+        tenant = self._tenants.get(claimant.tenant)
+        task = tenant.tasks.get(claimant.task) if tenant else None
+        if tenant is not None and task is not None and item in task.items:
+            task.items.remove(item)
+            self._count(tenant, waiting=-1)
+            self._settle(claimant, tenant, task)
+
+    def take(self) -> tuple[Claimant, T] | None:
+        """The next item, in service until `done`; None when none may be served now."""
+        allowed = [name for name, tenant in self._tenants.items() if any(tenant.may_take(self._max_per_task))]
+        if not allowed:
+            return None
+        name = self._shares.first(allowed, self._item_service)
+        tenant, usual = self._tenants[name], self._shares.expected(name, self._item_service)
+        task_name = tenant.shares.first(list(tenant.may_take(self._max_per_task)), usual)
+        task, charge = tenant.tasks[task_name], tenant.shares.expected(task_name, usual)
+        item, claimant = task.items.popleft(), Claimant(name, task_name)
+        task.charged.append(charge)
+        self._shares.charge(name, charge)
+        tenant.shares.charge(task_name, charge)
+        self._count(tenant, waiting=-1, running=1)
+        self._settle(claimant, tenant, task)
+        return claimant, item
+
+    def done(self, claimant: Claimant, service: float) -> None:
+        """One of the claimant's items is done. `service`: what it needed; 0 for one that was taken and not served."""
+        tenant = self._tenants[claimant.tenant]
+        task = tenant.tasks[claimant.task]
+        charged = task.charged.popleft()
+        self._shares.correct(claimant.tenant, charged, service)
+        tenant.shares.correct(claimant.task, charged, service)
+        if service:
+            self._item_service += (SMOOTHING if self._item_service else 1.0) * (service - self._item_service)
+        self._count(tenant, running=-1)
+        self._settle(claimant, tenant, task)
+
+    def _count(self, tenant: _Tenant[T], *, waiting: int = 0, running: int = 0) -> None:
+        self.waiting, self.running = self.waiting + waiting, self.running + running
+        tenant.waiting, tenant.running = tenant.waiting + waiting, tenant.running + running
+
+    def _settle(self, claimant: Claimant, tenant: _Tenant[T], task: _Task[T]) -> None:
+        """Follow from the items that are left whether the task and the tenant wait, or are gone."""
+        if not task.items:
+            tenant.shares.leave(claimant.task, is_served=bool(task.charged))
+            if not task.charged:
+                del tenant.tasks[claimant.task]
+        if not tenant.waiting:
+            self._shares.leave(claimant.tenant, is_served=bool(tenant.running))
+            if not tenant.tasks:
+                del self._tenants[claimant.tenant]
+        if not self._tenants:
+            self._shares = Shares()  # with the last item gone, no share is owed any more
