@@ -13,5 +13,5 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     store/        the schema, the database, and every SQL statement
     doctor/       rules that must always hold, and a program that checks them
     reconcile.py  one history from two stores that were restored from different backups
-    migrate.py    brings the schema to this version; settings.py, metrics.py; accept.py, another name of reconcile
+    migrate.py    brings the schema to this version, which revision.py names; settings.py, metrics.py; accept.py, another name of reconcile
 """

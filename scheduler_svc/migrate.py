@@ -1,40 +1,61 @@
-"""Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently."""
+"""Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
 
-from functools import cache
+With a superuser's address it makes the roles first; then the owner migrates, and gives each role its rights (`store/access.py`).
+"""
+
+import hashlib
 from pathlib import Path
 
 from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
+from sqlalchemy import Connection, make_url, text
 
-import migrations
-
-
-def alembic_config(url: str = "") -> Config:
-    """Alembic's configuration, pointing at `migrations/`."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    return config
+from common.passwords import read_passwords
+from migrations.transaction import in_transaction
+from scheduler_svc.revision import alembic_config, expected_revision
+from scheduler_svc.store import access, roles
 
 
-@cache
-def expected_revision() -> str:
-    """The newest migration of this version."""
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    assert head is not None
-    return head
+def migrate(url: str, *, admin_url: str = "") -> None:
+    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `store/access.py` before.
 
-
-def migrate(url: str) -> None:
-    """Apply missing migrations. Raises: SystemExit, with one line, when the database does not answer or is of a newer version."""
+    Passwords of roles are those in the file that `admin_url` names as `passfile`; without one they stay as they are.
+    Raises: SystemExit, with one line, when the database does not answer, is of a newer version, or has no such roles.
+    """
+    if admin_url:
+        in_transaction(admin_url, lambda connection: roles.make_roles(connection, _passwords(admin_url)))
     try:
         command.upgrade(alembic_config(url), "head")
     except CommandError as error:
         raise SystemExit(
             f"migrate: the database was made by a newer version than this one, which ends at {expected_revision()}: {error}"
         ) from None
+    in_transaction(url, give_rights)
+
+
+def give_rights(connection: Connection) -> None:
+    """Give each role its rights, unless this was done for this schema: the statements wait for all transactions of a running scheduler.
+
+    Raises: SystemExit when the server lacks a role.
+    """
+    if absent := roles.absent_roles(connection):
+        raise SystemExit(
+            f"migrate: PostgreSQL has no role {', '.join(absent)}; give MARLAAS_SCHEDULER_DATABASE_ADMIN_URL, the address of a superuser"
+        )
+    statements = access.statements()
+    given = "rights: " + hashlib.sha256("\n".join([expected_revision(), *statements]).encode()).hexdigest()
+    if connection.execute(text("SELECT obj_description('alembic_version'::regclass)")).scalar_one() != given:
+        for statement in statements:
+            connection.execute(text(statement))
+        connection.execute(text(f"COMMENT ON TABLE alembic_version IS '{given}'"))
+    database = connection.dialect.identifier_preparer.quote(connection.execute(text("SELECT current_database()")).scalar_one())
+    connection.execute(text(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC"))
+    connection.execute(text(f"GRANT CONNECT ON DATABASE {database} TO {', '.join(access.Role)}"))
+
+
+def _passwords(url: str) -> dict[str, str]:
+    named = make_url(url).query.get("passfile")
+    return read_passwords(Path(named)) if isinstance(named, str) else {}
 
 
 def main() -> None:
@@ -45,7 +66,7 @@ def main() -> None:
     settings = read_or_exit(SchedulerSettings)
     assert isinstance(settings, SchedulerSettings)
     configure_logs("migrate", settings.replica, settings.log_level)
-    migrate(settings.database_url)
+    migrate(settings.database_owner_url or settings.database_url, admin_url=settings.database_admin_url)
 
 
 if __name__ == "__main__":

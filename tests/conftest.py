@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from hypothesis import settings
 from nats.errors import Error as NatsError
+from sqlalchemy import make_url
 
 from common.backoff import Backoff
 from common.bus import Bus, Delivery
@@ -107,7 +108,8 @@ def migrated(postgres_port: int) -> str:
     from scheduler_svc.migrate import migrate
 
     servers.create_database(postgres_port, "migrated")
-    migrate(servers.database_url(postgres_port, "migrated"))
+    owner, admin = (servers.database_url(postgres_port, "migrated", role=role) for role in (servers.OWNER, servers.ADMIN))
+    migrate(owner, admin_url=admin)
     return "migrated"
 
 
@@ -125,15 +127,26 @@ def migrated_database(postgres_port: int) -> str:
 
 @pytest.fixture
 def database_url(postgres_port: int, migrated_database: str) -> str:
-    """A migrated database of its own for each test, copied: ten times as fast as migrating it."""
+    """A migrated database of its own for each test, copied: ten times as fast as migrating it. For the scheduler's role."""
     return copied_database(postgres_port, migrated_database)
+
+
+@pytest.fixture
+def owner_url(database_url: str) -> str:
+    """The same database for the owner of the schema."""
+    return as_role(database_url, servers.OWNER)
+
+
+def as_role(url: str, role: str) -> str:
+    """The database's address for another role."""
+    return make_url(url).set(username=role).render_as_string(hide_password=False)
 
 
 def copied_database(postgres_port: int, template: str) -> str:
     """URL of a new database with the content of `template`, which must have no connections."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(f"postgresql://marlaas@{servers.HOST}:{postgres_port}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
+        connection.execute(f"CREATE DATABASE {name} OWNER {servers.OWNER} TEMPLATE {template} STRATEGY file_copy".encode())
     return servers.database_url(postgres_port, name)
 
 

@@ -31,9 +31,8 @@ def _migrated_database(port: int, name: str) -> str:
     from scheduler_svc.migrate import migrate
 
     servers.create_database(port, name)
-    url = servers.database_url(port, name)
-    migrate(url)
-    return url
+    migrate(servers.database_url(port, name, role=servers.OWNER), admin_url=servers.database_url(port, name, role=servers.ADMIN))
+    return servers.database_url(port, name)
 
 
 class _RolledBack(Exception):

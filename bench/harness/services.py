@@ -51,8 +51,8 @@ class Services:
 
     @property
     def postgres_url(self) -> str:
-        """The database's address for psycopg."""
-        return f"postgresql://marlaas@{servers.HOST}:{self.postgres_port}/{self.database}"
+        """The database's address for psycopg, and the owner of the schema."""
+        return servers.database_url(self.postgres_port, self.database, role=servers.OWNER).replace("+psycopg", "")
 
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds of each so far, live children included."""
@@ -124,7 +124,10 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
     servers.create_database(postgres_port, database)
     pools = folder / "pools.toml"
     pools.write_text(f'[{POOL}]\nmodel = "{ROOT / "models/tiny"}"\ncontext_tokens = {CONTEXT_TOKENS}\nsequences = {places}\n')
-    url = servers.database_url(postgres_port, database)
+    addresses = {
+        name: servers.database_url(postgres_port, database, role=role)
+        for name, role in (("URL", servers.APP), ("OWNER_URL", servers.OWNER), ("ADMIN_URL", servers.ADMIN))
+    }
     common = {
         "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
@@ -132,7 +135,7 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
         "MARLAAS_DATA_DIR": str(folder),
         "MARLAAS_LOG_LEVEL": "warning",
     }
-    scheduler_env = common | {"MARLAAS_SCHEDULER_DATABASE_URL": url}
+    scheduler_env = common | {f"MARLAAS_SCHEDULER_DATABASE_{name}": address for name, address in addresses.items()}
     subprocess.run([sys.executable, "-m", "scheduler_svc.migrate"], env=_inherited() | scheduler_env, check=True, cwd=ROOT)
     with _running(servers.nats_command(folder / "nats", nats_port), folder) as nats:
         servers.wait_until_listening(nats_port, nats, "nats")

@@ -57,6 +57,10 @@ def make_plan(
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(postgres_port)}
+    owner = {
+        "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": servers.database_url(postgres_port, role=servers.OWNER),
+        "MARLAAS_SCHEDULER_DATABASE_ADMIN_URL": servers.database_url(postgres_port, role=servers.ADMIN),
+    }
     common = {
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
         "MARLAAS_NATS_BLOBS_BYTES": str(servers.max_blobs_bytes(data / "nats")),
@@ -68,7 +72,7 @@ def make_plan(
         postgres_port=postgres_port,
         pools_file=pools_file.resolve(),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
-        prepare_env=common | database | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
+        prepare_env=common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[
             service.model_copy(update={"env": {**service.env, **(settings or {})}})
             for service in _services(data, common, database, read_pools(pools_file))

@@ -19,6 +19,8 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 DATABASE = "marlaas"
+ADMIN, OWNER, APP, READER = "marlaas", "marlaas_owner", "marlaas_app", "marlaas_reader"
+"""Roles of PostgreSQL: the superuser, and those of `scheduler_svc/store/access.py`."""
 UNPRIVILEGED_USER = "nobody"
 
 NATS_CONFIG = """\
@@ -145,8 +147,8 @@ def postgres_command(folder: Path, port: int) -> Command:
     return Command("postgres", [*_as_unprivileged(end_with_parent=True), *arguments], stop_signal=signal.SIGINT)
 
 
-def database_url(port: int, database: str = DATABASE) -> str:
-    return f"postgresql+psycopg://marlaas@{HOST}:{port}/{database}"
+def database_url(port: int, database: str = DATABASE, *, role: str = APP) -> str:
+    return f"postgresql+psycopg://{role}@{HOST}:{port}/{database}"
 
 
 def create_database(port: int, database: str = DATABASE) -> None:

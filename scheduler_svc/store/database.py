@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from common.backoff import Backoff
 from common.cancellation import notice_cancellation
 from common.errors import Unavailable
-from scheduler_svc.migrate import expected_revision
+from scheduler_svc.revision import expected_revision
 from scheduler_svc.store.transaction import Transaction
 
 RELAY_LOCK = 7_301

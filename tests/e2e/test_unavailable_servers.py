@@ -125,8 +125,9 @@ async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_ret
             assert not process.is_ready()
             with running(postgres, postgres_port, postgres_log) as server:
                 servers.create_database(postgres_port)
-                await process.says("schema_differs")
-                migrate(database)
+                await process.says("postgres_refuses")
+                owner, admin = (servers.database_url(postgres_port, role=role) for role in (servers.OWNER, servers.ADMIN))
+                migrate(owner, admin_url=admin)
                 await eventually(process.is_ready, PATIENCE_S)
                 bus = await Bus.connect(url, "test")
                 await answers(bus, "first")

@@ -23,7 +23,7 @@ from marlaas.stack import servers
 from scheduler_svc.doctor.runner import Depth, examine
 from scheduler_svc.maintenance.garbage_collector import SPACING_S, GarbageCollector
 from scheduler_svc.store.database import Database
-from tests.conftest import copied_database, eventually, eventually_equals, running
+from tests.conftest import as_role, copied_database, eventually, eventually_equals, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
@@ -125,8 +125,8 @@ class Finished:
     batches: list[TrainBatch]
 
     def database(self) -> str:
-        """URL of a copy of the database."""
-        return copied_database(self.postgres_port, self.template)
+        """URL of a copy of the database, for the owner of the schema: tests change there what the scheduler may not."""
+        return as_role(copied_database(self.postgres_port, self.template), servers.OWNER)
 
 
 @dataclass(frozen=True)

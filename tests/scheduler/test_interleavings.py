@@ -279,9 +279,10 @@ class Interleavings(RuleBasedStateMachine):
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []
 
 
-def test_any_delivery_order_loses_repeats_and_blocks_nothing(database_url: str) -> None:
+def test_any_delivery_order_loses_repeats_and_blocks_nothing(owner_url: str) -> None:
+    """For the owner of the tables, who may truncate them."""
     run_state_machine_as_test(
-        lambda: Interleavings(database_url),
+        lambda: Interleavings(owner_url),
         settings=settings(
             max_examples=5, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
         ),

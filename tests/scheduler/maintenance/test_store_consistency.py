@@ -29,7 +29,7 @@ from scheduler_svc.store.queries import steps
 from scheduler_svc.store.queries import tasks as task_queries
 from scheduler_svc.store.queries.outbox import Relayed
 from scheduler_svc.store.tables import tasks
-from tests.conftest import HASTY, eventually, running
+from tests.conftest import HASTY, as_role, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 OURS = Relayed("ours", 7)
@@ -55,7 +55,7 @@ def test_marks_show_which_store_is_older(relayed: Relayed, mark: HistoryMark | N
 
 
 def dump(url: str, to: Path) -> None:
-    _run("pg_dump", "--format=custom", f"--file={to}", make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
+    _run("pg_dump", "--format=custom", f"--file={to}", as_role(url, servers.OWNER).replace("+psycopg", ""))
 
 
 def restored(url: str, dumped: Path) -> str:
@@ -64,9 +64,9 @@ def restored(url: str, dumped: Path) -> str:
     port = make_url(url).port
     assert port is not None
     servers.create_database(port, name)
-    new = servers.database_url(port, name)
+    new = servers.database_url(port, name, role=servers.ADMIN)
     _run("pg_restore", "--exit-on-error", f"--dbname={new.replace('+psycopg', '')}", str(dumped))
-    return new
+    return servers.database_url(port, name)
 
 
 def _run(program: str, *arguments: str) -> None:

@@ -5,7 +5,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from common.spec import parse_spec
-from scheduler_svc.migrate import alembic_config
+from scheduler_svc.revision import alembic_config
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import ledger, tasks
 from scheduler_svc.store.queries.ledger import Entry
@@ -28,10 +28,10 @@ async def test_usage_recorded_twice_counts_once(database: Database) -> None:
         assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
 
 
-def test_usage_recorded_by_an_older_version_counts_after_the_migration(database_url: str) -> None:
-    config = alembic_config(database_url)
+def test_usage_recorded_by_an_older_version_counts_after_the_migration(owner_url: str) -> None:
+    config = alembic_config(owner_url)
     command.downgrade(config, "0009")
-    engine = create_engine(database_url, poolclass=NullPool)
+    engine = create_engine(owner_url, poolclass=NullPool)
     book = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('acme', 'a', '{}', {}, {}) ON CONFLICT DO NOTHING"
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
+from marlaas.stack import servers
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import weight_updates
 from scheduler_svc.maintenance import garbage_collector
@@ -19,7 +20,7 @@ from scheduler_svc.store.queries import candidates, evaluations, groups, ledger,
 from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
-from tests.conftest import copied_database
+from tests.conftest import as_role, copied_database
 from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
@@ -79,7 +80,7 @@ async def step_batched_and_trained(tx: Transaction) -> None:
 async def filled_database(postgres_port: int, migrated_database: str) -> str:
     """Template: tasks with many past rows and a few live ones."""
     url = copied_database(postgres_port, migrated_database)
-    async with await Database.connect(url) as database, database.transaction() as tx:
+    async with await Database.connect(as_role(url, servers.OWNER)) as database, database.transaction() as tx:
         for number in range(TASKS):
             await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
         for statement in PAST_AND_PRESENT.split(";"):

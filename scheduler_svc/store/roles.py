@@ -1,0 +1,77 @@
+"""PostgreSQL's roles, made by a superuser: needed once a server, and repeated without effect.
+
+Roles belong to the whole server, so another database of it, or a restored dump, may find them there already.
+"""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, text
+
+from common.passwords import scram_verifier
+from scheduler_svc.store.access import OWNER, Role
+
+LOGINS = {OWNER: "LOGIN CREATEDB CREATEROLE", Role.APP: "LOGIN", Role.READER: "LOGIN", Role.TENANTS: "NOLOGIN"}
+"""Role → its attributes. CREATEROLE of the owner is for tenants' roles: since PostgreSQL 16 it gives no power over other roles."""
+_NO_MORE = "NOSUPERUSER NOREPLICATION NOBYPASSRLS"
+MIN_SERVER = 160_000
+"""Oldest server: membership without SET ROLE came with PostgreSQL 16."""
+
+# With the rights that every role has by default, a tenant could hold the scheduler's advisory locks, or fill the disk.
+_RESERVED_FUNCTIONS = f"""
+DO $$ DECLARE f regprocedure; BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f'
+             AND (p.proname ~ '^(pg_(try_)?advisory|lo)_' OR p.proname IN ('loread', 'lowrite', 'pg_logical_emit_message')) LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
+        IF f::text ~ 'advisory' THEN EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {OWNER}, {Role.APP}', f); END IF;
+    END LOOP;
+END $$
+"""
+_OWNERSHIP = f"""
+DO $$ DECLARE r record; BEGIN
+    FOR r IN SELECT c.oid::regclass AS name, c.relkind FROM pg_class c
+             WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v') AND c.relowner <> '{OWNER}'::regrole LOOP
+        EXECUTE format('ALTER %s %s OWNER TO {OWNER}', CASE r.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, r.name);
+    END LOOP;
+    FOR r IN SELECT p.oid::regprocedure AS name FROM pg_proc p
+             WHERE p.pronamespace = 'public'::regnamespace AND p.proowner <> '{OWNER}'::regrole
+             AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e') LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO {OWNER}', r.name);
+    END LOOP;
+END $$
+"""
+
+
+def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
+    """Make the roles, give them what is in `passwords`, and the database of `connection` to the owner.
+
+    Raises: SystemExit where the server is too old, or the connection's role is no superuser.
+    """
+    version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
+    if version < MIN_SERVER:
+        raise SystemExit(f"migrate: PostgreSQL {version // 10_000} is too old for tenants' roles; use 16 or newer")
+    if connection.execute(text("SHOW is_superuser")).scalar_one() != "on":
+        raise SystemExit("migrate: the role of MARLAAS_SCHEDULER_DATABASE_ADMIN_URL is no superuser; name one, or leave the setting out")
+    present = set(connection.execute(text("SELECT rolname FROM pg_roles")).scalars())
+    for role, attributes in LOGINS.items():
+        connection.execute(text(f"{'ALTER' if role in present else 'CREATE'} ROLE {role} {attributes} {_NO_MORE}"))
+        if role in passwords:
+            # Not text(): a verifier has a colon, which that takes for a parameter.
+            connection.exec_driver_sql(f"ALTER ROLE {role} PASSWORD '{scram_verifier(passwords[role])}'")
+    connection.execute(text(f"GRANT {Role.TENANTS} TO {OWNER} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE"))
+    database = connection.dialect.identifier_preparer.quote(connection.execute(text("SELECT current_database()")).scalar_one())
+    for statement in (
+        f"ALTER DATABASE {database} OWNER TO {OWNER}",
+        f"GRANT ALL ON SCHEMA public TO {OWNER}",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+        _OWNERSHIP,
+        _RESERVED_FUNCTIONS,
+        "REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC",
+        f"GRANT CONNECT ON DATABASE postgres TO {OWNER}",
+    ):
+        connection.execute(text(statement))
+
+
+def absent_roles(connection: Connection) -> list[str]:
+    """Roles that the server lacks."""
+    present = set(connection.execute(text("SELECT rolname FROM pg_roles")).scalars())
+    return [role for role in LOGINS if role not in present]
