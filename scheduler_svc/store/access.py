@@ -82,6 +82,7 @@ TABLES: dict[str, Access] = {
     "evaluation_members": Access(ALL, _OF_ITS_TASKS),
     "ledger": Access(_NO_UPDATE, _OF_THE_TENANT),
     "events": Access(_NO_UPDATE, _OF_THE_TENANT),
+    "event_numbers": Access(_NO_DELETE, _OF_THE_TENANT),
     "dead_letters": Access(ALL, _OF_ITS_TASKS),
     "deleted_tasks": Access(_NO_DELETE, _OF_THE_TENANT),
     "stored_blobs": Access(_NO_UPDATE, "task IN (SELECT t.id FROM tasks t UNION ALL SELECT d.id FROM deleted_tasks d)"),

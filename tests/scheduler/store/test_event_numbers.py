@@ -9,7 +9,7 @@ from sqlalchemy.pool import NullPool
 
 from common.bus import Bus
 from common.messages import Event
-from scheduler_svc.migrate import alembic_config
+from scheduler_svc.revision import alembic_config
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from tests.scheduler.finished import settled, stages
@@ -74,8 +74,8 @@ async def test_scheduler_of_the_version_before_gets_numbers_from_the_database(da
     assert await numbers(database) == [("acme", 1), ("acme", 2), ("acme", 3)]
 
 
-def test_events_from_before_are_numbered_by_the_migration(database_url: str) -> None:
-    config, engine = alembic_config(database_url), create_engine(database_url, poolclass=NullPool)
+def test_events_from_before_are_numbered_by_the_migration(owner_url: str) -> None:
+    config, engine = alembic_config(owner_url), create_engine(owner_url, poolclass=NullPool)
     command.downgrade(config, "0015")
     with engine.begin() as connection:
         for tenant, task in (("acme", "a"), ("globex", "a"), ("acme", "a"), ("acme", "b")):
