@@ -71,7 +71,7 @@ def rollout(deployment: Deployment) -> list[Row]:
 
 
 def trainer(deployment: Deployment) -> list[Row]:
-    found = [CLOCK, *rows.looks_up(streams.TASKS_BUCKET), *_reports("trainer")]
+    found = [CLOCK, *rows.looks_up(streams.TASKS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("trainer")]
     found += [rows.reads(streams.SCORED.name), rows.reads(streams.WEIGHTS.name)]
     for pool in deployment.pools:
         found += rows.consumes(streams.trainer_batches(pool))
