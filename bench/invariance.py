@@ -43,7 +43,7 @@ KILL_EVERY_S = 6.0
 COST_MEASURES = ("rollout_svc", "bench/engine.py")
 SUBJECTS = (0, 1, 3)
 """Environments of the compared tasks, in `bench.isolation.GYM`."""
-NOT_INVARIANT = "this machine's engine is not invariant (MKL has strict modes for Intel's processors alone), so there is nothing to compare"
+NOT_INVARIANT = "this machine's engine is not invariant, so there is nothing to compare"
 
 
 def subject(environment: int, steps: int) -> TaskSpec:

@@ -84,6 +84,8 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     if cpu:
+        from rollout_svc.cpu.platform import INVARIANT
+
         of_device: dict[str, Any] = {
             "block_size": CPU_BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
@@ -92,6 +94,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
             # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
+            "additional_config": {INVARIANT: settings.wants_invariance(cpu=True)},
         }
     else:
         of_device = {"gpu_memory_utilization": settings.gpu_memory_share}

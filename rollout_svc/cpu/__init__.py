@@ -3,6 +3,7 @@
 platform.py   the plugin by which vLLM finds the rest
 lora.py       adapters of a batch
 linear.py     linear layers, by PyTorch's products
+rows.py       numbers of rows with which a product's row has the same bits
 norm.py       root-mean-square norms, by vLLM's compiled kernels
 attention.py  attention with blocks of 16 tokens in the KV cache
 """

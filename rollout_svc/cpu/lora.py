@@ -10,6 +10,9 @@ Runs of tokens of one adapter are multiplied in place. A batch in which an adapt
 runs is sorted by adapter first. `torch.nn.functional.grouped_mm` would take all adapters in one call, but on a CPU it goes through
 every slot, whether a token needs it or not: 170 µs a layer for four adapters, where their products one by one take 60 to 90.
 
+Products are added to the base model's after they are complete, in both ways: `addmm` adds in another order where N · R is 256 or more, so a
+row's bits would depend on the batch. `InvariantLora` also fills up runs of few tokens (`rows.py`).
+
 Axes: T tokens that have an adapter, S adapter slots, R rank, N merged projections, I and O a layer's inputs and outputs.
 """
 
@@ -19,6 +22,8 @@ from typing import Any
 
 import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+
+from rollout_svc.cpu.rows import ANY, Measured, Rows
 
 LONG_RUN = 16
 """Mean tokens of a run from which runs are multiplied in place, whatever their number."""
@@ -38,10 +43,19 @@ class Weights:
     """A in vLLM's layout; kept, so that nothing else gets its `id`."""
     a_I_R: Sequence[torch.Tensor]
     b_R_O: Sequence[torch.Tensor]
+    a_rows: Rows
+    b_rows: Rows
+
+    def product(self, x_T_I: torch.Tensor, slot: int) -> torch.Tensor:
+        """(T, O) of tokens with the adapter in `slot`."""
+        inner_T_R = self.a_rows.compute(lambda part: torch.mm(part, self.a_I_R[slot]), x_T_I)
+        return self.b_rows.compute(lambda part: torch.mm(part, self.b_R_O[slot]), inner_T_R)
 
 
 class GroupedLora(PunicaWrapperCPU):
     """Replaces the linear layers' part; the engine's output layer and embedding have no adapters here."""
+
+    measured: Measured | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,16 +92,13 @@ class GroupedLora(PunicaWrapperCPU):
         Shapes: y (rows, O); x (rows, I); per slice, A (S, 1, R, I) and B (S, 1, its O, R).
         """
         weights = self._layers.get(id(lora_a_stacked)) or self._side_by_side(lora_a_stacked, lora_b_stacked)
-        a_I_R, b_R_O = weights.a_I_R, weights.b_R_O
         x, y = x.view(-1, x.shape[-1]), y.view(-1, y.shape[-1])
         if self._in_place:
             for slot, begin, end in self._runs:
-                y[begin:end].addmm_(torch.mm(x[begin:end], a_I_R[slot]), b_R_O[slot], alpha=scale)
+                y[begin:end].add_(weights.product(x[begin:end], slot), alpha=scale)
             return
         x_T_I = x.index_select(0, self._rows_T)
-        out_T_O = x.new_empty(len(x_T_I), y.shape[1])
-        for slot, begin, end in self._runs:
-            torch.mm(torch.mm(x_T_I[begin:end], a_I_R[slot]), b_R_O[slot], out=out_T_O[begin:end])
+        out_T_O = torch.cat([weights.product(x_T_I[begin:end], slot) for slot, begin, end in self._runs])
         if self._places_T is not None:  # faster than adding at indices, but needs every row
             y[: len(out_T_O)].add_(out_T_O.index_select(0, self._places_T), alpha=scale)
         else:
@@ -110,9 +121,19 @@ class GroupedLora(PunicaWrapperCPU):
                 # Not `.data`: vLLM writes outside of inference mode, where the merged ones could not be written.
                 b.set_(b_place.unsqueeze(1))  # pyright: ignore[reportArgumentType]  # a tensor is a source too
                 a.set_(a_S_R_I[:, rank : (rank := rank + a.shape[2])].unsqueeze(1))  # pyright: ignore[reportArgumentType]
-        found = Weights(a_slices, a_S_R_I.transpose(1, 2).unbind(0), b_S_O_R.transpose(1, 2).unbind(0))
+        a_I_R, b_R_O = a_S_R_I.transpose(1, 2).unbind(0), b_S_O_R.transpose(1, 2).unbind(0)
+        found = Weights(a_slices, a_I_R, b_R_O, self._allowed_rows(a_I_R[0]), self._allowed_rows(b_R_O[0]))
         self._layers[id(a_slices)] = found
         return found
+
+    def _allowed_rows(self, weight: torch.Tensor) -> Rows:
+        return self.measured.rows(torch.empty_like(weight).normal_()) if self.measured else ANY
+
+
+class InvariantLora(GroupedLora):
+    """A row's bits do not depend on the number of rows with its adapter."""
+
+    measured = Measured()
 
 
 def _runs(slots: torch.Tensor) -> list[TokenRun]:

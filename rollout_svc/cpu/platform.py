@@ -9,16 +9,23 @@ from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
+INVARIANT = "marlaas_invariant"
+"""Key of vLLM's `additional_config`: whether log-probabilities must not depend on the batch."""
+
 
 class ManyAdaptersCpu(CpuPlatform):
-    """The CPU platform with `lora.GroupedLora`, `linear`, `norm` and `attention`."""
+    """The CPU platform with `lora`, `linear`, `norm` and `attention`."""
+
+    is_invariant = False
+    """Of the engine that is configured last: vLLM asks for the class of adapters without its configuration."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        from rollout_svc.cpu import linear  # late: vLLM is still being imported when it looks for platforms
+        from rollout_svc.cpu import linear, rows  # late: vLLM is still being imported when it looks for platforms
 
         super().check_and_update_config(vllm_config)
-        linear.install()
+        cls.is_invariant = bool(vllm_config.additional_config.get(INVARIANT))
+        linear.install(rows.Measured() if cls.is_invariant else None)
 
     @classmethod
     def get_attn_backend_cls(cls, *arguments: Any, **named: Any) -> str:
@@ -29,7 +36,7 @@ class ManyAdaptersCpu(CpuPlatform):
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
-        return "rollout_svc.cpu.lora.GroupedLora"
+        return f"rollout_svc.cpu.lora.{'InvariantLora' if cls.is_invariant else 'GroupedLora'}"
 
     @classmethod
     def import_ir_kernels(cls) -> None:

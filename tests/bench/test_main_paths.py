@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.invariance import NOT_INVARIANT
-
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
@@ -60,8 +58,5 @@ def test_benchmark_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"bench.{name}", *SMALL[name].split()]
     env = {**os.environ, "BENCH_RESULTS": str(tmp_path)}
     found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
-    if name == "invariance" and "GenuineIntel" not in Path("/proc/cpuinfo").read_text():
-        assert (found.returncode, found.stderr.strip().splitlines()[-1]) == (1, NOT_INVARIANT)
-        return
     assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-1000:]
     assert found.stdout.strip() or list(tmp_path.glob("*.json"))

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from structlog.testing import capture_logs
 
 from common.errors import Fatal
 from common.runtime.settings import Settings
+from rollout_svc.engine import Engine, Sampled, SampleRequest
+from rollout_svc.engine_config import EngineSettings
 from rollout_svc.engine_process import REPRODUCIBLE, check_version, has_cuda, prepare_environment
 from rollout_svc.settings import RolloutSettings
 from tests.rollout.conftest import HERE, POOL
@@ -45,16 +49,27 @@ async def test_unknown_pool_names_those_that_there_are(nats_url: str, tmp_path: 
     assert "Traceback" not in output
 
 
-@pytest.mark.slow
-async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none(nats_url: str, tmp_path: Path) -> None:
-    """MKL_CBWR is an operator's choice: this one lets products depend on the number of rows."""
-    pools = tmp_path / "pools.toml"
-    pools.write_text(f'[tiny]\nmodel = "{POOL.model}"\ncontext_tokens = 64\nkv_cache_gib = 0.1\ninvariant = true\n')
-    settings = {"MARLAAS_ROLLOUT_POOL": "tiny", "MARLAAS_POOLS_FILE": str(pools), "MKL_CBWR": "AUTO"}
-    status, output = await ended(nats_url, tmp_path, **settings)
-    assert status == 1
-    assert "the pool says invariant = true, but this engine's log-probabilities depend on what else is in its batch" in output
-    assert "Traceback" not in output
+class Dependent(Engine):
+    """An engine whose log-probabilities depend on the number of requests in flight."""
+
+    in_flight = 0
+
+    async def sample(self, request: SampleRequest) -> Sampled:
+        self.in_flight += 1
+        await asyncio.sleep(0)
+        found = Sampled([1], [-1.0 - 1e-7 * self.in_flight], "length")
+        self.in_flight -= 1
+        return found
+
+
+async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none() -> None:
+    settings = EngineSettings.of(POOL, device="cpu")
+    with ThreadPoolExecutor() as thread:
+        unsure = Dependent(None, settings, thread, cpu=True)
+        await unsure.warm_up()
+        assert not unsure.is_invariant
+        with pytest.raises(Fatal, match="log-probabilities depend on what else is in its batch"):
+            await Dependent(None, replace(settings, invariant=True), thread, cpu=True).warm_up()
 
 
 def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
