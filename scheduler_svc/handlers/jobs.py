@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -67,36 +68,59 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: Sc
 
 
 async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
+    for present in await tasks.lock_tasks(tx.connection, [job.task]):  # so that it is not deleted before the query on deleted ones
+        return await _repeat(tx, job, present, offer)
     try:
         spec = complete(job.spec, layers_of(job.spec, offer.pools))
     except Reject as error:
         return await _reject(tx, job, [str(error)])
-    await tasks.lock_tasks(tx.connection, [job.task])  # so that it is not deleted between the next two queries
-    present = await tasks.find_task(tx.connection, job.task)
-    reasons = offer.objections(spec) if present is None else []  # an accepted task does not depend on what is offered now
+    reasons = offer.objections(spec)
     if spec.tenant != job.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
-    if present is None and await deleted.find(tx.connection, job.task) is not None:
+    if await deleted.find(tx.connection, job.task) is not None:
         reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
     if reasons:
         return await _reject(tx, job, reasons)
     family = family_of(spec.environment.name, offer.families)
-    if present is None:
-        try:
-            start = await starting_adapter(tx.connection, job.task, spec)
-        except Reject as error:
-            return await _reject(tx, job, [str(error)])
-        if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job)):  # another replica was faster
-            present = await tasks.find_task(tx.connection, job.task)
-    if present is not None:
-        if present.spec != spec and present.submission != _digest(job):  # equal submissions differ where the pool's defaults have changed
-            return await _reject(tx, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
-        log.info("job_repeated", task=job.task)
+    try:
+        start = await starting_adapter(tx.connection, job.task, spec)
+    except Reject as error:
+        return await _reject(tx, job, [str(error)])
+    if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job)):  # another replica was faster
+        for present in await tasks.lock_tasks(tx.connection, [job.task]):
+            await _repeat(tx, job, present, offer)
         return None
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
     await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
     await publish_status(tx, job.task)
     return None
+
+
+async def _repeat(tx: Transaction, job: SubmitTask, present: tasks.Task, offer: Offer) -> None:
+    """Answer a job whose id is taken. An accepted task does not depend on what is offered now, so a repetition is never refused."""
+    if job.tenant == present.tenant and _describes(job, present, offer):
+        log.info("job_repeated", task=job.task)
+    else:
+        await _reject(tx, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
+
+
+def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
+    """Whether `job` describes the task, by today's defaults or by those of the version that accepted it.
+
+    Equal submissions differ where the pool's defaults have changed since; schedulers before those stored no digest of a submission.
+    """
+    if present.submission == _digest(job):
+        return True
+    match job.spec.get("evaluation", {}):
+        case dict() as evaluation:
+            earlier = {**job.spec, "evaluation": {**tasks.BEFORE_DECIDE_BY, **evaluation}}
+        case _:
+            earlier = job.spec
+    for raw in (job.spec, earlier):
+        with suppress(Reject):
+            if complete(raw, layers_of(raw, offer.pools)) == present.spec:
+                return True
+    return False
 
 
 def _digest(job: SubmitTask) -> str:

@@ -16,6 +16,9 @@ from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import LIVE, TaskState
 from scheduler_svc.store.tables import tasks, tenants
 
+BEFORE_DECIDE_BY = {"decide_by": "mean"}
+"""Values of `[evaluation]` in a task that is evaluated and from before `decide_by` was a field."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -59,7 +62,7 @@ def _accepted_spec(stored: dict[str, Any]) -> TaskSpec:
     """The task as it was accepted. One that is evaluated and stored without `decide_by` is from before it, and goes by the mean."""
     match stored:
         case {"evaluation": {"every": int(every)} as evaluation} if every > 0:
-            stored = {**stored, "evaluation": {"decide_by": "mean", **evaluation}}
+            stored = {**stored, "evaluation": {**BEFORE_DECIDE_BY, **evaluation}}
         case _:
             pass
     return TaskSpec.model_validate(stored)
