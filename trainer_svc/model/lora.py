@@ -10,14 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from common.errors import Fatal
 
 EXPERTS = "experts"
 """Name that Transformers gives to the module with all experts of a layer, as a list or with fused weights."""
+FUSED = ("qkv_proj", "gate_up_proj", "query_key_value", "c_attn", "W_pack", "Wqkv")
+"""Names of layers that compute several projections at once, in place of those that `lora.targets` names."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,8 @@ class _LoraProduct(torch.autograd.Function):
 def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
     """Replace every linear layer of `model` whose own name is in `targets`; returns them by their full names, in order.
 
-    Raises: Fatal for a mixture of experts: their weights are no linear layers, so that an adapter would silently leave them out.
+    Raises: Fatal for a mixture of experts, whose weights are no linear layers, and for projections that are fused in one layer: an adapter
+    would silently leave them out. Other linear layers that are no targets are logged.
     """
     experts = next((name for name, _ in model.named_modules() if name.rpartition(".")[2] == EXPERTS), None)
     if experts is not None:
@@ -130,13 +137,28 @@ def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
             f"base model of architecture {type(model).__name__} is a mixture of experts ({experts}), which adapters here cannot change; "
             "correct `model` in the pools file to a model with dense layers"
         )
+    own_names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if fused := [name for name in FUSED if name in own_names]:
+        raise Fatal(
+            f"base model of architecture {type(model).__name__} computes several projections in one layer ({', '.join(fused)}), "
+            "which adapters here cannot change: they would train the rest alone; "
+            f"correct `model` in the pools file to a model with {', '.join(targets)}"
+        )
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and name.rpartition(".")[2] in targets}
+    if unchanged := sorted(_linear_names(model) - set(targets)):
+        log.warning("layers_without_adapters", architecture=type(model).__name__, layers=unchanged)
     layers: dict[str, LoraLinear] = {}
     for name, module in found.items():
         parent, _, own = name.rpartition(".")
         layers[name] = LoraLinear(module)
         setattr(model.get_submodule(parent), own, layers[name])
     return layers
+
+
+def _linear_names(model: nn.Module) -> set[str]:
+    """Own names of the linear layers that repeat with the decoder's layers; the output layer is there once."""
+    names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    return {name for name in names if names.count(name) > 1}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
+from structlog.testing import capture_logs
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -249,6 +250,28 @@ def test_experts_in_a_list_are_refused_too(model_folder: Path) -> None:
     model.model.layers[-1].mlp.experts = nn.ModuleList(nn.Linear(128, 128) for _ in range(2))
     with pytest.raises(Fatal, match=r"mixture of experts \(model\.layers\.\d+\.mlp\.experts\)"):
         Policy(model, CPU)
+
+
+@pytest.mark.parametrize(("kind", "fused"), [("phi3", "qkv_proj, gate_up_proj"), ("gpt_neox", "query_key_value"), ("gpt2", "c_attn")])
+def test_projections_that_are_fused_in_one_layer_are_refused_by_name(tmp_path: Path, kind: str, fused: str) -> None:
+    """Phi-3 has `o_proj` and `down_proj` too, so adapters would train a part of it and nothing would say so."""
+    config = AutoConfig.for_model(kind, **SMALL, pad_token_id=0)
+    folder = unusual_model(lambda: AutoModelForCausalLM.from_config(config), tmp_path)
+    with pytest.raises(Fatal, match=rf"architecture {config.architectures[0]} computes several projections in one layer \({fused}\)"):
+        Policy.load(folder, CPU)
+
+
+def test_linear_layers_that_no_adapter_changes_are_named(model_folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    with capture_logs() as said:
+        Policy(model, CPU)
+    assert said == []
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    for layer in model.model.layers:
+        layer.mlp.c_fc = nn.Linear(128, 128)
+    with capture_logs() as said:
+        Policy(model, CPU)
+    assert [(entry["event"], entry["layers"]) for entry in said] == [("layers_without_adapters", ["c_fc"])]
 
 
 def test_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
