@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.charts import composition_tables, policy_tables, tables
 from bench.charts.interval_tables import intervals
 from bench.charts.recovery_table import chaos
+from bench.charts.smollm_table import smollm
 from bench.charts.tables import Result
 from bench.harness.report import RESULTS, ROOT
 
@@ -32,6 +33,7 @@ TABLES: dict[str, Table] = {
     "learning": composition_tables.learning,
     "learning-settings": composition_tables.settings,
     "intervals": intervals,
+    "smollm": smollm,
     "recovery": chaos,
 }
 

@@ -17,7 +17,6 @@ from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine_config import EngineSettings
 
 BASE = "base"
-SHOWN_REPLIES = 4
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class Replies:
 
     ids_P: list[list[int]]
     sampled_P: list[Sampled]
-    greedy: list[str]
-    """Texts of the greedy replies to the first prompts."""
+    greedy_P: list[str]
+    """Texts of the greedy replies."""
 
 
 def of_engine(
@@ -44,7 +43,7 @@ async def _of_engine(
     ids_P = [_prompt_ids(tokenizer, messages) for messages in prompts]
     engine = await Engine.start(EngineSettings.of(pool, device="cpu"))
 
-    async def replied(adapter: str | None, temperature: float, count: int) -> list[Sampled]:
+    async def replied(adapter: str | None, temperature: float) -> list[Sampled]:
         requests = [
             SampleRequest(
                 request_id=f"{adapter}:{temperature:g}:{place}",
@@ -55,7 +54,7 @@ async def _of_engine(
                 stop_ids=[tokenizer.eos_token_id],
                 adapter=adapter,
             )
-            for place, ids in enumerate(ids_P[:count])
+            for place, ids in enumerate(ids_P)
         ]
         return list(await asyncio.gather(*map(engine.sample, requests)))
 
@@ -65,9 +64,9 @@ async def _of_engine(
         found = dict[str, Replies]()
         for name in (BASE, *adapters):
             adapter = name if name in adapters else None
-            greedy = await replied(adapter, 0.0, SHOWN_REPLIES)
+            greedy = await replied(adapter, 0.0)
             texts = [str(tokenizer.decode(one.ids, skip_special_tokens=True)) for one in greedy]
-            found[name] = Replies(ids_P, await replied(adapter, 1.0, len(ids_P)), texts)
+            found[name] = Replies(ids_P, await replied(adapter, 1.0), texts)
         return found
     finally:
         engine.close()

@@ -29,11 +29,10 @@ from bench.harness.services import run_or_exit
 from bench.learning import logprobs
 from bench.learning.arms import HELD_OUT, Arm, Workplace, costs, train
 from bench.learning.intervals import over_seeds_and_prompts
-from common.messages import ChatMessage
-from common.pools import Pool, layers_of, read_pools
+from common.pools import Pool, Pools, layers_of, read_pools
 from common.spec import TaskSpec, complete
-from env_svc.builtin.exact_words import reward
-from env_svc.registry import build
+from env_svc.builtin.exact_words import ExactWords, ExactWordsState, reward, words_in
+from env_svc.contract import Opening
 from marlaas.reporting.progress import Progress
 
 NAME = "smollm"
@@ -48,7 +47,7 @@ MAX_DIFFERENCE = 1e-3
 """Maximum difference in nats of any token's log-probability, for engine and PEFT to count as equal."""
 FIRST_ROW = 2**31
 """First row of held-out prompts, as in a task's evaluations."""
-COMPARED_PROMPTS = 24
+SHOWN_REPLIES = 4
 
 
 def main() -> None:
@@ -57,8 +56,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="in place of the recipe's")
     parser.add_argument("--threads", type=int, default=2, help="of everything but the stack")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of runs and adapters")
+    parser.add_argument("--pools", type=Path, default=RECIPE / "pools.toml", help="file with another model in the recipe's pool")
     options = parser.parse_args()
-    pool = read_pools(RECIPE / "pools.toml")[recipe_task(None, None).pool]
+    pools = read_pools(options.pools)
+    spec = recipe_task(pools, None, options.steps)
+    pool = pools[spec.pool]
     if not (Path(pool.model) / "tokenizer.json").exists():
         sys.exit(f"{pool.model} is missing: run python recipes/format-135m/make_base.py")
     torch.set_num_threads(options.threads)
@@ -66,22 +68,21 @@ def main() -> None:
     place = Workplace(options.work, options.steps)
     place.folder.mkdir(parents=True, exist_ok=True)
     arms = [Arm("rl", 0, int(seed)) for seed in options.seeds.split(",")]
-    missing = {arm: recipe_task(arm.seed, options.steps) for arm in arms if not place.is_done(arm)}
+    missing = {arm: recipe_task(pools, arm.seed, options.steps) for arm in arms if not place.is_done(arm)}
     if missing:
-        train(place, RECIPE / "pools.toml", missing, numbers)
-    spec = recipe_task(None, options.steps)
+        train(place, options.pools, missing, numbers)
     result: dict[str, object] = summary(spec, {arm.seed: place.read(arm) for arm in arms})
     result |= same_logprobs(pool, spec, {f"seed-{arm.seed}": place.adapter(arm) for arm in arms})
     print(json.dumps({key: value for key, value in result.items() if key not in ("task", "runs")}, indent=1))
     print(f"written: {report.write(NAME, {'machine': machine, **result}, MEASURES)}")
 
 
-def recipe_task(seed: int | None, steps: int | None) -> TaskSpec:
+def recipe_task(pools: Pools, seed: int | None, steps: int | None) -> TaskSpec:
     """The recipe's task with its pool's defaults; with a seed, as a task of a tenant of its own."""
     raw: dict[str, Any] = tomllib.loads((RECIPE / "task.toml").read_text())
     if seed is not None:
         raw |= {"name": f"format-{seed}", "tenant": f"tenant-{seed}", "seed": seed}
-    return complete(raw | ({"steps": steps} if steps else {}), layers_of(raw, read_pools(RECIPE / "pools.toml")))
+    return complete(raw | ({"steps": steps} if steps else {}), layers_of(raw, pools))
 
 
 def numbers(one: Progress) -> dict[str, Any]:
@@ -147,20 +148,35 @@ def without_prompts(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_logprobs(pool: Pool, spec: TaskSpec, adapters: Mapping[str, Path]) -> dict[str, Any]:
-    """Differences of log-probabilities between engine and PEFT on held-out prompts, and the greedy replies to some of them."""
-    prompts = asyncio.run(held_out_prompts(spec))
-    replies = logprobs.of_engine(pool, adapters, prompts, spec.sampling.max_tokens, spec.evaluation.seed)
+    """Differences of log-probabilities between engine and PEFT on the held-out prompts, and what the greedy replies to them are like."""
+    openings = asyncio.run(held_out(spec))
+    replies = logprobs.of_engine(pool, adapters, [one.messages for one in openings], spec.sampling.max_tokens, spec.evaluation.seed)
     apart = logprobs.differences(pool.model, adapters, replies)
-    shown = {
-        prompts[place][0].content: {name: one.greedy[place] for name, one in replies.items()} for place in range(logprobs.SHOWN_REPLIES)
+    counts = [one.state["count"] for one in openings]
+    return {
+        "logprobs": apart,
+        "is_equal": max(one["max"] for one in apart.values()) <= MAX_DIFFERENCE,
+        "words": {name: words_by_count(counts, one.greedy_P) for name, one in replies.items()},
+        "replies": {
+            opening.messages[0].content: {name: one.greedy_P[place] for name, one in replies.items()}
+            for place, opening in enumerate(openings[:SHOWN_REPLIES])
+        },
     }
-    return {"logprobs": apart, "is_equal": max(one["max"] for one in apart.values()) <= MAX_DIFFERENCE, "replies": shown}
 
 
-async def held_out_prompts(spec: TaskSpec) -> list[Sequence[ChatMessage]]:
-    section = spec.environment_of(next(one for one in spec.evaluation.protocols if one.name == HELD_OUT))
-    environment = build(section.name, dict(section.options))
-    return [(await environment.open(FIRST_ROW + row, spec.evaluation.seed)).messages for row in range(COMPARED_PROMPTS)]
+async def held_out(spec: TaskSpec) -> list[Opening[ExactWordsState]]:
+    """The prompts of the protocol that decides."""
+    protocol = spec.evaluation.protocols[0]
+    environment = ExactWords(**spec.environment_of(protocol).options)  # pyright: ignore[reportArgumentType]  # options of a checked task
+    return [await environment.open(FIRST_ROW + row, protocol.seed) for row in range(protocol.prompts)]
+
+
+def words_by_count(counts: Sequence[int], texts: Sequence[str]) -> dict[str, float]:
+    """Number of words asked for → mean number that the replies have; the reply's limit cuts long ones."""
+    found: dict[int, list[int]] = {}
+    for count, text in zip(counts, texts, strict=True):
+        found.setdefault(count, []).append(words_in(text))
+    return {str(count): round(fmean(words), 2) for count, words in sorted(found.items())}
 
 
 if __name__ == "__main__":
