@@ -23,6 +23,10 @@ def smollm(result: Result) -> str:
         seeds = ", ".join(f"{run['evaluations'][name][last]:.3f}" for run in result["runs"].values())
         cells = [what, f"{one['before']:.3f}", f"{one['after']:.3f}", _interval(one["gain"]), seeds]
         lines.append("| " + " | ".join([*cells, f"{one['exact_before']:.3f}", _interval(one["exact_after"])]) + " |")
+    lines.append(_constant(result["best_constant"]))
+    counts = list(result["words"]["base"])
+    lines += ["", f"| mean words of greedy replies, by the number asked for | {' | '.join(counts)} |", "|---" * (1 + len(counts)) + "|"]
+    lines += [f"| {_model(name)} | {' | '.join(f'{one[count]:.1f}' for count in counts)} |" for name, one in result["words"].items()]
     lines += [
         "",
         "| log-probabilities, engine and PEFT, nats | tokens | mean difference | maximum | moved by the adapter |",
@@ -34,6 +38,10 @@ def smollm(result: Result) -> str:
     lines += ["", f"| prompt | {' | '.join(map(_model, result['words']))} |", "|---" * (1 + len(result["words"])) + "|"]
     lines += [f"| {prompt} | {' | '.join(map(_cell, said.values()))} |" for prompt, said in result["replies"].items()]
     return "\n".join(lines)
+
+
+def _constant(best: dict[str, float]) -> str:
+    return f"| for comparison: always {best['words']} words | – | {best['reward']:.3f} | – | – | – | {best['exact']:.3f} |"
 
 
 def _model(name: str) -> str:
