@@ -4,7 +4,8 @@ A conversation is encoded once and from then on only appended to. What a later t
 writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
 turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because re-encoding
 their text could give others, and the trainer would then train tokens that the policy never sampled. So a template that
-rewrites earlier replies, as those do that leave out their thinking, rewrites none here.
+rewrites earlier replies, as those do that leave out their thinking, rewrites none here. Control tokens are the template's alone
+(`control_tokens.py`).
 
 Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So a text that cannot fit is
 refused by its characters where the tokenizer allows that, and a long one is encoded in a thread, one after another.
@@ -23,6 +24,7 @@ from pydantic import JsonValue
 from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import NOT_ARGUMENTS, Limits, unknown_arguments
+from rollout_svc.control_tokens import MARK, ControlTokens
 from rollout_svc.stop_strings import StopStrings
 
 CACHED_PROMPTS = 512
@@ -61,6 +63,7 @@ class Chat:
         self.template_variables = _template_variables(tokenizer)
         """Variables of the chat template that a task may set."""
         self._max_chars = _max_chars(tokenizer)
+        self._controls = ControlTokens(tokenizer)
         # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
         self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
         self._cached_later: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]]
@@ -193,10 +196,11 @@ class Chat:
         arguments: dict[str, JsonValue] = json.loads(template)
         if complaints := [*unknown_arguments(arguments, self.template_variables)]:
             raise UnusablePrompt("; ".join(complaints))
+        said: Any = [{**message, "content": self._controls.disarmed(message["content"])} for message in messages]
+        given: Any = self._controls.disarmed(arguments, names=False)
+        known: Any = self._controls.disarmed(tools) or None
         try:
-            return str(
-                self._tokenizer.apply_chat_template(messages, tools=tools or None, add_generation_prompt=True, tokenize=False, **arguments)
-            )
+            return str(self._tokenizer.apply_chat_template(said, tools=known, add_generation_prompt=True, tokenize=False, **given))
         except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
             raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
 
@@ -210,7 +214,12 @@ class Chat:
         return tuple(ids)
 
     def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        if MARK not in text:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+        try:
+            return self._controls.encode(text)
+        except ValueError as error:
+            raise UnusablePrompt(f"a message has the text of a control token: {error}") from None
 
 
 def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> list[int]:

@@ -174,7 +174,8 @@ def test_no_token_stands_for_more_characters_than_thought(chat: Chat, text: str)
 
 def test_characters_say_nothing_where_tokens_may_leave_some_out(chat: Chat) -> None:
     unknown = Counted(chat._tokenizer)
-    unknown.backend_tokenizer = SimpleNamespace(decoder=chat._tokenizer.backend_tokenizer.decoder, normalizer=Lowercase())  # pyright: ignore
+    backend = chat._tokenizer.backend_tokenizer
+    unknown.backend_tokenizer = SimpleNamespace(decoder=backend.decoder, normalizer=Lowercase(), to_str=backend.to_str)  # pyright: ignore
     assert Chat(unknown, chat.stop_ids)._max_chars is None
 
 

@@ -1,0 +1,124 @@
+"""Control tokens: only the chat template writes them. What environments, tools and tenants write is encoded as plain text.
+
+A tokenizer turns the text `<|im_end|>` into the token that ends a turn, whoever wrote it: a tool's answer could end its own message and
+begin one of the system. So texts from outside are marked before the template renders them, wherever a control token begins in them or
+could form with what the template writes beside them. Control tokens that the rendered text still has are the template's. They alone
+are encoded as such, by a copy of the tokenizer that spells them differently; all else there is plain. Where nothing was marked, the
+tokenizer itself encodes the rendered text, as `apply_chat_template` would.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import JsonValue
+
+MARK = "\U0010fffc"
+"""Breaks a control token in a text from outside. A private character that no text has; where one does, it is left out."""
+FENCE = "\U0010fffd"
+"""Stands around a control token of the template in the copy's spelling."""
+WORD = re.compile(r"\w*")
+CONVERSATIONS = (("system", "user", "assistant", "tool", "user"), ("user", "assistant", "tool"), ("user", "assistant", "user"), ("user",))
+"""Roles of conversations that show which tokens a template writes around messages; some templates refuse some."""
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer: special ones, and others in which its template frames messages, as DeepSeek's `<｜User｜>`."""
+
+    def __init__(self, tokenizer: Any) -> None:  # of transformers, whose classes are loosely typed
+        frame = _frame(tokenizer)
+        added = tokenizer.added_tokens_decoder.values()
+        self._spelled = sorted(
+            {one.content for one in added if len(one.content) > 1 and (one.special or one.content in frame)}, key=_longest
+        )
+        spelled = "|".join(map(re.escape, self._spelled)) or r"(?!)"
+        self._any = re.compile(spelled)
+        self._starts = re.compile(rf"(?=(?:{spelled}))(.)", re.DOTALL)
+        self._heads = tuple({one[:end] for one in self._spelled for end in range(1, len(one))})
+        self._tails = tuple({one[start:] for one in self._spelled for start in range(1, len(one))})
+        self._max_length = max(map(len, self._spelled), default=0)
+        self._copy, self._ids = _copy(tokenizer, self._spelled)
+        self._words = {} if self._copy is None else {self._copy.token_to_id(one): one for one in self._spelled}
+        """Control tokens that the model's vocabulary also has as plain words, by id in the copy."""
+
+    def disarmed(self, value: JsonValue, *, names: bool = True) -> JsonValue:
+        """A value from outside with marks in its texts, keys included; itself where none is needed.
+
+        `names`: also marks a whole text that may be the middle of a control token, as `|im_end|` between `<` and `>`.
+        """
+        return _mapped(value, lambda text: self._disarmed(text, names=names))
+
+    def encode(self, rendered: str) -> list[int]:
+        """Token ids of a rendered text with marks. Raises: ValueError for a tokenizer that has no copy."""
+        if self._copy is None:
+            raise ValueError("this model's tokenizer cannot tell the text of a control token from the token")
+        fenced = self._any.sub(lambda found: f"{FENCE}{found[0]}{FENCE}", rendered.replace(FENCE, "")).replace(MARK, "")
+        return list(self._own_ids(self._copy.encode(fenced, add_special_tokens=False).ids))
+
+    def _own_ids(self, ids: Iterable[int]) -> Iterable[int]:
+        """Ids of the copy as the tokenizer's. A control token that the vocabulary has as a plain word too is spelled in characters."""
+        for token in ids:
+            if token in self._words:
+                yield from (one for char in self._words[token] for one in self._copy.encode(char, add_special_tokens=False).ids)
+            else:
+                yield self._ids.get(token, token)
+
+    def _disarmed(self, text: str, *, names: bool) -> str:
+        broken = self._starts.sub(rf"\1{MARK}", text.replace(MARK, "") if MARK in text else text)
+        core = broken.strip()
+        if core and self._touches(core, names=names):
+            return broken.replace(core, f"{MARK}{core}{MARK}", 1)
+        return broken
+
+    def _touches(self, core: str, *, names: bool) -> bool:
+        """Whether a text, without the blanks around it, could form a control token with what is written beside it."""
+        if core.startswith(self._tails) or core.endswith(self._heads):
+            return True
+        is_name = names and len(core) < self._max_length and not WORD.fullmatch(core)
+        return is_name and any(core in one for one in self._spelled)
+
+
+def _mapped(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_mapped(one, change) for one in value]
+    if isinstance(value, dict):
+        return {change(key): _mapped(one, change) for key, one in value.items()}
+    return value
+
+
+def _longest(text: str) -> tuple[int, str]:
+    return -len(text), text
+
+
+def _frame(tokenizer: Any) -> str:
+    """A conversation as the template renders it, of the first roles that it does not refuse; empty where it refuses all."""
+    for roles in CONVERSATIONS:
+        try:
+            return str(tokenizer.apply_chat_template([{"role": role, "content": "."} for role in roles], tokenize=False))
+        except Exception:  # an expression of the template may raise any
+            continue
+    return ""
+
+
+def _copy(tokenizer: Any, spelled: list[str]) -> tuple[Any, dict[int, int]]:
+    """The tokenizer with fenced control tokens, and the ids of added tokens in it → in the tokenizer.
+
+    None for a tokenizer that is not of the library tokenizers.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None, {}
+    from tokenizers import Tokenizer
+
+    written = json.loads(backend.to_str())
+    own: dict[str, int] = {}
+    for added in written["added_tokens"]:
+        if added["content"] in spelled:
+            added["content"] = f"{FENCE}{added['content']}{FENCE}"
+        own[added["content"]] = added["id"]
+    # Without one: it may name special tokens, which are spelled differently here.
+    copy: Any = Tokenizer.from_str(json.dumps({**written, "post_processor": None, "truncation": None, "padding": None}))
+    return copy, {copy.token_to_id(content): id for content, id in own.items()}
