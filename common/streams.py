@@ -11,6 +11,7 @@
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
+    ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
 
 Verbs of jobs: JOB_VERBS.
 Where a message carries several members of a group, <trajectory> is the first of them.
@@ -136,6 +137,18 @@ def events(tenant: str, task: str) -> str:
 
 def failed(stage: str, task: str) -> str:
     return f"failed.{stage}.{task}"
+
+
+ASKS = "ask.*.*"
+ASK_QUEUE = "scheduler"
+"""Queue group of the scheduler's replicas: one of them answers."""
+EVERY_TENANT = "_all"
+"""In place of the tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
+
+
+def ask(tenant: str | None, verb: str) -> str:
+    """`tenant`: None for all, which only the operator may ask about."""
+    return f"ask.{tenant or EVERY_TENANT}.{verb}"
 
 
 VALUES = "$KV."

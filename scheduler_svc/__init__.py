@@ -1,11 +1,12 @@
 """The scheduler: jobs in, prompts and batches out.
 
 Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored.>`, `weight-updated.>` and `failed.>`.
-Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
+Answers `ask.<tenant>.<verb>`. Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
 Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks. Layout:
 
     service.py    consumers, periodic work and the tick
     handlers/     one message each: jobs, deletions, environment checks, scores, weight updates, dead letters
+    ask/          answers to clients that read
     dispatch/     admission of groups, and batches
     lifecycle/    how tasks, groups and evaluations begin and end
     decisions/    who goes next, what is kept, which warnings stand: pure functions

@@ -10,12 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.blobs import Blobs
+from common.blobs.chunks import BlobChunks
 from common.bus import Bus, batch_interval_s
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.periodic import run_periodically
 from common.pools import Pools
 from scheduler_svc import metrics
+from scheduler_svc.ask.asks import Asks
+from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
@@ -73,6 +76,7 @@ class Scheduler:
         self._database = database
         self._relay = OutboxRelay(database, bus)
         self._collector = GarbageCollector(database, bus, settings.sweep_s, self._relay.wake)
+        self._asks = Asks(bus, Sources(database, pools, Blobs(bus), BlobChunks(bus)))
         self._admission_wanted = asyncio.Event()
         self._started = time.monotonic()
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
@@ -86,6 +90,7 @@ class Scheduler:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._replicas.watch())
+            runners.create_task(self._asks.run())
             runners.create_task(self._relay.run())
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._collector.run())

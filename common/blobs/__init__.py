@@ -2,6 +2,7 @@
 
 store.py    Blobs: puts, fetches, lists and deletes them on JetStream's object store
 archive.py  a folder as bytes and back, with bounds on what a stranger's bytes may unpack to
+chunks.py   reads a blob a part at a time, for clients without JetStream
 """
 
 # pyright: reportUnusedImport=false

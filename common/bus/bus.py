@@ -21,6 +21,7 @@ from common.bus.delivery import TRACE_HEADER, BatchHandler, Delivery, Handler, O
 from common.bus.handling import Handling
 from common.bus.key_value import KeyValueStore
 from common.bus.pull import Pull
+from common.bus.requests import Requests
 from common.bus.stream_reader import StreamReader
 from common.bus.timings import DEFAULT, Timings
 from common.errors import Fatal, MarlaasError, Reject, Unavailable
@@ -35,7 +36,7 @@ log = structlog.get_logger()
 
 
 class Bus:
-    """A connection to NATS: `publish` and `consume` here, `kv`, `streams` and `clock` beside them."""
+    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock` and `requests` beside them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -47,6 +48,7 @@ class Bus:
         self.kv = KeyValueStore(connection)
         self.streams = StreamReader(connection)
         self.clock = Clock(connection)
+        self.requests = Requests(connection)
         connection.reconnected = self._reset_pulls
 
     @classmethod

@@ -35,6 +35,8 @@ class Connection:
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self.reconnected: Callable[[], None] = lambda: None
         """Called after each reconnection; the server has then forgotten pending pull requests."""
+        self.violated: Callable[[str], bool] = lambda _: False
+        """Called when the server refuses a subject; whether that is an error of one action only, and not of this process."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._attempt: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
@@ -120,6 +122,8 @@ class Connection:
         if self._attempt is None:
             return
         if "permissions violation" in str(error).lower() and not self._fatal.done():
+            if self.violated(str(error)):
+                return
             self._fatal.set_exception(Fatal(f"NATS forbids this: {error}"))
         elif self._attempt:
             self.client.options["reconnect_time_wait"] = min(self.timings.backoff.pause_s(self._attempt), self.timings.max_reconnect_s)

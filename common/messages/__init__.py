@@ -10,6 +10,31 @@ settled by itself. Services do not wait to fill one, except the sampler, which c
 
 # pyright: reportUnusedImport=false
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
+from common.messages.asks import (
+    AdapterAnswer,
+    AskAdapter,
+    AskChunk,
+    AskDeployment,
+    AskEvents,
+    AskFailures,
+    AskRefused,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    ChunkAnswer,
+    EnvironmentsAnswer,
+    EventsAnswer,
+    FailedMessage,
+    FailuresAnswer,
+    PoolOffer,
+    PoolsAnswer,
+    StatusAnswer,
+    TasksAnswer,
+    TaskUsage,
+    TenantUsage,
+    Usage,
+    UsageAnswer,
+)
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
 from common.messages.jobs import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest

@@ -7,6 +7,7 @@ from common.spec.parsing import MAX_GROUPS, check_fields, parse_spec
 from common.spec.sections import (
     DEFAULTS_BY_LOSS,
     LORA_TARGETS,
+    NAME_PATTERN,
     TASK_ID_PATTERN,
     Algorithm,
     Correction,

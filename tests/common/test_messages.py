@@ -36,6 +36,7 @@ GROUP = group_context("a", 4, tenant="t", pool="p", size=2, version=1, adapter=A
 REQUEST = TurnRequest(member=0, turn=1, transcript=RECORD, messages=[ChatMessage(role="user", content="hi")], state=b"s")
 TURN = SampledTurn(member=0, turn=1, transcript=RECORD, reply="hi", finish="stop", state=b"s")
 SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2)
+STATUS = messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0)
 
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
@@ -72,10 +73,40 @@ SAMPLES: list[Message] = [
     ),
     messages.Event(tenant="t", task="a", event="step", at_s=1.0, data={"version": 1}),
     messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b"),
-    messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0),
+    STATUS,
     messages.HistoryMark(deployment="d", position=3),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
 ]
+ASKS: list[Message] = [
+    messages.AskTasks(cursor="a"),
+    messages.AskTask(task="a"),
+    messages.AskEvents(task="a", after=3),
+    messages.AskUsage(cursor="a"),
+    messages.AskFailures(task="a", after=3),
+    messages.AskDeployment(),
+    messages.AskAdapter(task="a", version=1),
+    messages.AskChunk(task="a", version=1, offset=4),
+    messages.TasksAnswer(tasks=[STATUS], cursor="a"),
+    messages.StatusAnswer(status=STATUS),
+    messages.EventsAnswer(events=[messages.Event(tenant="t", task="a", event="step", at_s=1.0, number=3)], last=3),
+    messages.UsageAnswer(
+        tenants=[messages.TenantUsage(tenant="t", live_tasks=1, prompt_tokens=2)],
+        tasks=[messages.TaskUsage(task="a", adapter_bytes=7)],
+        cursor=None,
+    ),
+    messages.FailuresAnswer(
+        failures=[messages.FailedMessage(letter=3, tenant="t", task="a", stage="train", subject="s", reason="r", attempts=1)],
+        has_more=False,
+    ),
+    messages.EnvironmentsAnswer(environments=["e:x"], sandboxes=["none"]),
+    messages.PoolsAnswer(
+        pools=[messages.PoolOffer(name="p", model="m", context_tokens=64, max_rank=8, adapters=2, sequences=4, profile=None)]
+    ),
+    messages.AdapterAnswer(adapter=ADAPTER),
+    messages.ChunkAnswer(data=b"\x00\xff"),
+    messages.AskRefused(code="unknown", reason="r"),
+]
+SAMPLES += ASKS
 BY_KIND = {sample.kind: sample for sample in SAMPLES}
 
 

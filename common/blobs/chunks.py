@@ -1,0 +1,127 @@
+"""Reads blobs a part at a time, for clients that have no JetStream of their own."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nats.js import api
+from nats.js.errors import NotFoundError, ObjectNotFoundError
+from nats.js.object_store import ObjectStore
+
+from common.blobs.store import CHUNK_BYTES, STREAM_NAME
+from common.bus import Bus, unavailable_as
+from common.errors import Reject
+from common.messages import BlobRef
+from common.streams import BLOBS_BUCKET
+
+LAYOUTS = 256
+"""Blobs of which it is remembered where their chunks are."""
+CHUNKS = 8
+"""Chunks of the store in memory, of 4 MiB each: the parts of one are requested one after the other."""
+ANSWER_S = 5.0
+"""Maximum time for each chunk's number, and each chunk."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a blob is in the store's stream."""
+
+    sequences: list[int]
+    """Of its chunks, in order."""
+    chunk_bytes: int
+    """Size of every chunk but the last."""
+
+
+class BlobChunks:
+    """Random access to blobs, which never change once they are whole."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._js = bus.blobs_context()
+        self._bucket: ObjectStore | None = None
+        self._layouts: _Latest[str, Layout] = _Latest(LAYOUTS)
+        self._chunks: _Latest[int, bytes] = _Latest(CHUNKS)
+
+    async def read(self, ref: BlobRef, offset: int, size: int) -> bytes:
+        """`size` bytes of the blob from `offset` on, fewer at its end.
+
+        Raises: Reject when the blob is not in the store, or not all of it; Unavailable when the store does not answer.
+        """
+        layout = await self._layouts.get(ref.name, lambda: self._layout(ref))
+        end, found = min(offset + size, ref.size_bytes), bytearray()
+        while (place := offset + len(found)) < end:
+            number, within = divmod(place, layout.chunk_bytes)
+            if number >= len(layout.sequences):
+                raise Reject(f"blob {ref.name} is shorter than {ref.size_bytes} bytes")
+            sequence = layout.sequences[number]
+            chunk = await self._chunks.get(sequence, lambda sequence=sequence: self._chunk(ref, sequence))
+            part = chunk[within : within + end - place]
+            if not part:
+                raise Reject(f"blob {ref.name} is shorter than {ref.size_bytes} bytes")
+            found += part
+        return bytes(found)
+
+    async def _layout(self, ref: BlobRef) -> Layout:
+        with unavailable_as(f"read blob {ref.name}"):
+            self._bucket = self._bucket or await self._js.object_store(BLOBS_BUCKET)
+            try:
+                info = await self._bucket.get_info(ref.name)
+            except (ObjectNotFoundError, NotFoundError):
+                raise Reject(f"blob {ref.name} is not in the store") from None
+            subject, count = f"$O.{BLOBS_BUCKET}.C.{info.nuid}", info.chunks or 0
+            there = (await self._js.stream_info(STREAM_NAME, subjects_filter=subject)).state.subjects or {}
+            if there.get(subject, 0) != count:
+                raise Reject(f"blob {ref.name} is in the store, but not all of it")
+            options = info.options.max_chunk_size if info.options else None
+            return Layout(await self._sequences(subject, count), options or CHUNK_BYTES)
+
+    async def _sequences(self, subject: str, count: int) -> list[int]:
+        """Positions of the messages on `subject`, without their bodies."""
+        config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
+        subscription = await self._js.subscribe(subject, stream=STREAM_NAME, ordered_consumer=True, config=config)
+        try:
+            return [(await subscription.next_msg(timeout=ANSWER_S)).metadata.sequence.stream for _ in range(count)]
+        finally:
+            await subscription.unsubscribe()
+
+    async def _chunk(self, ref: BlobRef, sequence: int) -> bytes:
+        with unavailable_as(f"read blob {ref.name}"):
+            try:
+                try:
+                    found = await self._js.get_msg(STREAM_NAME, sequence, direct=True)
+                except NotFoundError:  # any node of a cluster answers, also one that the chunk has not reached
+                    found = await self._js.get_msg(STREAM_NAME, sequence)
+            except NotFoundError:
+                raise Reject(f"blob {ref.name} is no longer in the store") from None
+            return found.data or b""
+
+
+class _Latest(Generic[K, V]):
+    """Values that were used last; one that several want at once is made once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
+
+    async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
+        """Raises: what `make` raises, to all that wait for it; then the next one tries again."""
+        making = self._found.get(key)
+        if making is None:
+            making = self._found[key] = asyncio.ensure_future(_made(make))
+        self._found.move_to_end(key)
+        while len(self._found) > self._most:
+            self._found.popitem(last=False)
+        try:
+            return await asyncio.shield(making)
+        except (Exception, asyncio.CancelledError):
+            if making.done() and self._found.get(key) is making and (making.cancelled() or making.exception()):
+                del self._found[key]
+            raise
+
+
+async def _made(make: Callable[[], Awaitable[V]]) -> V:
+    return await make()

@@ -1,0 +1,144 @@
+"""Request and reply, and live messages, by NATS's core: nothing is stored, and no JetStream is needed.
+
+A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; one that may subscribe to `events.<tenant>.>` can listen.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from common.bus.connection import Connection, unavailable_as
+from common.bus.delivery import Delivery, delivery_of
+from common.errors import MarlaasError, Unavailable
+from common.messages import Message
+from common.streams import KIND_HEADER
+
+T = TypeVar("T")
+
+REPLY_SUBJECTS = ("_INBOX.", "_R_.")
+"""Beginnings of subjects that are replied to: inboxes, and what a server makes of them between accounts. A caller names the subject,
+so that without this it could have an answer published among jobs, or among another tenant's events."""
+REFUSED = re.compile(r'permissions violation for \w+ (?:to )?"(?P<subject>[^"]+)"', re.IGNORECASE)
+
+
+class NoResponder(Unavailable):
+    """No process answers on the subject now."""
+
+
+class Forbidden(MarlaasError):
+    """The server does not let this connection publish or subscribe to a subject."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it arrived, and the way to answer it."""
+
+    subject: str
+    headers: Mapping[str, str]
+    body: bytes
+    client: Client
+    reply_to: str
+
+    async def reply(self, answer: Message, body: bytes) -> None:
+        """`body`: the encoded answer. Nothing happens when the client has gone. Raises: Unavailable."""
+        with unavailable_as(f"answer {self.subject}"):
+            await self.client.publish(self.reply_to, body, headers={KIND_HEADER: answer.kind})
+
+
+class Listening:
+    """Live messages on a subject. Some may be lost, where the connection is, and some may come twice."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    async def next(self, timeout_s: float) -> Delivery | None:
+        """None when nothing comes for so long. Raises: Unavailable when the connection is closed."""
+        with unavailable_as("listen"):
+            try:
+                return delivery_of(await self._subscription.next_msg(timeout=timeout_s))
+            except TimeoutError:
+                return None
+
+
+class Requests:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._awaited: dict[str, list[asyncio.Future[None]]] = {}
+        connection.violated = self._violated
+
+    async def ask(self, subject: str, message: Message, *, timeout_s: float) -> Delivery:
+        """The first answer. Raises: NoResponder at once when no process answers; Unavailable; Forbidden."""
+        body, headers = message.encode(), {KIND_HEADER: message.kind}
+        with unavailable_as(f"ask {subject}"):
+            try:
+                request = self._client.request(subject, body, timeout=timeout_s, headers=headers)
+                return delivery_of(await self.permitted(subject, request))
+            except NoRespondersError:
+                raise NoResponder(f"no process answers {subject}") from None
+
+    @asynccontextmanager
+    async def listening(self, subject: str) -> AsyncGenerator[Listening]:
+        """Messages that are published after this began. Raises: Unavailable; Forbidden."""
+
+        async def subscribe() -> Subscription:
+            subscription = await self._client.subscribe(subject)
+            await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
+            return subscription
+
+        with unavailable_as(f"subscribe to {subject}"):
+            subscription = await self.permitted(subject, subscribe())
+        try:
+            yield Listening(subscription)
+        finally:
+            with suppress(NatsError, asyncio.TimeoutError):
+                await subscription.unsubscribe()
+
+    async def requests(self, subject: str, queue: str) -> AsyncIterator[Request]:
+        """Requests to this process, which shares them with the others of its queue group. One without an inbox is dropped."""
+        subscription = await self._connection.retry_until_ready(lambda: self._client.subscribe(subject, queue=queue))
+        try:
+            async for message in subscription.messages:
+                if message.reply.startswith(REPLY_SUBJECTS):
+                    yield _request(self._client, message)
+        finally:
+            with suppress(NatsError, asyncio.TimeoutError):
+                await subscription.unsubscribe()
+
+    async def permitted(self, subject: str, action: Awaitable[T]) -> T:
+        """What `action` on the subject returns. Raises: Forbidden as soon as the server refuses the subject; what `action` raises."""
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(subject, []).append(refused)
+        running = asyncio.ensure_future(action)
+        try:
+            await asyncio.wait((running, refused), return_when=asyncio.FIRST_COMPLETED)
+            if refused.done():
+                raise Forbidden(f"this connection may not use '{subject}'; its key, or its user, has no permission for it")
+            return await running
+        finally:
+            running.cancel()
+            self._awaited[subject].remove(refused)
+            if not self._awaited[subject]:
+                del self._awaited[subject]
+
+    def _violated(self, error: str) -> bool:
+        """Whether an action that waits is what the server refuses."""
+        found = REFUSED.search(error)
+        waiting = self._awaited.get(found["subject"], []) if found else []
+        for refused in waiting:
+            if not refused.done():
+                refused.set_result(None)
+        return bool(waiting)
+
+
+def _request(client: Client, message: Msg) -> Request:
+    return Request(message.subject, message.headers or {}, message.data, client, message.reply)

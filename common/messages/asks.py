@@ -1,0 +1,199 @@
+"""Asks: any client → any scheduler replica, by request and reply, about what the tenant in the subject has.
+
+Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered by `AskRefused`:
+
+    tasks     AskTasks       TasksAnswer         statuses, a page at a time
+    status    AskTask        StatusAnswer        one task's status
+    events    AskEvents      EventsAnswer        stored events of one task after a number
+    usage     AskUsage       UsageAnswer         tokens and stored bytes, of the tenant and by task
+    failures  AskFailures    FailuresAnswer      dead letters
+    envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
+    pools     AskDeployment  PoolsAnswer         base models
+    adapter   AskAdapter     AdapterAnswer       one version's adapter: name, size and digest of its blob
+    chunk     AskChunk       ChunkAnswer         a part of that blob
+
+A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.messages.artifacts import AdapterRef
+from common.messages.base import Message, Sentence, Value
+from common.messages.status import Event, TaskStatus
+from common.spec import TASK_ID_PATTERN
+
+MAX_ANSWER_BYTES = 512 * 1024
+"""Maximum size of an answer; what does not fit is on the next page."""
+PAGE_BYTES = 384 * 1024
+"""Size, as JSON, at which a page ends."""
+CHUNK_BYTES = 256 * 1024
+"""Size of every part of a blob but the last; as JSON, in base64, it still fits an answer."""
+MAX_VERSION = 2**31 - 1
+MAX_NUMBER = 2**63 - 1
+
+
+class AskTasks(Message, kind="ask-tasks.1"):
+    cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
+    """`cursor` of the page before; None for the first."""
+
+
+class AskTask(Message, kind="ask-task.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+
+
+class AskEvents(Message, kind="ask-events.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    """An id; "none" for answers to jobs that are about no task."""
+    after: int = Field(default=0, ge=0, le=MAX_NUMBER)
+    """Number of the last event that the client has."""
+
+
+class AskUsage(Message, kind="ask-usage.1"):
+    cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
+    """`cursor` of the page before; None for the first."""
+
+
+class AskFailures(Message, kind="ask-failures.1"):
+    task: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
+    """None: of all tasks, and refused jobs."""
+    after: int = Field(default=0, ge=0, le=MAX_NUMBER)
+    """Number of the last letter that the client has."""
+
+
+class AskDeployment(Message, kind="ask-deployment.1"):
+    pass
+
+
+class AskAdapter(Message, kind="ask-adapter.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    version: int | None = Field(default=None, ge=0, le=MAX_VERSION)
+    """None: the latest."""
+
+
+class AskChunk(Message, kind="ask-chunk.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    version: int = Field(ge=0, le=MAX_VERSION)
+    offset: int = Field(ge=0, le=MAX_NUMBER)
+    """Bytes of the adapter's blob before this part."""
+
+
+class TasksAnswer(Message, kind="tasks-answer.1"):
+    tasks: list[TaskStatus]
+    """By id."""
+    cursor: str | None
+    """For the next page; None on the last."""
+
+
+class StatusAnswer(Message, kind="status-answer.1"):
+    status: TaskStatus
+
+
+class EventsAnswer(Message, kind="events-answer.1"):
+    events: list[Event]
+    """By number. An event that fills more than a page has no data but `omitted_bytes`, the size that it had as JSON."""
+    last: int
+    """Number of the task's latest event, 0 before the first; ask again while those in `events` are below it."""
+
+
+class Usage(Value):
+    """Tokens, and bytes in the blob store."""
+
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
+    evaluation_tokens: int = 0
+    adapter_bytes: int = 0
+    checkpoint_bytes: int = 0
+    batch_bytes: int = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.adapter_bytes + self.checkpoint_bytes + self.batch_bytes
+
+
+class TenantUsage(Usage):
+    """Deleted tasks included."""
+
+    tenant: str
+    live_tasks: int
+
+
+class TaskUsage(Usage):
+    task: str
+
+
+class UsageAnswer(Message, kind="usage-answer.1"):
+    tenants: list[TenantUsage]
+    """On the first page only."""
+    tasks: list[TaskUsage]
+    """By id."""
+    cursor: str | None
+    """For the next page; None on the last."""
+    store_bytes: int | None = None
+    """Bytes in the whole blob store; for the operator only, as is its bound."""
+    store_limit_bytes: int | None = None
+    """None also where the store has no bound."""
+
+
+class FailedMessage(Value):
+    """A dead letter."""
+
+    letter: int
+    """Its number, for `resend`."""
+    tenant: str | None
+    """None where the letter names neither a task that there is nor a job; only the operator gets those."""
+    task: str | None
+    """None for a job that could not be handled."""
+    stage: str
+    subject: str
+    reason: Sentence
+    attempts: int
+
+
+class FailuresAnswer(Message, kind="failures-answer.1"):
+    failures: list[FailedMessage]
+    """By number."""
+    has_more: bool
+    """Whether there are more after the last of these."""
+
+
+class EnvironmentsAnswer(Message, kind="environments-answer.1"):
+    environments: list[str]
+    """Names that live replicas offer."""
+    sandboxes: list[str]
+    """Sandboxes of code that policies write; "none: …" of replicas that refuse it."""
+
+
+class PoolOffer(Value):
+    """A base model."""
+
+    name: str
+    model: str
+    context_tokens: int
+    max_rank: int
+    adapters: int
+    sequences: int
+    profile: str | None
+
+
+class PoolsAnswer(Message, kind="pools-answer.1"):
+    pools: list[PoolOffer]
+
+
+class AdapterAnswer(Message, kind="adapter-answer.1"):
+    adapter: AdapterRef
+
+
+class ChunkAnswer(Message, kind="chunk-answer.1"):
+    data: bytes
+    """CHUNK_BYTES, fewer at the end of the blob."""
+
+
+class AskRefused(Message, kind="ask-refused.1"):
+    """No answer, and why."""
+
+    code: Literal["invalid", "unknown", "busy", "unavailable"]
+    """`invalid`: the request is wrong; `unknown`: the tenant has no such task or version; `busy`, `unavailable`: ask again later."""
+    reason: Sentence

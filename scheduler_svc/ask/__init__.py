@@ -1,0 +1,12 @@
+"""The door for reading: answers `ask.<tenant>.<verb>` from PostgreSQL and the blob store. Stateless, so any replica answers.
+
+The subject alone says whose data an answer may hold; a server with keys lets each tenant publish under its own name only.
+"Not yours" and "not there" are one answer of one query.
+
+asks.py        requests in, answers out: how many at once, and what a failure is answered with
+verbs.py       the table of verbs
+question.py    Question: whose it is, and what it is answered from
+tasks.py       tasks, status, events, usage, failures
+deployment.py  envs, pools
+adapters.py    adapter, chunk
+"""

@@ -1,0 +1,63 @@
+"""Question: whose an ask is, what it is answered from, and what is no answer."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.blobs import Blobs
+from common.blobs.chunks import BlobChunks
+from common.errors import Reject
+from common.messages.asks import PAGE_BYTES
+from common.pools import Pools
+from scheduler_svc.store.database import Database
+
+PATIENCE_S = 8.0
+"""Time limit of a query: a client waits a little longer."""
+
+V = TypeVar("V", bound=BaseModel)
+
+
+class Unknown(Reject):
+    """The tenant has no such task, or the task no such version."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What all questions are answered from."""
+
+    database: Database
+    pools: Pools
+    blobs: Blobs
+    chunks: BlobChunks
+
+
+@dataclass(frozen=True)
+class Question:
+    tenant: str | None
+    """Whose data the answer may hold; None for everybody's."""
+    sources: Sources
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[AsyncConnection]:
+        """Raises: Unavailable when PostgreSQL does not answer."""
+        async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
+            yield tx.connection
+
+    def unknown(self, task: str) -> Unknown:
+        """The same for a task of another tenant and for one that there never was."""
+        return Unknown(f"no task '{task}'" + (f" of tenant '{self.tenant}'" if self.tenant else ""))
+
+
+def page(found: Sequence[V]) -> list[V]:
+    """The first of `found`, as many as an answer holds, one at least."""
+    size, kept = 0, list[V]()
+    for one in found:
+        size += len(one.model_dump_json())
+        if kept and size > PAGE_BYTES:
+            break
+        kept.append(one)
+    return kept

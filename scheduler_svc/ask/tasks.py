@@ -1,0 +1,74 @@
+"""Answers about tasks: statuses, events, usage and dead letters."""
+
+import json
+
+from common.messages import (
+    AskEvents,
+    AskFailures,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    Event,
+    EventsAnswer,
+    FailuresAnswer,
+    StatusAnswer,
+    TasksAnswer,
+    UsageAnswer,
+)
+from common.messages.asks import PAGE_BYTES
+from scheduler_svc.ask.question import Question, page
+from scheduler_svc.store.asked import events, reports, statuses, usage
+
+MOST = 200
+"""Maximum rows of a page, also where more would fit: one question must not occupy a replica for long."""
+
+
+async def answer_tasks(question: Question, request: AskTasks) -> TasksAnswer:
+    async with question.reading() as connection:
+        found = await statuses.statuses(connection, question.tenant, after=request.cursor, most=MOST)
+    kept = page(found)
+    has_more = len(kept) < len(found) or len(found) == MOST
+    return TasksAnswer(tasks=kept, cursor=kept[-1].task if has_more else None)
+
+
+async def answer_status(question: Question, request: AskTask) -> StatusAnswer:
+    """Raises: Unknown."""
+    async with question.reading() as connection:
+        found = await statuses.status(connection, question.tenant, request.task)
+    if found is None:
+        raise question.unknown(request.task)
+    return StatusAnswer(status=found)
+
+
+async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
+    """An unknown task has no events: a client asks for those of an id before it submits it."""
+    async with question.reading() as connection:
+        tenant = question.tenant or await events.tenant_of(connection, request.task)
+        if tenant is None:
+            return EventsAnswer(events=[], last=0)
+        found, last = await events.events_after(connection, tenant, request.task, request.after, most=MOST)
+    return EventsAnswer(events=page([_fitting(event) for event in found]), last=last)
+
+
+def _fitting(event: Event) -> Event:
+    size = len(json.dumps(event.data))
+    return event if size <= PAGE_BYTES else event.model_copy(update={"data": {"omitted_bytes": size}})
+
+
+async def answer_usage(question: Question, request: AskUsage) -> UsageAnswer:
+    is_first = request.cursor is None
+    async with question.reading() as connection:
+        tenants = await usage.tenants_usage(connection, question.tenant) if is_first else []
+        found = await usage.tasks_usage(connection, question.tenant, after=request.cursor, most=MOST)
+    cursor = found[-1].task if len(found) == MOST else None
+    if question.tenant is not None or not is_first:
+        return UsageAnswer(tenants=tenants, tasks=found, cursor=cursor)
+    store = await question.sources.blobs.usage()
+    return UsageAnswer(tenants=tenants, tasks=found, cursor=cursor, store_bytes=store.used_bytes, store_limit_bytes=store.limit_bytes)
+
+
+async def answer_failures(question: Question, request: AskFailures) -> FailuresAnswer:
+    async with question.reading() as connection:
+        found = await reports.failures(connection, question.tenant, request.task, after=request.after, most=MOST)
+    kept = page(found)
+    return FailuresAnswer(failures=kept, has_more=len(kept) < len(found) or len(found) == MOST)

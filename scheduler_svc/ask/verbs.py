@@ -1,0 +1,31 @@
+"""The verbs of `ask.<tenant>.<verb>`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from common.messages import AskAdapter, AskChunk, AskDeployment, AskEvents, AskFailures, AskTask, AskTasks, AskUsage, Message
+from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.deployment import answer_envs, answer_pools
+from scheduler_svc.ask.question import Question
+from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
+
+
+@dataclass(frozen=True)
+class Verb:
+    request: type[Message]
+    answer: Callable[[Question, Any], Awaitable[Message]]
+    """`Any`: a message of the type `request`."""
+
+
+VERBS = {
+    "tasks": Verb(AskTasks, answer_tasks),
+    "status": Verb(AskTask, answer_status),
+    "events": Verb(AskEvents, answer_events),
+    "usage": Verb(AskUsage, answer_usage),
+    "failures": Verb(AskFailures, answer_failures),
+    "envs": Verb(AskDeployment, answer_envs),
+    "pools": Verb(AskDeployment, answer_pools),
+    "adapter": Verb(AskAdapter, answer_adapter),
+    "chunk": Verb(AskChunk, answer_chunk),
+}

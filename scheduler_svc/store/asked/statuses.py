@@ -1,0 +1,82 @@
+"""Statuses of tasks, as the key-value bucket `tasks` has them, from the rows themselves."""
+
+from typing import Any
+
+from sqlalchemy import Select, and_, case, func, or_, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import AdapterRef, TaskStatus, from_json
+from scheduler_svc.store.queries.progress import LATEST_GROUPS
+from scheduler_svc.store.queries.sql.parameters import in_state
+from scheduler_svc.store.states import GroupState, StepState, VoidReason
+from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
+
+
+async def statuses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TaskStatus]:
+    """At most so many statuses, by id, from the first id above `after` on."""
+    statement = _STATUSES.order_by(tasks.c.id).limit(most)
+    if tenant is not None:
+        statement = statement.where(tasks.c.tenant == tenant)
+    if after is not None:
+        statement = statement.where(tasks.c.id > after)
+    return [_status(row) for row in (await connection.execute(statement)).all()]
+
+
+async def status(connection: AsyncConnection, tenant: str | None, task: str) -> TaskStatus | None:
+    """None when the tenant has no such task, whoever else may have one."""
+    statement = _STATUSES.where(tasks.c.id == task)
+    if tenant is not None:
+        statement = statement.where(tasks.c.tenant == tenant)
+    row = (await connection.execute(statement)).first()
+    return _status(row) if row else None
+
+
+def _statement() -> Select[Any]:
+    trained = (
+        select(steps.c.reward, steps.c.staleness_mean)
+        .where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.TRAINED))
+        .order_by(steps.c.version.desc())
+        .limit(1)
+        .lateral("trained")
+    )
+    latest = (
+        select(groups.c.state, groups.c.void_reason)
+        .where(groups.c.task == tasks.c.id)
+        .order_by(groups.c.number.desc())
+        .limit(LATEST_GROUPS)
+        .correlate(tasks)
+        .subquery("latest")
+        .lateral()
+    )
+    failed = and_(latest.c.void_reason.is_not(None), in_state(latest.c.void_reason, VoidReason.FAILED, VoidReason.DEADLINE))
+    scored = in_state(latest.c.state, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+    ended = select(func.count(case((failed, 1))).label("failed"), func.count(case((or_(failed, scored), 1))).label("ended"))
+    shares = ended.select_from(latest).lateral("shares")
+    letters = select(func.count()).where(dead_letters.c.task == tasks.c.id).scalar_subquery().label("letters")
+    rows = tasks.outerjoin(trained, true()).outerjoin(shares, true())
+    return select(tasks, trained.c.reward, trained.c.staleness_mean, shares.c.failed, shares.c.ended, letters).select_from(rows)
+
+
+_STATUSES = _statement()
+
+
+def _status(row: Any) -> TaskStatus:
+    return TaskStatus(
+        tenant=row.tenant,
+        task=row.id,
+        name=row.name,
+        pool=row.pool,
+        state=row.state,
+        reason=row.reason,
+        version=row.version,
+        steps=row.steps,
+        reward=row.reward,
+        staleness=row.staleness_mean,
+        sampled_tokens=row.sampled_tokens,
+        failed_share=row.failed / row.ended if row.ended else None,
+        dead_letters=row.letters,
+        adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
+        warnings=row.warnings,
+        submitted_s=row.submitted_at.timestamp(),
+        updated_s=row.updated_at.timestamp(),
+    )

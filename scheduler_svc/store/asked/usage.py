@@ -1,0 +1,68 @@
+"""Tokens that tenants and tasks used, and bytes that they have in the blob store."""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import TaskUsage, TenantUsage
+from scheduler_svc.store.states import LIVE
+from scheduler_svc.store.tables import deleted_tasks, ledger, stored_blobs, tasks, tenants
+
+TOKENS = ("prompt", "sampled", "trained", "evaluation")
+BYTES = ("adapter", "checkpoint", "batch")
+
+
+async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:
+    """By name. A tenant that is unknown used nothing, and has no entry."""
+    spent = _sums(ledger.c.tokens, ledger.c.kind, TOKENS, "tokens")
+    booked = select(ledger.c.tenant, *spent).group_by(ledger.c.tenant)
+    deleted = [func.sum(deleted_tasks.c[f"{kind}_tokens"]).label(f"{kind}_tokens") for kind in TOKENS]
+    erased = select(deleted_tasks.c.tenant, *deleted).group_by(deleted_tasks.c.tenant)
+    owned = union_all(select(tasks.c.id, tasks.c.tenant), select(deleted_tasks.c.id, deleted_tasks.c.tenant)).subquery()
+    kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
+    stored = select(owned.c.tenant, *kept).join(stored_blobs, stored_blobs.c.task == owned.c.id).group_by(owned.c.tenant)
+    living = select(tasks.c.tenant, func.count().label("live_tasks")).where(tasks.c.state.in_(LIVE)).group_by(tasks.c.tenant)
+    found = select(tenants.c.id.label("tenant"))
+    if tenant is not None:
+        booked, erased = booked.where(ledger.c.tenant == tenant), erased.where(deleted_tasks.c.tenant == tenant)
+        stored, living = stored.where(owned.c.tenant == tenant), living.where(tasks.c.tenant == tenant)
+        found = found.where(tenants.c.id == tenant)
+    usage = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
+    for query in (booked, erased, stored, living):
+        for row in (await connection.execute(query)).mappings():
+            of_tenant = usage[row["tenant"]]
+            for name, value in row.items():
+                if name != "tenant":
+                    of_tenant[name] = of_tenant.get(name, 0) + int(value or 0)
+    return [TenantUsage.model_validate(one) for one in usage.values()]
+
+
+async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TaskUsage]:
+    """Of at most so many tasks, by id, from the first id above `after` on; deleted ones are not among them."""
+    page = select(tasks.c.id).order_by(tasks.c.id).limit(most)
+    if tenant is not None:
+        page = page.where(tasks.c.tenant == tenant)
+    if after is not None:
+        page = page.where(tasks.c.id > after)
+    ids = list((await connection.execute(page)).scalars())
+    usage: dict[str, dict[str, Any]] = {task: {"task": task} for task in ids}
+    for row in await _spent_and_stored(connection, ids):
+        usage[row["task"]] |= {name: int(value or 0) for name, value in row.items() if name != "task"}
+    return [TaskUsage.model_validate(one) for one in usage.values()]
+
+
+async def _spent_and_stored(connection: AsyncConnection, ids: Collection[str]) -> list[Any]:
+    spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, TOKENS, "tokens")).where(ledger.c.task.in_(ids))
+    stored = select(stored_blobs.c.task, *_sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes"))
+    of_tasks = stored.where(stored_blobs.c.task.in_(ids)).group_by(stored_blobs.c.task)
+    return [
+        *(await connection.execute(spent.group_by(ledger.c.task))).mappings(),
+        *(await connection.execute(of_tasks)).mappings(),
+    ]
+
+
+def _sums(amount: ColumnElement[Any], kind: ColumnElement[str], kinds: Collection[str], unit: str) -> list[ColumnElement[Any]]:
+    """A column for each kind."""
+    return [func.sum(amount).filter(kind == one).label(f"{one}_{unit}") for one in kinds]

@@ -1,0 +1,204 @@
+"""What is not answered, and with which words: other tenants' data, wrong requests, too many at once, stores that do not answer."""
+
+import asyncio
+import json
+import statistics
+import time
+from pathlib import Path
+from random import Random
+
+import nats
+import psycopg
+import pytest
+from sqlalchemy import make_url, text
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import AskRefused, DeadLetter, EventsAnswer, GroupContext, TasksAnswer
+from common.streams import KIND_HEADER
+from scheduler_svc import metrics
+from scheduler_svc.ask.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
+from scheduler_svc.store.database import Database
+from tests.conftest import eventually
+from tests.scheduler.ask.asking import Asker, answering, asker, world_with_blobs
+from tests.scheduler.finished import settled
+from tests.scheduler.stages import ControlVerb, spec
+
+TENANTS = ("acme", "globex")
+VERBS_OF_JOBS: list[ControlVerb] = ["cancel", "pause", "resume", "delete"]
+ABOUT_A_TASK = {"status": {}, "events": {}, "failures": {}, "adapter": {}, "chunk": {"version": 1, "offset": 0}}
+
+GARBAGE = [
+    ("tasks", b"\xff\xfe", "not a ask-tasks.1 message"),
+    ("tasks", b"[1]", "not a ask-tasks.1 message"),
+    ("status", b"{}", "task: Field required"),
+    ("status", b'{"task": "Not An Id"}', "task: String should match pattern"),
+    ("status", b'{"task": "a\\u0000"}', "task: String should match pattern"),
+    ("status", b'{"task": "a"', "not a ask-task.1 message"),
+    ("events", b'{"task": "a", "after": -1}', "after: Input should be greater than or equal to 0"),
+    ("events", b'{"task": "a", "after": 1e30}', "after: Unable to parse input string as an integer"),
+    ("adapter", b'{"task": "a", "version": 99999999999}', "version: Input should be less than or equal to 2147483647"),
+    ("chunk", b'{"task": "a", "version": 1, "offset": "x"}', "offset: Input should be a valid integer"),
+    ("chunk", b'{"task": "a", "version": 1}', "offset: Field required"),
+    ("tasks", b'{"cursor": "%"}', "cursor: String should match pattern"),
+    ("failures", b"{" + b" " * 20_000 + b"}", "the request has 20002 bytes, the maximum is 16384"),
+    ("why-not", b"{}", "no verb 'why-not'; there are: tasks, status, events"),
+]
+
+
+@pytest.mark.parametrize(("verb", "body", "reason"), GARBAGE, ids=range(len(GARBAGE)))
+async def test_wrong_request_gets_one_sentence(bus: Bus, nats_url: str, database: Database, verb: str, body: bytes, reason: str) -> None:
+    async with answering(bus, database), asker(nats_url) as asks:
+        kind, answer = await asks.raw("acme", verb, body)
+        refused = AskRefused.decode(answer)
+        assert (kind, refused.code) == (AskRefused.kind, "invalid")
+        assert reason in refused.reason and "\n" not in refused.reason and len(refused.reason) < 250
+        assert (await asks.ask(TasksAnswer, "acme", "tasks")).tasks == [], "the replica goes on"
+
+
+async def test_message_of_another_kind_and_a_name_that_no_tenant_can_have(bus: Bus, nats_url: str, database: Database) -> None:
+    async with answering(bus, database), asker(nats_url) as asks:
+        kind, answer = await asks.raw("acme", "tasks", b"{}", {KIND_HEADER: "ask-tasks.2"})
+        assert (kind, AskRefused.decode(answer).reason) == (AskRefused.kind, "'tasks' takes 'ask-tasks.1', not 'ask-tasks.2'")
+        assert "is no name of a tenant" in (await asks.refused("ACME", "tasks"))[1]
+
+
+async def test_another_tenants_task_and_none_are_one_answer(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
+    async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
+        await world.run("theirs", spec(tenant="globex"))
+        await settled(world)
+        fields = {"status": {}, "adapter": {"version": 1}, "chunk": {"version": 1, "offset": 0}}
+        for verb, others in fields.items():
+            theirs, absent = [await asks.refused("acme", verb, task=task, **others) for task in ("theirs", "absent")]
+            assert (theirs[0], theirs[1].replace("theirs", "absent")) == absent == ("unknown", "no task 'absent' of tenant 'acme'")
+        events = [await asks.ask(EventsAnswer, "acme", "events", task=task) for task in ("theirs", "absent")]
+        assert events[0] == events[1] == EventsAnswer(events=[], last=0)
+        seconds = {task: [await timed(asks, task) for _ in range(60)] for task in ("theirs", "absent")}
+        medians = [statistics.median(spent) for spent in seconds.values()]
+        assert max(medians) < 1.5 * min(medians) + 0.001, seconds
+
+
+async def timed(asks: Asker, task: str) -> float:
+    began = time.perf_counter()
+    await asks.refused("acme", "chunk", task=task, version=1, offset=0)
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_answer_holds_a_byte_of_another_tenant(bus: Bus, nats_url: str, database_url: str, tmp_path: Path, seed: int) -> None:
+    """Canary strings in all that a tenant can fill, after a random history of both."""
+    random = Random(seed)
+    canaries = {tenant: f"canary{random.randrange(10**12):012}" for tenant in TENANTS}
+    ids = {tenant: [f"task{random.randrange(10**12):012}" for _ in range(3)] for tenant in TENANTS}
+
+    def failure(group: GroupContext, member: int) -> str | None:
+        return f"failed: {canaries[group.tenant]}" if member == 0 and random.random() < 0.2 else None
+
+    async with world_with_blobs(bus, database_url, tmp_path, failure=failure) as world, asker(nats_url) as asks:
+        for tenant, task in random.sample([(one, task) for one in TENANTS for task in ids[one]], 6):
+            canary, other = canaries[tenant], TENANTS[1 - TENANTS.index(tenant)]
+            options = {"name": "toy", "options": {"text": canary}}
+            await world.submit(task, spec(canary, tenant=tenant, environment=options))
+            if random.random() < 0.5:
+                verb = random.choice(VERBS_OF_JOBS)
+                await world.control(verb, random.choice(ids[other]), tenant, reason=canary)
+            if random.random() < 0.4:
+                await world.control("cancel", task, tenant, reason=f"because {canary}")
+            for about, subject in ((task, f"x.{canary}"), ("none", f"jobs.submit.{tenant}")):
+                letter = DeadLetter(stage="turn", subject=subject, reason=canary, attempts=1, headers={}, body=b"")
+                await bus.publish(Outgoing(streams.failed("turn", about), letter, f"{task} {about}"))
+        await world.rows_become("SELECT count(*) FROM tasks WHERE ended_at IS NOT NULL", [(6,)])
+        await settled(world)
+        for asking, other in (TENANTS, TENANTS[::-1]):
+            asks.heard.clear()
+            for verb in ("tasks", "usage", "failures", "envs", "pools"):
+                await asks.raw(asking, verb)
+            listed = b"".join(asks.heard)
+            assert all(task.encode() in listed for task in ids[asking])
+            assert not any(task.encode() in listed for task in ids[other])
+            for task in [*ids[asking], *ids[other], "none"]:
+                for verb, fields in ABOUT_A_TASK.items():
+                    await asks.raw(asking, verb, json.dumps({"task": task, **fields}).encode())
+            assert sum(canaries[asking].encode() in body for body in asks.heard) >= 8, "its own is there"
+            assert not any(canaries[other].encode() in body for body in asks.heard)
+
+
+async def test_subject_alone_says_whose_data_it_is(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
+    async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
+        await world.run("theirs", spec(tenant="globex"))
+        kind, body = await asks.raw("acme", "status", json.dumps({"task": "theirs", "tenant": "globex"}).encode())
+        assert (kind, AskRefused.decode(body).code) == (AskRefused.kind, "unknown")
+
+
+async def test_answers_go_to_inboxes_only(bus: Bus, nats_url: str, database: Database) -> None:
+    """The caller names the subject of the reply: on others' events or among jobs an answer must not appear."""
+    client = await nats.connect(nats_url)
+    try:
+        heard = await client.subscribe("events.>")
+        async with answering(bus, database), asker(nats_url) as asks:
+            for reply in ("events.globex.a", "jobs.submit.globex", "trajectories.scored.a.0-0", "weight-updated.tiny.a"):
+                await client.publish(streams.ask("acme", "tasks"), b"{}", reply=reply)
+            await client.flush()
+            for _ in range(20):
+                await asks.raw("acme", "tasks")
+        assert await bus.streams.subjects(streams.EVENTS) == await bus.streams.subjects(streams.JOBS) == {}
+        assert heard.pending_msgs == 0
+    finally:
+        await client.close()
+
+
+async def test_asks_of_one_tenant_leave_room_for_others(bus: Bus, nats_url: str, database: Database) -> None:
+    """Rows that are locked hold one tenant's asks up; another's are answered meanwhile, and too many are refused at once."""
+    async with answering(bus, database), asker(nats_url) as asks:
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("LOCK TABLE dead_letters"))
+            held = [asyncio.create_task(asks.raw("acme", "failures")) for _ in range(WAITING_PER_TENANT)]
+            await eventually(lambda: _waits(database, AT_ONCE_PER_TENANT))
+            code, reason = await asks.refused("acme", "pools")
+            assert (code, reason) == ("busy", "too many asks wait; ask again in a second")
+            began = time.perf_counter()
+            await asks.raw("globex", "pools")
+            assert time.perf_counter() - began < 5
+            assert not any(one.done() for one in held)
+        kinds = {kind for kind, _ in await asyncio.gather(*held)}
+        assert kinds == {"failures-answer.1"}
+        await asks.raw("acme", "pools")
+
+
+async def _waits(database: Database, count: int) -> bool:
+    async with database.transaction() as tx:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return (await tx.connection.execute(text(waiting))).scalar_one() == count
+
+
+async def test_slow_answer_ends_at_its_limit(bus: Bus, nats_url: str, database: Database) -> None:
+    async with answering(bus, database, timeout_s=0.3), asker(nats_url) as asks:
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("LOCK TABLE dead_letters"))
+            assert await asks.refused("acme", "failures") == ("unavailable", "no answer within 0.3 s; ask again later")
+        assert (await asks.raw("acme", "failures"))[0] == "failures-answer.1"
+
+
+async def test_absent_database_is_said_without_naming_it(bus: Bus, nats_url: str, database_url: str) -> None:
+    database = await Database.connect(database_url)
+    async with answering(bus, database), asker(nats_url) as asks:
+        name = database_url.rpartition("/")[2]
+        with psycopg.connect(make_url(database_url).set(drivername="postgresql", database="postgres").render_as_string(False)) as other:
+            other.autocommit = True
+            other.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false".encode())
+        await database.close()  # its connections go; no new one is let in
+        code, reason = await asks.refused("acme", "tasks")
+        assert (code, reason) == ("unavailable", "PostgreSQL or the blob store does not answer the scheduler; ask again later")
+    await database.close()
+
+
+async def test_two_replicas_share_the_asks(bus: Bus, nats_url: str, database: Database) -> None:
+    before = {one: metrics.ASKS.labels(one)._value.get() for one in ("answered", "busy")}
+    async with answering(bus, database), asker(nats_url) as asks:
+        async with await Bus.connect(nats_url, "second") as second, answering(second, database):
+            for _ in range(60):
+                assert (await asks.ask(TasksAnswer, "acme", "tasks")).tasks == []
+            client = second._connection.client
+            assert 0 < client.stats["in_msgs"] < 60 + 20, "each is answered once, by one of them"
+        assert (await asks.ask(TasksAnswer, "acme", "tasks")).tasks == [], "the one that stays answers"
+    assert metrics.ASKS.labels("answered")._value.get() - before["answered"] == 61
