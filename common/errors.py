@@ -2,6 +2,7 @@
 
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
+    │   └── Forbidden  the user's key does not permit it
     ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
@@ -17,6 +18,10 @@ class MarlaasError(Exception):
 
 class Reject(MarlaasError):
     """The message can never succeed; its text is the reason that the task's owner reads."""
+
+
+class Forbidden(Reject):
+    """NATS refuses what the key of this connection does not permit; the text says what, and whom to ask."""
 
 
 class Retry(MarlaasError):

@@ -1,6 +1,7 @@
 """Addresses of NATS servers: one, or those of a cluster's nodes separated by commas."""
 
 import re
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
@@ -13,6 +14,19 @@ def objection_to_address(url: str) -> str | None:
     if schemes and any(schemes <= kind for kind in SCHEMES):
         return None
     return f"'{without_password(url)}' is no address of NATS; one looks like nats://host:4222, or nats://user:password@host:4222"
+
+
+def is_plain_beyond_loopback(url: str) -> bool:
+    """Whether some node is on another machine and is reached without TLS."""
+    return any(_scheme(node) not in ("tls", "wss") and not _is_loopback(node) for node in nodes(url))
+
+
+def _is_loopback(node: str) -> bool:
+    host = urlsplit(node if "://" in node else f"nats://{node}").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def nodes(url: str) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Self
 
 import structlog
@@ -13,9 +14,11 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 
 from common import crashpoints
+from common.access.credentials import Credentials
 from common.bus import metrics
+from common.bus.accounts import Accounts
 from common.bus.clock import Clock
-from common.bus.connection import Connection
+from common.bus.connection import Connection, Server
 from common.bus.declarations import Declarations
 from common.bus.delivery import TRACE_HEADER, BatchHandler, Delivery, Handler, Outgoing, Slots, delivery_of, refuse_oversize, trace
 from common.bus.handling import Handling
@@ -36,7 +39,7 @@ log = structlog.get_logger()
 
 
 class Bus:
-    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock` and `requests` beside them."""
+    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock`, `requests` and `accounts` beside them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -49,22 +52,43 @@ class Bus:
         self.streams = StreamReader(connection)
         self.clock = Clock(connection)
         self.requests = Requests(connection)
+        self.accounts = Accounts(connection)
         connection.reconnected = self._reset_pulls
 
     @classmethod
-    async def connect(cls, url: str, name: str, *, until_accepted: bool = False, timings: Timings = DEFAULT) -> "Bus":
+    async def connect(
+        cls,
+        url: str,
+        name: str,
+        *,
+        creds: Path | None = None,
+        insecure: bool = False,
+        until_accepted: bool = False,
+        timings: Timings = DEFAULT,
+    ) -> "Bus":
         """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
 
         `url`: one, or those of a cluster's nodes, separated by commas. Any that answers is taken, and another when that one dies.
-        Raises: Fatal when `url` is no address, or the server is too old, or refuses the credentials otherwise.
+        `creds`: file with a key, where NATS wants one. `insecure`: whether a key may be used without TLS beyond loopback.
+        Raises: Fatal when `url` is no address, or the server is too old, or `creds` is no key or others can read it, or the server
+        refuses the credentials otherwise.
         """
-        return cls(await Connection.open(url, name, until_accepted=until_accepted, timings=timings))
+        return cls(await Connection.open(Server(url, name, creds, insecure), until_accepted=until_accepted, timings=timings))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self.close())
+
+    @property
+    def key(self) -> Credentials | None:
+        """The key of this connection."""
+        return self._connection.key
+
+    @property
+    def _is_tenants(self) -> bool:
+        return self.key is not None and self.key.tenant is not None
 
     @property
     def is_connected(self) -> bool:
@@ -86,7 +110,8 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large.
+        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large;
+        Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
         """
         body = out.message.encode()
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: trace(), **out.headers}
@@ -101,15 +126,17 @@ class Bus:
             await pull.acknowledge()
         while True:
             try:
-                ack = await self._connection.js.publish(
+                storing = self._connection.js.publish(
                     subject, body, timeout=self._timings.answer_timeout_s, headers={**headers, "Nats-Msg-Id": message_id}
                 )
+                ack = await (self._connection.unless_refused(subject, storing) if self._is_tenants else storing)
                 metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
                 return ack.seq
             except (BadSubjectError, BadHeaderError) as error:
                 raise Reject(f"{subject} cannot be published: {error}") from None
             except (TimeoutError, NatsError, OSError) as error:
                 attempt += 1
+                self._connection.raise_if_refused()
                 if time.monotonic() - started > self._timings.publish_patience_s:
                     raise Unavailable(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)

@@ -1,8 +1,10 @@
 """A connection to NATS that survives the server's absence: it reconnects for ever, and logs each failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -11,10 +13,12 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from common.bus.address import nodes, objection_to_address, without_password
+from common.access.credentials import Credentials, read_credentials
+from common.bus.address import is_plain_beyond_loopback, nodes, objection_to_address, without_password
 from common.bus.delivery import MAX_PAYLOAD_BYTES
+from common.bus.refusals import refused_key, refused_subject, violated
 from common.bus.timings import Timings
-from common.errors import Fatal, Unavailable
+from common.errors import Fatal, Forbidden, Unavailable
 from common.heartbeats import Heartbeats
 
 T = TypeVar("T")
@@ -27,9 +31,32 @@ TOO_FEW_NODES = 10005
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True)
+class Server:
+    """Where to connect, and with what."""
+
+    url: str
+    """One address, or those of a cluster's nodes separated by commas."""
+    name: str
+    """What the connection is called in NATS's own lists."""
+    creds: Path | None = None
+    """File with a key; None where the server wants none, or a password in `url`."""
+    insecure: bool = False
+    """Whether a key may be used without TLS beyond loopback."""
+
+    @property
+    def shown(self) -> str:
+        return without_password(self.url)
+
+
 class Connection:
-    def __init__(self, client: Client, beats: Heartbeats, timings: Timings) -> None:
+    def __init__(self, client: Client, beats: Heartbeats, timings: Timings, server: Server, key: Credentials | None) -> None:
         self.client = client
+        self.key = key
+        self._server = server
+        self._refused: dict[str, asyncio.Future[None]] = {}
+        """Subject → done when NATS refuses to take it; of messages that are being published with a tenant's key. In small letters, as
+        nats-py gives errors."""
         self.beats = beats
         self.timings = timings
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
@@ -44,26 +71,32 @@ class Connection:
         self._is_closing = False
 
     @classmethod
-    async def open(cls, url: str, name: str, *, until_accepted: bool, timings: Timings) -> "Connection":
+    async def open(cls, server: Server, *, until_accepted: bool, timings: Timings) -> "Connection":
         """See `Bus.connect`."""
-        if objection := objection_to_address(url):
+        if objection := objection_to_address(server.url):
             raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
-        beats = Heartbeats(lambda: _heartbeat_client(url, name, timings))
+        key = read_credentials(server.creds) if server.creds else None
+        if key is not None and not server.insecure and is_plain_beyond_loopback(server.url):
+            raise Fatal(
+                f"{server.shown} is reached without TLS, where others may read and change what is sent: use tls://, or say that the network"
+                " is trusted with --insecure, or MARLAAS_NATS_INSECURE=1"
+            )
+        beats = Heartbeats(lambda: _heartbeat_client(server, key, timings))
         attempt = 0
         while True:
-            connection = cls(Client(), beats, timings)
+            connection = cls(Client(), beats, timings, server, key)
             try:
-                await connection._connect(url, name)
+                await connection._connect()
                 break
             except (TimeoutError, OSError, NatsError) as raised:
                 attempt += 1
                 error = connection._last_error or raised
-                if "authorization" not in str(error).lower():
-                    log.warning("nats_unreachable", url=without_password(url), attempt=attempt, error=str(error) or type(error).__name__)
+                if not _is_about_credentials(error):
+                    log.warning("nats_unreachable", url=server.shown, attempt=attempt, error=str(error) or type(error).__name__)
                 elif until_accepted:
-                    log.error("nats_refuses_credentials", url=without_password(url), attempt=attempt, correct="MARLAAS_NATS_URL")
+                    log.error("nats_refuses_credentials", url=server.shown, attempt=attempt, reason=connection._why_refused())
                 else:
-                    raise Fatal(f"NATS at {without_password(url)} refuses the credentials; correct MARLAAS_NATS_URL") from None
+                    raise Fatal(connection._why_refused()) from None
                 await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await connection.client.close()
         version, max_payload = connection.client.connected_server_version, connection.client.max_payload
@@ -73,9 +106,13 @@ class Connection:
             raise Fatal(f"NATS server takes messages of {max_payload} bytes; set max_payload to {MAX_PAYLOAD_BYTES} or more")
         return connection
 
-    async def _connect(self, url: str, name: str) -> None:
+    def _why_refused(self) -> str:
+        # A server that takes keys sends a nonce to be signed.
+        return refused_key(self._server.shown, self.key, wants_key="nonce" in self.client._server_info)
+
+    async def _connect(self) -> None:
         await self.client.connect(
-            **_options(url, name, self.timings),
+            **_options(self._server, self.key, self.timings),
             # `open` retries the first connection, to log the reason; the client retries later ones, for ever.
             max_reconnect_attempts=1,
             allow_reconnect=False,
@@ -99,6 +136,27 @@ class Connection:
         """Never returns. Raises: Fatal when the server forbids something that this process needs, or closes the connection for good."""
         await asyncio.shield(self._fatal)
 
+    def raise_if_refused(self) -> None:
+        """Raises: Fatal when NATS has closed the connection for good: no later attempt would succeed."""
+        if self.client.is_closed and self._fatal.done() and not self._is_closing:
+            self._fatal.result()
+
+    async def unless_refused(self, subject: str, answer: Coroutine[Any, Any, T]) -> T:
+        """The answer to a message that is published on `subject`. NATS refuses one by an error that names no message.
+
+        Raises: Forbidden when the key does not permit the subject.
+        """
+        refusal = self._refused.setdefault(subject.lower(), asyncio.get_running_loop().create_future())
+        waiting = asyncio.ensure_future(answer)
+        try:
+            await asyncio.wait({waiting, refusal}, return_when=asyncio.FIRST_COMPLETED)
+            if refusal.done():
+                raise Forbidden(refused_subject(subject, self.key, published=True))
+            return await waiting
+        finally:
+            waiting.cancel()
+            self._refused.pop(subject.lower(), None)
+
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.
 
@@ -112,6 +170,7 @@ class Connection:
                 attempt += 1
                 if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
                     raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
+                self.raise_if_refused()
                 if self.client.is_closed:
                     raise Unavailable("the connection to NATS is closed") from None
                 log.warning("jetstream_not_ready", attempt=attempt, error=str(error) or type(error).__name__)
@@ -121,10 +180,18 @@ class Connection:
         self._last_error = error  # reported by `open`, and by `wait_fatal` where it was the last
         if self._attempt is None:
             return
-        if "permissions violation" in str(error).lower() and not self._fatal.done():
-            if self.violated(str(error)):
-                return
-            self._fatal.set_exception(Fatal(f"NATS forbids this: {error}"))
+        if self.violated(str(error)):
+            return
+        if (found := violated(str(error))) is not None:
+            subject, published = found
+            reason = refused_subject(subject, self.key, published=published)
+            if published and subject in self._refused:
+                if not self._refused[subject].done():
+                    self._refused[subject].set_result(None)
+            elif self.key is None or self.key.tenant is None:
+                self._end(f"NATS forbids this: {reason} ({error})")
+            else:
+                log.warning("nats_forbids", subject=subject, reason=reason)
         elif self._attempt:
             self.client.options["reconnect_time_wait"] = min(self.timings.backoff.pause_s(self._attempt), self.timings.max_reconnect_s)
             log.warning("nats_unreachable", attempt=self._attempt, error=str(error) or type(error).__name__)
@@ -139,8 +206,16 @@ class Connection:
 
     async def _on_closed(self) -> None:
         """nats-py makes no other connection after some errors, as when the server was given other passwords."""
-        if self._attempt is not None and not self._is_closing and not self._fatal.done():
-            self._fatal.set_exception(Fatal(f"NATS has closed the connection: {self._last_error or 'it did not say why'}"))
+        if self._attempt is None or self._is_closing:
+            return
+        error = self.client.last_error or self._last_error
+        about_key = error is not None and _is_about_credentials(error)
+        self._end(f"NATS has closed the connection: {self._why_refused() if about_key else error or 'it did not say why'}")
+
+    def _end(self, reason: str) -> None:
+        if not self._fatal.done():
+            self._fatal.set_exception(Fatal(reason))
+            self._fatal.exception()  # a client waits for nothing here, and asyncio would complain
 
     async def _on_reconnected(self) -> None:
         log.info("nats_reconnected")
@@ -158,24 +233,31 @@ def unavailable_as(action: str) -> Generator[None]:
         raise Unavailable(f"could not {action}: {error}") from None
 
 
-def _options(url: str, name: str, timings: Timings) -> dict[str, Any]:
+def _is_about_credentials(error: Exception) -> bool:
+    """Whether the server refuses this user, whoever asks again; it says "authorization" and, of tokens, "authentication"."""
+    return any(word in str(error).lower() for word in ("authorization", "authentication"))
+
+
+def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[str, Any]:
     """`Any`: nats-py's annotations want whole seconds, its code takes fractions."""
-    return {
-        "servers": nodes(url),
-        "name": name,
+    options = {
+        "servers": nodes(server.url),
+        "name": server.name,
         "connect_timeout": timings.connect_timeout_s,
         "reconnect_time_wait": timings.reconnect_s,
         "ping_interval": timings.ping_every_s,
         "max_outstanding_pings": timings.pings_unanswered,
     }
+    return options | ({"user_credentials": str(key.path), "inbox_prefix": key.inbox} if key else {})
 
 
-async def _heartbeat_client(url: str, name: str, timings: Timings) -> Client:
+async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> Client:
     """A second client for heartbeats. It meets the same errors as the first, which reports them."""
 
     async def reported_elsewhere(_: Exception) -> None:
         pass
 
     client = Client()
-    await client.connect(**_options(url, f"{name}-heartbeats", timings), max_reconnect_attempts=-1, error_cb=reported_elsewhere)
+    options = _options(replace(server, name=f"{server.name}-heartbeats"), key, timings)
+    await client.connect(**options, max_reconnect_attempts=-1, error_cb=reported_elsewhere)
     return client

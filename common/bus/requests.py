@@ -18,7 +18,7 @@ from nats.errors import NoRespondersError
 
 from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
-from common.errors import MarlaasError, Unavailable
+from common.errors import Forbidden, Unavailable
 from common.messages import Message
 from common.streams import KIND_HEADER
 
@@ -32,10 +32,6 @@ REFUSED = re.compile(r'permissions violation for \w+ (?:to )?"(?P<subject>[^"]+)
 
 class NoResponder(Unavailable):
     """No process answers on the subject now."""
-
-
-class Forbidden(MarlaasError):
-    """The server does not let this connection publish or subscribe to a subject."""
 
 
 @dataclass(frozen=True)

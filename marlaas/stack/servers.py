@@ -85,14 +85,18 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
     raise ServerError(f"{name} does not listen on port {port} after {timeout_s:.0f} s; see its log")
 
 
-def nats_command(folder: Path, port: int, *, sync: str = "always") -> Command:
-    """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk."""
+def nats_command(folder: Path, port: int, *, sync: str = "always", accounts: str = "") -> Command:
+    """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk.
+
+    `accounts`: the part of its configuration about keys (`common/access/folder.py`); empty: everybody who reaches it may do everything.
+    """
     binary = _beside_python("nats-server")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "nats.conf"
     store = folder / STORE
     store.mkdir(exist_ok=True)
-    config.write_text(NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store)))
+    general = NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store))
+    config.write_text(general + accounts)
     return Command("nats", [binary, "--config", str(config)], env={"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)})
 
 

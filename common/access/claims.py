@@ -1,0 +1,117 @@
+"""Tokens of the operator, of accounts and of users: pure, apart from the signature.
+
+The operator signs accounts, and an account signs its users. NATS knows the operator's public key from its configuration, so it needs no
+list of users: a token is its own proof.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.access.keys import Claims, Seed, encode
+from common.access.roles import ADMIN, EXPORTS, Role, imports, role_permissions
+from common.access.rows import Permissions
+
+VERSION = 2
+UNLIMITED = -1
+EVERYONE = "*"
+SUSPENDED_UNTIL_S = 4_102_444_800
+"""The year 2100: every key that is made before then counts as revoked."""
+ANSWER_NS = 30_000_000_000
+"""Nanoseconds in which a request may be answered."""
+ROLE_TAG, TENANT_TAG = "role:", "tenant:"
+
+
+@dataclass(frozen=True)
+class AccountLimits:
+    """What NATS itself bounds for one tenant, all its keys together."""
+
+    connections: int = 64
+    subscriptions: int = 1_000
+    message_bytes: int = 1_310_720
+    """A task may have 1 MiB, and its message is a little more."""
+
+
+def operator_token(operator: Seed, system_account: str, at_s: int) -> str:
+    return encode(operator, {"sub": operator.public, "iat": at_s, "nats": _kind("operator") | {"system_account": system_account}})
+
+
+def services_token(operator: Seed, account: str, at_s: int) -> str:
+    """The account of the services, the only one with JetStream."""
+    limits = _limits(UNLIMITED, UNLIMITED, UNLIMITED) | {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+    exports = [{"name": subject, "subject": subject, "type": kind} for kind, subject in EXPORTS]
+    return _account(operator, account, "services", at_s, {"limits": limits | {"exports": -1}, "exports": exports})
+
+
+def system_token(operator: Seed, account: str, at_s: int) -> str:
+    """The account in which NATS takes other accounts' tokens."""
+    return _account(operator, account, "system", at_s, {"limits": _limits(UNLIMITED, UNLIMITED, UNLIMITED)})
+
+
+def tenant_token(
+    operator: Seed, account: str, tenant: str, services: str, at_s: int, *, limits: AccountLimits, revoked: Mapping[str, int]
+) -> str:
+    """An account without JetStream.
+
+    `tenant`: its name, or ADMIN for the account that acts for all. `services`: the services' account.
+    `revoked`: public key of a user, or EVERYONE → Unix time; tokens made until then are refused, and their connections closed.
+    """
+    of = "*" if tenant == ADMIN else tenant
+    taken = [
+        {"name": subject, "subject": subject, "account": services, "type": kind} | ({"share": True} if subject.startswith("ask.") else {})
+        for kind, subject in imports(of)
+    ]
+    bounds = _limits(limits.connections, limits.subscriptions, limits.message_bytes)
+    return _account(operator, account, tenant, at_s, {"limits": bounds, "imports": taken, "revocations": dict(revoked)})
+
+
+def user_token(account: Seed, user: str, name: str, allowed: Permissions, at_s: int, tags: tuple[str, ...] = (), end_s: int = 0) -> str:
+    """`end_s`: Unix time at which NATS closes its connections and takes no other; 0 for none."""
+    claims: Claims = {
+        "sub": user,
+        "iat": at_s,
+        "name": name,
+        "nats": _kind("user")
+        | {
+            "pub": {"allow": list(allowed.publish)} if allowed.publish else {"deny": [">"]},
+            "sub": {"allow": list(allowed.subscribe)},
+            "subs": UNLIMITED,
+            "data": UNLIMITED,
+            "payload": UNLIMITED,
+            "tags": list(tags),
+        }
+        | ({"resp": {"max": 1, "ttl": ANSWER_NS}} if allowed.may_respond else {}),
+    }
+    return encode(account, claims | ({"exp": end_s} if end_s else {}))
+
+
+def tenant_user_token(account: Seed, user: str, name: str, tenant: str, role: Role, at_s: int, end_s: int = 0) -> str:
+    """A key of a tenant, or of the account ADMIN."""
+    allowed = role_permissions(role, "*" if tenant == ADMIN else tenant, user)
+    return user_token(account, user, name, allowed, at_s, (f"{ROLE_TAG}{role}", f"{TENANT_TAG}{tenant}"), end_s)
+
+
+def deletion_token(operator: Seed, accounts: list[str], at_s: int) -> str:
+    """A request to NATS to forget accounts and to close their connections."""
+    return encode(operator, {"sub": operator.public, "iat": at_s, "nats": _kind("generic") | {"accounts": accounts}})
+
+
+def _account(operator: Seed, account: str, name: str, at_s: int, content: Claims) -> str:
+    nothing: Claims = {"default_permissions": {"pub": {}, "sub": {}}}
+    return encode(operator, {"sub": account, "iat": at_s, "name": name, "nats": _kind("account") | nothing | content})
+
+
+def _kind(kind: str) -> Claims:
+    return {"type": kind, "version": VERSION}
+
+
+def _limits(connections: int, subscriptions: int, message_bytes: int) -> Claims:
+    return {
+        "conn": connections,
+        "subs": subscriptions,
+        "payload": message_bytes,
+        "data": UNLIMITED,
+        "imports": UNLIMITED,
+        "exports": 0,
+        "wildcards": True,
+        "leaf": 0,
+    }

@@ -1,0 +1,113 @@
+"""A creds file: the token and the seed of one user, in the form that every NATS client reads."""
+
+import json
+import os
+import re
+import shlex
+import stat
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.access.claims import ROLE_TAG, TENANT_TAG
+from common.access.keys import Seed
+from common.access.services import INBOX
+from common.errors import Fatal
+
+FORM = """\
+-----BEGIN NATS USER JWT-----
+{token}
+------END NATS USER JWT------
+
+************************* IMPORTANT *************************
+Whoever has this file has its rights. Keep it secret.
+
+-----BEGIN USER NKEY SEED-----
+{seed}
+------END USER NKEY SEED------
+"""
+TOKEN = re.compile(r"BEGIN NATS USER JWT-----\s+([\w-]+\.[\w-]+\.[\w-]+)\s")
+SEED = re.compile(r"BEGIN USER NKEY SEED-----\s+(SU[A-Z2-7]{56})\s")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a creds file says about its key; the secret part stays in the file."""
+
+    path: Path
+    name: str
+    public: str
+    role: str | None
+    """None for a service's key."""
+    tenant: str | None
+    inbox: str
+    """Prefix of the reply subjects that it may hear."""
+    end_s: int | None
+    """Unix time of its end."""
+
+    def __str__(self) -> str:
+        return f"key '{self.name}' ({self.role} of '{self.tenant}')" if self.tenant else f"key '{self.name}'"
+
+
+def write_credentials(path: Path, token: str, seed: Seed) -> None:
+    """Write a file that its owner alone can read, in place of one that was there."""
+    write_secret(path, FORM.format(token=token, seed=seed.reveal()))
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Mode 0600 from its first byte, complete or absent."""
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.unlink(missing_ok=True)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(file, "w") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(file)
+    temporary.replace(path)
+
+
+def refuse_readable_by_others(path: Path) -> None:
+    """Raises: Fatal, with the command that corrects it, when other users can read `path`, or it is not there."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise Fatal(f"there is no readable key in {path}: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        right = "700" if stat.S_ISDIR(mode) else "600"
+        raise Fatal(f"{path} can be read by other users of this machine, and holds a secret; next: chmod {right} {shlex.quote(str(path))}")
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Raises: Fatal when the file is no creds file, or others can read it."""
+    refuse_readable_by_others(path)
+    try:
+        text = path.read_text()
+        token, seed = TOKEN.search(text), SEED.search(text)
+        assert token is not None and seed is not None
+        claims = json.loads(_part(token[1].split(".")[1]))
+        tags: list[str] = claims["nats"].get("tags", [])
+        inboxes = [subject for subject in claims["nats"]["sub"]["allow"] if subject.startswith(INBOX)]
+        public, name = str(claims["sub"]), str(claims["name"])
+    except OSError as error:
+        raise Fatal(f"the key {path} cannot be read: {error.strerror}") from None
+    except (AssertionError, ValueError, KeyError, TypeError):
+        raise Fatal(f"{path} is no creds file of NATS; `marlaas keys create` writes one") from None
+    if Seed(seed[1]).public != public:
+        raise Fatal(f"{path}: its seed is not that of its token; was it edited? Ask for another key")
+    return Credentials(
+        path=path,
+        name=name,
+        public=public,
+        role=_tag(tags, ROLE_TAG),
+        tenant=_tag(tags, TENANT_TAG),
+        inbox=inboxes[0].removesuffix(".>") if inboxes else INBOX,
+        end_s=claims.get("exp"),
+    )
+
+
+def _tag(tags: list[str], start: str) -> str | None:
+    return next((tag.removeprefix(start) for tag in tags if tag.startswith(start)), None)
+
+
+def _part(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,151 @@
+"""The folder of signing keys: whoever has it can make every tenant and every key.
+
+    operator.seed  system.seed  services.seed  admin.seed      one line each
+    tenants/<tenant>.seed
+    creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
+    nats.conf                                                  what NATS must know; nothing secret
+
+The folder has mode 0700, its files 0600. No service needs it: each is given its own creds file.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.access import claims
+from common.access.claims import AccountLimits
+from common.access.credentials import SEED, refuse_readable_by_others, write_credentials, write_secret
+from common.access.keys import Kind, Seed
+from common.access.roles import ADMIN
+from common.access.rows import Permissions
+from common.access.services import SERVICES, Deployment, service_permissions
+from common.errors import Fatal
+from common.spec.sections import NAME_PATTERN
+
+OPERATOR, SYSTEM, SERVICES_ACCOUNT = "operator", "system", "services"
+SYSTEM_PERMISSIONS = Permissions(("$SYS.REQ.CLAIMS.>", "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), ("_INBOX.>",), "_INBOX")
+"""What `marlaas tenants push` asks of NATS: accounts' tokens, and nothing about the server itself."""
+MAX_CONTROL_LINE_BYTES = 262_144
+"""A key is sent in one line when a client connects, and a service's names its consumers; NATS's default is 4 KiB."""
+ADMIN_LIMITS = AccountLimits(connections=1_000, subscriptions=100_000, message_bytes=8 * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class SigningKeys:
+    """The keys of one deployment."""
+
+    folder: Path
+    operator: Seed
+    system: Seed
+    services: Seed
+    admin: Seed
+
+    def tenant(self, name: str) -> Seed:
+        """Signing key of a tenant's account, or of ADMIN. Raises: Fatal when the folder has none."""
+        if name == ADMIN:
+            return self.admin
+        return _read_seed(_tenant_path(self.folder, name), f"tenant '{name}'")
+
+    def new_tenant(self, name: str) -> Seed:
+        """The tenant's signing key, made unless it is there. Raises: Fatal for a name that no tenant may have."""
+        path = _tenant_path(self.folder, name)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_secret(path, Seed.new(Kind.ACCOUNT).reveal() + "\n")
+        return self.tenant(name)
+
+    def forget_tenant(self, name: str) -> None:
+        _tenant_path(self.folder, name).unlink(missing_ok=True)
+
+    def credentials(self, user: str) -> Path:
+        """Creds file of a service, or of SYSTEM."""
+        return self.folder / "creds" / f"{user}.creds"
+
+
+def open_or_make(folder: Path) -> SigningKeys:
+    """The keys in `folder`, made where there are none yet.
+
+    Raises: Fatal when others can read the folder, or only some of the keys are there.
+    """
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True)
+    refuse_readable_by_others(folder)
+    names = {OPERATOR: Kind.OPERATOR, SYSTEM: Kind.ACCOUNT, SERVICES_ACCOUNT: Kind.ACCOUNT, ADMIN: Kind.ACCOUNT}
+    # The operator's key is written last: without it nothing was signed, so an interrupted start begins again.
+    if not (folder / f"{OPERATOR}.seed").exists():
+        if (folder / "tenants").exists():
+            raise Fatal(f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, A lost folder of keys")
+        for name in reversed(names):
+            write_secret(folder / f"{name}.seed", Seed.new(names[name]).reveal() + "\n")
+    return open_folder(folder)
+
+
+def open_folder(folder: Path) -> SigningKeys:
+    """Raises: Fatal when it is not complete, or others can read it."""
+    if not (folder / f"{OPERATOR}.seed").exists():
+        raise Fatal(f"{folder} is no folder of signing keys; `marlaas init` makes one")
+    refuse_readable_by_others(folder)
+    seeds = [_read_seed(folder / f"{name}.seed", name) for name in (OPERATOR, SYSTEM, SERVICES_ACCOUNT, ADMIN)]
+    return SigningKeys(folder, *seeds)
+
+
+def issue_service_keys(keys: SigningKeys, deployment: Deployment) -> None:
+    """Write a creds file for each service, with today's permissions. A key that exists stays the same, so that none has to be revoked."""
+    at_s = int(time.time())
+    (keys.folder / "creds").mkdir(mode=0o700, exist_ok=True)
+    for name in SERVICES:
+        _issue(keys.credentials(name), keys.services, name, service_permissions(name, deployment), at_s)
+    _issue(keys.credentials(SYSTEM), keys.system, SYSTEM, SYSTEM_PERMISSIONS, at_s)
+
+
+def server_configuration(keys: SigningKeys, resolver: Path | str) -> str:
+    """The part of nats-server's configuration that is about accounts. `resolver`: folder in which it keeps the tenants' tokens."""
+    at_s = int(time.time())
+    services = keys.services.public
+    accounts = {
+        keys.system.public: claims.system_token(keys.operator, keys.system.public, at_s),
+        services: claims.services_token(keys.operator, services, at_s),
+        keys.admin.public: claims.tenant_token(
+            keys.operator, keys.admin.public, ADMIN, services, at_s, limits=ADMIN_LIMITS, revoked=admin_revocations(keys)
+        ),
+    }
+    preloaded = "\n".join(f'  {account}: "{token}"' for account, token in accounts.items())
+    return (
+        "# Written by marlaas. Nothing in it is secret.\n"
+        f"max_control_line: {MAX_CONTROL_LINE_BYTES}\n"
+        f'operator: "{claims.operator_token(keys.operator, keys.system.public, at_s)}"\n'
+        f'system_account: "{keys.system.public}"\n'
+        f'resolver {{ type: full, dir: "{resolver}", allow_delete: true, interval: "2m" }}\n'
+        f"resolver_preload {{\n{preloaded}\n}}\n"
+    )
+
+
+def admin_revocations(keys: SigningKeys) -> dict[str, int]:
+    """Revoked keys of the account ADMIN: public key → Unix time. PostgreSQL has them too, but NATS starts before it."""
+    path = keys.folder / "admin.revoked"
+    lines = path.read_text().split() if path.exists() else []
+    return {key: int(at_s) for key, _, at_s in (line.partition("=") for line in lines)}
+
+
+def set_admin_revocations(keys: SigningKeys, revoked: dict[str, int]) -> None:
+    write_secret(keys.folder / "admin.revoked", "".join(f"{key}={at_s}\n" for key, at_s in sorted(revoked.items())))
+
+
+def _issue(path: Path, account: Seed, name: str, allowed: Permissions, at_s: int) -> None:
+    found = SEED.search(path.read_text()) if path.exists() else None
+    seed = Seed(found[1]) if found else Seed.new(Kind.USER)
+    write_credentials(path, claims.user_token(account, seed.public, name, allowed, at_s), seed)
+
+
+def _tenant_path(folder: Path, name: str) -> Path:
+    if not re.fullmatch(NAME_PATTERN, name) or name == ADMIN:
+        raise Fatal(f"'{name}' cannot be a tenant's name: lower-case letters, digits and '-', 40 at most, and not '{ADMIN}'")
+    return folder / "tenants" / f"{name}.seed"
+
+
+def _read_seed(path: Path, what: str) -> Seed:
+    if not path.exists():
+        raise Fatal(f"the folder of signing keys has none of {what}: {path} is missing; restore it from its backup")
+    refuse_readable_by_others(path)
+    return Seed(path.read_text())

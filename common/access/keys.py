@@ -1,0 +1,92 @@
+"""Ed25519 keys in NATS's form (nkeys), and the tokens (JWTs) that they sign. The door to `nkeys` and PyNaCl.
+
+A seed is secret; the public key that belongs to it is its name everywhere else.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from enum import IntEnum
+from typing import Any
+
+import nkeys
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from common.errors import Fatal
+
+ALGORITHM = b'{"typ":"JWT","alg":"ed25519-nkey"}'
+
+Claims = dict[str, Any]
+"""`Any`: the content of a token is JSON, as NATS defines it."""
+
+
+class Kind(IntEnum):
+    """What a key is for; the first letter of its public key says so: O, A or U."""
+
+    OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
+    ACCOUNT = nkeys.PREFIX_BYTE_ACCOUNT
+    USER = nkeys.PREFIX_BYTE_USER
+
+
+class Seed:
+    """A private key. Its text leaves it through `reveal` only, so that no log and no traceback shows it."""
+
+    def __init__(self, text: str) -> None:
+        """Raises: Fatal when `text` is no seed."""
+        try:
+            self._pair = nkeys.from_seed(bytearray(text.strip().encode()))
+        except (nkeys.NkeysError, ValueError, binascii.Error, IndexError):
+            raise Fatal("this is no NATS seed: one begins with S, and has 58 characters") from None
+        self._text = text.strip()
+
+    @classmethod
+    def new(cls, kind: Kind) -> "Seed":
+        return cls(nkeys.encode_seed(os.urandom(32), int(kind)).decode())
+
+    @property
+    def public(self) -> str:
+        return bytes(self._pair.public_key).decode()
+
+    def reveal(self) -> str:
+        return self._text
+
+    def sign(self, text: bytes) -> bytes:
+        return bytes(self._pair.sign(text))
+
+    def __repr__(self) -> str:
+        return f"Seed({self.public})"
+
+
+def encode(issuer: Seed, claims: Claims) -> str:
+    """A token that `issuer` has signed."""
+    content = {"iss": issuer.public, **claims}
+    identity = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+    content["jti"] = base64.b32encode(identity).rstrip(b"=").decode()
+    signed = f"{_base64(ALGORITHM)}.{_base64(json.dumps(content, separators=(',', ':')).encode())}"
+    return f"{signed}.{_base64(issuer.sign(signed.encode()))}"
+
+
+def decode(token: str) -> Claims:
+    """Content of a token that the issuer it names has signed; whether that issuer is trusted is the caller's question.
+
+    Raises: ValueError for anything else.
+    """
+    try:
+        signed, _, signature = token.strip().rpartition(".")
+        claims: Claims = json.loads(_raw(signed.partition(".")[2]))
+        verifier = VerifyKey(base64.b32decode(claims["iss"] + "=" * (-len(claims["iss"]) % 8))[1:33])
+        verifier.verify(signed.encode(), _raw(signature))
+    except (ValueError, KeyError, TypeError, BadSignatureError) as error:
+        raise ValueError(f"this is no signed token of NATS: {type(error).__name__}") from None
+    return claims
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _raw(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

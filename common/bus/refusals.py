@@ -1,0 +1,42 @@
+"""What a connection is told when NATS refuses a key, or something that a key may not do."""
+
+import re
+import time
+from datetime import UTC, datetime
+
+from common.access.credentials import Credentials
+
+VIOLATION = re.compile(r'permissions violation for (?P<what>publish|subscription) to "(?P<subject>[^"]+)"', re.IGNORECASE)
+
+
+def refused_key(where: str, key: Credentials | None, *, wants_key: bool) -> str:
+    """Why the server at `where` takes neither this key nor its absence. `wants_key`: whether it asks for keys at all."""
+    if key is None and wants_key:
+        return f"NATS at {where} takes nobody without a key; name its file with --creds, or in MARLAAS_NATS_CREDS"
+    if key is None:
+        return f"NATS at {where} refuses the credentials; correct MARLAAS_NATS_URL"
+    if not wants_key:
+        return f"NATS at {where} asks for a user and a password, not for a key; give nats://user:password@host:4222, or run it with keys"
+    if key.end_s is not None and key.end_s <= time.time():
+        return f"{key} ended on {datetime.fromtimestamp(key.end_s, UTC):%Y-%m-%d %H:%M} UTC; ask for a new one"
+    return (
+        f"NATS at {where} refuses {key}: it was revoked, or its tenant is suspended or deleted, or it is of another deployment;"
+        " ask for a new one"
+    )
+
+
+def violated(error: str) -> tuple[str, bool] | None:
+    """The subject that NATS refused, and whether it was published; None for another error."""
+    found = VIOLATION.search(error)
+    return (found["subject"], found["what"].lower() == "publish") if found else None
+
+
+def refused_subject(subject: str, key: Credentials | None, *, published: bool) -> str:
+    """What `key` may not do, in words of the user where the subject is a job's."""
+    family, verb, *rest = [*subject.split("."), ""]
+    who = f"role {key.role}" if key is not None and key.role else str(key or "this connection")
+    if family in ("jobs", "ask") and key is not None and key.tenant is not None:
+        if rest[0] not in (key.tenant, "*") and family == "jobs":
+            return f"{key} may not act for tenant '{rest[0]}'"
+        return f"{who} may not {verb if family == 'jobs' else rest[0]}; ask an owner of '{key.tenant}'"
+    return f"{who} may not {'publish' if published else 'hear'} {subject}"

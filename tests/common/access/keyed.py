@@ -1,0 +1,69 @@
+"""A real nats-server that wants keys, with the accounts of two tenants."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token
+from common.access.credentials import write_credentials
+from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make, server_configuration
+from common.access.keys import Kind, Seed
+from common.access.roles import Role
+from common.access.services import Deployment
+from common.bus import Bus
+from marlaas.stack import servers
+from tests.conftest import HASTY, running
+
+DEPLOYMENT = Deployment(pools=("tiny",), families=("math", "module"))
+TENANTS = ("acme", "globex")
+
+
+@dataclass
+class Keyed:
+    """The server, and the operator's side of it."""
+
+    url: str
+    keys: SigningKeys
+    port: int
+    revoked: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    async def connect(self, user: str, **options: object) -> Bus:
+        """A service, or a tenant's key that `key` has made."""
+        path = self.keys.credentials(user)
+        return await Bus.connect(self.url, user, creds=path, timings=HASTY, **options)  # type: ignore[arg-type]
+
+    def key(self, tenant: str, role: Role, *, end_s: int = 0) -> Path:
+        """A new key's creds file."""
+        seed, path = Seed.new(Kind.USER), self.keys.folder / "creds" / f"{tenant}-{role}-{time.monotonic_ns()}.creds"
+        token = tenant_user_token(self.keys.tenant(tenant), seed.public, path.stem, tenant, role, int(time.time()), end_s)
+        write_credentials(path, token, seed)
+        return path
+
+    async def push(self, tenant: str, limits: AccountLimits = AccountLimits()) -> None:  # noqa: B008  frozen
+        """Tell NATS of the tenant's account, as it is now."""
+        account, revoked = self.keys.new_tenant(tenant).public, self.revoked.get(tenant, {})
+        services, at_s = self.keys.services.public, int(time.time())
+        token = tenant_token(self.keys.operator, account, tenant, services, at_s, limits=limits, revoked=revoked)
+        async with await self.connect(SYSTEM) as system:
+            await system.accounts.push(token)
+
+    async def revoke(self, tenant: str, key: str = EVERYONE) -> None:
+        self.revoked.setdefault(tenant, {})[key] = int(time.time())
+        await self.push(tenant)
+
+
+@asynccontextmanager
+async def keyed_server(folder: Path) -> AsyncGenerator[Keyed]:
+    keys = open_or_make(folder / "keys")
+    issue_service_keys(keys, DEPLOYMENT)
+    port = servers.free_port()
+    accounts = server_configuration(keys, folder / "nats" / "accounts")
+    with running(servers.nats_command(folder / "nats", port, sync="1s", accounts=accounts), port, folder / "nats.log"):
+        server = Keyed(servers.nats_url(port), keys, port)
+        for tenant in TENANTS:
+            await server.push(tenant)
+        async with await server.connect("scheduler") as scheduler:
+            await scheduler.declare()
+        yield server
