@@ -32,7 +32,7 @@ BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
-JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune")
+JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant")
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,10 @@ def control(verb: Literal["cancel", "pause", "resume", "delete"], tenant: str) -
 
 def resend(tenant: str) -> str:
     return f"jobs.resend.{tenant}"
+
+
+def set_tenant(tenant: str) -> str:
+    return f"jobs.set-tenant.{tenant}"
 
 
 def preview(tenant: str) -> str:

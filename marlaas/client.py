@@ -34,6 +34,7 @@ from common.messages import (
     PruneTasks,
     ReplicaReport,
     ResendLetter,
+    SetTenant,
     SubmitTask,
     TaskStatus,
 )
@@ -187,6 +188,15 @@ class Client:
         answer = await answer_to(self._bus, out, about, lambda event: event.data.get("letter") == letter, timeout_s)
         if answer.event == "rejected":
             raise ClientError("; ".join(rejection_reasons(answer)))
+
+    async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
+        """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
+        out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
+        about = streams.events(request.tenant, "none")
+        answer = await answer_to(self._bus, out, about, lambda event: event.data.get("request") == request.request, timeout_s)
+        if "reasons" in answer.data:
+            raise ClientError("; ".join(rejection_reasons(answer)))
+        return {name: value for name, value in answer.data.items() if name != "request"}
 
     # ---------------------------------------------------------------------------------------------------------- reading
 

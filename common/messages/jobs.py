@@ -1,5 +1,7 @@
 """Jobs: any client → scheduler."""
 
+from typing import Literal
+
 from pydantic import Field, JsonValue
 
 from common.messages.base import Message, Sentence
@@ -53,3 +55,29 @@ class PruneTasks(Message, kind="prune-tasks.1"):
     """Minimum time since the end of tasks to delete; None: delete no task."""
     dry_run: bool = False
     """Report the deletions without making them."""
+
+
+Limit = Literal["priority_ceiling", "max_tasks", "max_sequences", "max_tokens"]
+
+
+class SetTenant(Message, kind="set-tenant.1"):
+    """Change a tenant's weight and limits, without a restart; None leaves a value as it is. For operators.
+
+    The answer is the event `tenant` with all values, also where nothing is changed.
+    """
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    weight: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    """Share of every queue, relative to other tenants'."""
+    priority_ceiling: int | None = Field(default=None, ge=-100, le=100)
+    """Maximum priority of its tasks among each other."""
+    max_tasks: int | None = Field(default=None, ge=0, lt=2**31)
+    """Maximum tasks that have not ended; further ones are rejected."""
+    max_sequences: int | None = Field(default=None, ge=1, lt=2**31)
+    """Maximum sequences in flight over all pools; a single group is always admitted."""
+    max_tokens: int | None = Field(default=None, ge=0, lt=2**63)
+    """Maximum tokens in the ledger; once they are used up nothing more is admitted, and work in flight ends."""
+    unlimited: list[Limit] = []
+    """Limits to remove."""

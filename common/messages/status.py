@@ -17,7 +17,19 @@ class Event(Message, kind="event.1"):
     tenant: str
     task: str
     event: Literal[
-        "accepted", Ended, "step", "evaluation", "paused", "resumed", "resent", "deleted", "pruned", "storage", "warning", "previewed"
+        "accepted",
+        Ended,
+        "step",
+        "evaluation",
+        "paused",
+        "resumed",
+        "resent",
+        "deleted",
+        "pruned",
+        "storage",
+        "warning",
+        "previewed",
+        "tenant",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

@@ -11,8 +11,9 @@ graded (`oversubscription.py`). When the next group in fair order (`fair_share.p
 nothing in flight, one group is always admitted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler_svc.decisions.fair_share import next_task
 from scheduler_svc.decisions.min_share import min_shares
@@ -30,10 +31,12 @@ class Admission:
 
 @dataclass(frozen=True)
 class AdmissionDecision:
-    """Groups to open, in order, and the pools that turned out to have no room for the next one."""
+    """Groups to open, in order, and the pools and tenants that turned out to have no room for the next one."""
 
     groups: list[Admission]
     full_pools: set[str]
+    limited_tenants: set[str] = field(default_factory=set[str])
+    """Tenants whose next group would exceed their limit of sequences in flight."""
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
@@ -64,17 +67,25 @@ def groups_to_admit(
     tenants = {tenant: replace(share) for tenant, share in tenants.items()}
     loads = {pool: in_flight[pool].copy() if pool in in_flight else InFlight() for pool in capacities}
     guaranteed = min_shares(tasks, tenants, capacities, loads)
+    held = Counter[str]()
+    for load in in_flight.values():
+        held.update({tenant: of_tenant.sequences for tenant, of_tenant in load.tenants.items()})
     decision = AdmissionDecision([], set())
     while len(decision.groups) < limit:
-        task = next_task((task for task in tasks if task.pool not in decision.full_pools), tenants, guaranteed)
+        full, limited = decision.full_pools, decision.limited_tenants
+        task = next_task((task for task in tasks if task.pool not in full and task.tenant not in limited), tenants, guaranteed)
         if task is None:
             break
         tenant, load = tenants[task.tenant], loads[task.pool]
         group = Load(task.group_size, task.reserved_tokens)
+        if not tenant.may_hold(held[task.tenant], task.group_size):
+            limited.add(task.tenant)
+            continue
         if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
             decision.full_pools.add(task.pool)
             continue
         load.add(task.tenant, tenant.weight, task.task, group)
+        held[task.tenant] += task.group_size
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenant.charge(task.group_tokens)

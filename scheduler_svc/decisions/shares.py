@@ -10,9 +10,15 @@ class TenantShare:
     tenant: str
     weight: float
     virtual_time: float
+    max_sequences: int | None = None
+    """Maximum sequences in flight over all pools; None: no limit."""
 
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens / self.weight
+
+    def may_hold(self, held: int, more: int) -> bool:
+        """Whether it may have `more` sequences in flight beside `held`; a first group always may be."""
+        return self.max_sequences is None or not held or held + more <= self.max_sequences
 
 
 @dataclass

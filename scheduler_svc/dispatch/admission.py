@@ -41,16 +41,20 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
         return nothing
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
+    limited: set[str] = set()
     while with_room:
         rooms = {pool: capacities[pool] for pool in with_room}
-        found = await find_candidates(tx.connection, policy, rooms, work, in_flight)
+        found = await find_candidates(tx.connection, policy, rooms, work, in_flight, but_tenants=limited)
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
             opened = await _open_groups(tx, decision.groups, now_s)
-            # Tasks of a full pool may have kept those of other pools out of the candidates.
-            return Admitted(opened, wants_more=bool(decision.full_pools) or len(decision.groups) == ADMISSION_BATCH_SIZE)
-        if not decision.full_pools:  # no task has an allowance
+            # Tasks of a full pool, or of a tenant at its limit, may have kept others out of the candidates.
+            return Admitted(
+                opened, wants_more=bool(decision.full_pools or decision.limited_tenants) or len(decision.groups) == ADMISSION_BATCH_SIZE
+            )
+        if not (decision.full_pools or decision.limited_tenants):  # no task has an allowance
             return nothing
+        limited |= decision.limited_tenants
         with_room -= decision.full_pools
     return nothing
 

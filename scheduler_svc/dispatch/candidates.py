@@ -22,23 +22,27 @@ async def find_candidates(
     capacities: Mapping[str, Capacity],
     work: AdmissibleWork,
     in_flight: Mapping[str, InFlight],
+    but_tenants: Set[str] = frozenset(),
 ) -> Candidates:
     """Tasks that may open groups in the pools of `capacities`: all that can be among the next ADMISSION_BATCH_SIZE groups.
 
+    `but_tenants`: left out.
     Evaluations are of trained versions and do not depend on the policy.
     """
     pools, limit = set(capacities), ADMISSION_BATCH_SIZE
-    found = await candidates.evaluation_candidates(connection, pools, limit=limit) if work.evaluations else Candidates([], {})
+    found = Candidates([], {})
+    if work.evaluations:
+        found += await candidates.evaluation_candidates(connection, pools, limit=limit, but_tenants=but_tenants)
     if len(found.tasks) >= limit:
-        found += await _evaluations_below_min_share(connection, found, capacities, in_flight)
+        found += await _evaluations_below_min_share(connection, found, capacities, in_flight, but_tenants)
     if policy is not SchedulingPolicy.ASYNCHRONOUS:
         return found + await candidates.candidates_for(connection, allowances(policy, await task_snapshots(connection)), pools)
-    least_served = await candidates.least_served_tasks(connection, pools, limit=limit)
-    return found + least_served + await _tasks_below_min_share(connection, least_served, capacities, in_flight)
+    least_served = await candidates.least_served_tasks(connection, pools, limit=limit, but_tenants=but_tenants)
+    return found + least_served + await _tasks_below_min_share(connection, least_served, capacities, in_flight, but_tenants)
 
 
 async def _evaluations_below_min_share(
-    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight]
+    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: Set[str]
 ) -> Candidates:
     """Evaluations of tenants and of tasks that are below their minimum share and not among `seen`."""
     more = Candidates([], {})
@@ -46,7 +50,9 @@ async def _evaluations_below_min_share(
     async def load(pool: str, *, but_tenants: Set[str] = frozenset(), but_tasks: Set[str] = frozenset()) -> Candidates:
         but_tasks = but_tasks | {task.task for task in (*seen.tasks, *more.tasks)}
         limit = ADMISSION_BATCH_SIZE
-        return await candidates.evaluation_candidates(connection, {pool}, limit=limit, but_tenants=but_tenants, but_tasks=but_tasks)
+        return await candidates.evaluation_candidates(
+            connection, {pool}, limit=limit, but_tenants=but_tenants | left_out, but_tasks=but_tasks
+        )
 
     for pool, guaranteed in min_shares(seen.tasks, seen.tenants, capacities, in_flight).items():
         more += await load(pool, but_tenants=guaranteed.satisfied_tenants())
@@ -55,7 +61,7 @@ async def _evaluations_below_min_share(
 
 
 async def _tasks_below_min_share(
-    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight]
+    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: Set[str]
 ) -> Candidates:
     """Tasks below their minimum share that are not among the least served, where more tasks wait than `seen`.
 
@@ -71,9 +77,9 @@ async def _tasks_below_min_share(
         tenants = {task.tenant for task in waiting}
         below = Counter(task.tenant for task in waiting if guaranteed.task_is_below(task.tenant, task.task))
         if len(seen.tenants) >= limit and sum(map(guaranteed.tenant_is_below, tenants)) < needed:
-            but_tenants = guaranteed.satisfied_tenants() | tenants
+            but_tenants = guaranteed.satisfied_tenants() | tenants | left_out
             more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but_tenants=but_tenants)
         if any(count >= limit and below[tenant] < needed for tenant, count in seen_of.items()):
             but_tasks = guaranteed.satisfied_tasks() | {task.task for task in (*seen.tasks, *more.tasks)}
-            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but_tasks=but_tasks)
+            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but_tenants=left_out, but_tasks=but_tasks)
     return more

@@ -4,6 +4,7 @@ context.py             HandlerContext: what every handler is given
 jobs.py                submit, cancel, pause, resume
 deletion.py            delete, prune
 preview.py             preview
+tenant_settings.py     set-tenant
 offer.py               Offer: what the deployment has for a task
 environment_checks.py  environments checked
 scores.py              trajectories scored, and groups past their deadlines

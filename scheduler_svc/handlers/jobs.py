@@ -20,16 +20,17 @@ from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.handlers.preview import preview_task
+from scheduler_svc.handlers.tenant_settings import set_tenant
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
-from scheduler_svc.store.queries import deleted, tasks
+from scheduler_svc.store.queries import deleted, tasks, tenants
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
-OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks, "preview": preview_task}
+OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks, "preview": preview_task, "set-tenant": set_tenant}
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
 log = structlog.get_logger()
@@ -79,6 +80,9 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
     if await deleted.find(tx.connection, job.task) is not None:
         reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
+    tenant = await tenants.find_tenant(tx.connection, job.tenant)
+    if tenant is not None and tenant.max_tasks is not None and tenant.live_tasks >= tenant.max_tasks:
+        reasons.append(f"tenant: '{job.tenant}' has {tenant.live_tasks} tasks that have not ended, and may have {tenant.max_tasks}")
     if reasons:
         return await _reject(tx, job, reasons)
     family = family_of(spec.environment.name, offer.families)
@@ -86,7 +90,8 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
         start = await starting_adapter(tx.connection, job.task, spec)
     except Reject as error:
         return await _reject(tx, job, [str(error)])
-    if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job)):  # another replica was faster
+    ceiling = tenant.priority_ceiling if tenant else None
+    if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling):  # another replica was faster
         for present in await tasks.lock_tasks(tx.connection, [job.task]):
             await _repeat(tx, job, present, offer)
         return None

@@ -44,6 +44,7 @@ SAMPLES: list[Message] = [
     messages.ControlTask(task="a", tenant="t", reason="r"),
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
+    messages.SetTenant(tenant="t", request="r", weight=2.0, max_tasks=3, unlimited=["max_tokens"]),
     messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
     messages.OpenGroup(group=GROUP),
     messages.SampleTurns(group=GROUP, members=[REQUEST]),

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from scheduler_svc.decisions.shares import TaskShare, TenantShare
 from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.queries.tenants import may_use_tokens
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
 
@@ -46,6 +47,7 @@ def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[Colu
         expected.label("expected"),
         tenant.weight,
         tenant.virtual_time.label("tenant_time"),
+        tenant.max_sequences,
     ]
 
 
@@ -69,6 +71,7 @@ async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Admi
 _may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"), tasks.c.tenant != all_of("but_tenants"), tasks.c.id != all_of("but_tasks"))
 _least_served = (
     select(tenants)
+    .where(may_use_tokens())
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
     .order_by(tenants.c.virtual_time, tenants.c.id)
     .limit(given("limit", Integer))
@@ -108,6 +111,7 @@ _EVALUATION_CANDIDATES = Statement(
     .where(
         tasks.c.id.in_(select(evaluations.c.task).where(in_state(evaluations.c.state, EvaluationState.RUNNING))),
         tasks.c.state == TaskState.RUNNING,
+        may_use_tokens(),
         tasks.c.pool == any_of("pools"),
         tasks.c.tenant != all_of("but_tenants"),
         tasks.c.id != all_of("but_tasks"),
@@ -145,7 +149,7 @@ async def candidates_for(connection: AsyncConnection, allowances: dict[str, int]
 def _candidates(found_rows: Iterable[Any]) -> Candidates:
     found = Candidates([], {})
     for row in found_rows:
-        found.tenants.setdefault(row.tenant, TenantShare(row.tenant, row.weight, row.tenant_time))
+        found.tenants.setdefault(row.tenant, TenantShare(row.tenant, row.weight, row.tenant_time, row.max_sequences))
         found.tasks.append(
             TaskShare(
                 task=row.id,

@@ -93,9 +93,18 @@ def task_of(row: Any) -> Task:
 
 
 async def add_task(
-    connection: AsyncConnection, task: str, spec: TaskSpec, start: AdapterRef | None = None, submission: str | None = None
+    connection: AsyncConnection,
+    task: str,
+    spec: TaskSpec,
+    start: AdapterRef | None = None,
+    submission: str | None = None,
+    *,
+    ceiling: int | None = None,
 ) -> bool:
-    """Write a submitted task; False when the id is taken. `start`: the adapter of its version 0. `submission`: see `Task`."""
+    """Write a submitted task; False when the id is taken.
+
+    `start`: the adapter of its version 0. `submission`: see `Task`. `ceiling`: maximum priority.
+    """
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
         "id": task,
@@ -105,7 +114,7 @@ async def add_task(
         "spec": as_json(spec),
         "submission": submission,
         "state": TaskState.SUBMITTED,
-        "priority": spec.priority,
+        "priority": spec.priority if ceiling is None else min(spec.priority, ceiling),
         "steps": spec.steps,
         "group_size": spec.algorithm.group_size,
         "groups_per_step": spec.algorithm.groups_per_step,

@@ -15,6 +15,11 @@ tenants = sa.Table(
     sa.Column("weight", sa.Double, nullable=False, server_default=sa.text("1")),
     sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed / weight
     now_by_default("created_at"),
+    # Limits, absent where there is none:
+    sa.Column("priority_ceiling", sa.Integer),  # of its tasks
+    sa.Column("max_tasks", sa.Integer),  # that have not ended
+    sa.Column("max_sequences", sa.Integer),  # in flight, over all pools
+    sa.Column("max_tokens", sa.BigInteger),  # of the ledger; at the maximum no more work is admitted
     sa.CheckConstraint("weight > 0", name="weight_positive"),
 )
 

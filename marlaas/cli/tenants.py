@@ -1,0 +1,67 @@
+"""Commands for tenants, for operators: weights and limits."""
+
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, with_client
+
+app = typer.Typer(no_args_is_help=True, help="Weights and limits of tenants, for operators.")
+Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
+NO_LIMIT = "none"
+
+
+def _limit(text: str) -> int | None:
+    """A limit, or None for no limit any more."""
+    if text == NO_LIMIT:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is neither a whole number nor '{NO_LIMIT}'") from None
+
+
+def _option(help_text: str) -> Any:
+    return typer.Option(help=f"{help_text}, or '{NO_LIMIT}'.", metavar="NUMBER")
+
+
+@app.command("set")
+def set_tenant(
+    tenant: Tenant,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    weight: Annotated[float | None, typer.Option(min=1e-6, help="Share of every queue, relative to other tenants' (1 at first).")] = None,
+    priority_ceiling: Annotated[str | None, _option("Maximum priority of its tasks among each other")] = None,
+    max_tasks: Annotated[str | None, _option("Maximum tasks that have not ended")] = None,
+    max_sequences: Annotated[str | None, _option("Maximum sequences in flight, over all pools")] = None,
+    max_tokens: Annotated[str | None, _option("Maximum tokens that it may use in all")] = None,
+) -> None:
+    """Change a tenant's weight and limits; they count from the next decision on, without a restart."""
+    texts = {"priority_ceiling": priority_ceiling, "max_tasks": max_tasks, "max_sequences": max_sequences, "max_tokens": max_tokens}
+    limits = {name: _limit(text) for name, text in texts.items() if text is not None}
+    if weight is None and not limits:
+        raise typer.BadParameter("give a weight or a limit to set; `marlaas tenants show` prints them")
+    values = {name: limit for name, limit in limits.items() if limit is not None}
+    _print(tenant, data, url, weight=weight, unlimited=[name for name, limit in limits.items() if limit is None], **values)
+
+
+@app.command()
+def show(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show a tenant's weight and limits, and what it uses of them."""
+    _print(tenant, data, url)
+
+
+def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
+    from pydantic import ValidationError
+
+    from common.messages import SetTenant
+
+    try:
+        request = SetTenant(tenant=tenant, request=secrets.token_hex(6), **changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    found = with_client(data, url, lambda client: client.set_tenant(request))
+    width = max(map(len, found))
+    echo("\n".join(f"{name:{width}}  {'no limit' if value is None else value}" for name, value in found.items()))

@@ -1,0 +1,27 @@
+"""Handles changes of a tenant's weight and limits, which operators send; they count from the next decision on."""
+
+from dataclasses import asdict
+
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Delivery
+from common.messages import SetTenant
+from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.store.queries import tenants
+
+
+async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-tenant.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetTenant)
+    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
+    given = {name: value for name in ("weight", *tenants.LIMITS) if (value := getattr(request, name)) is not None}
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        await tenants.set_tenant(tx.connection, request.tenant, given | dict.fromkeys(request.unlimited))
+        found = await tenants.find_tenant(tx.connection, request.tenant)
+        if found is None:
+            answer["reasons"] = [f"tenant: no tenant '{request.tenant}'; there is one from its first task on"]
+        else:
+            answer.update(asdict(found))
+        tx.emit_event(request.tenant, "none", "tenant", answer)
