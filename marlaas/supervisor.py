@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from common.runtime.logs import configure_logs
-from marlaas.stack import os_processes, servers
+from marlaas.stack import database_folder, os_processes, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, write_stack
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
@@ -70,7 +70,7 @@ class Supervisor:
             nats_port=plan.nats_port,
             postgres_port=plan.postgres_port,
             nats_url=servers.nats_url(plan.nats_port),
-            database_url=servers.database_url(plan.postgres_port),
+            database_url=servers.database_url(plan.postgres_port, role=servers.READER, passfile=_passfile(plan)),
             started_s=self._started_s,
             components=[child.component for tier in self._tiers for child in tier],
         )
@@ -106,10 +106,14 @@ def _postgres(plan: StackPlan) -> ProcessSpec:
     async def is_ready(_: int) -> bool:
         if not servers.is_listening(plan.postgres_port):
             return False
-        await asyncio.to_thread(servers.create_database, plan.postgres_port)
+        await asyncio.to_thread(servers.create_database, plan.postgres_port, passfile=_passfile(plan))
         return True
 
     return ProcessSpec("postgres", lambda: servers.postgres_command(plan.data / "postgres", plan.postgres_port), is_ready, grace_s=60)
+
+
+def _passfile(plan: StackPlan) -> Path:
+    return database_folder.passfile(plan.data / "postgres")
 
 
 def _prepare(plan: StackPlan) -> ProcessSpec:

@@ -16,14 +16,14 @@ from scheduler_svc.revision import alembic_config, expected_revision
 from scheduler_svc.store import access, roles
 
 
-def migrate(url: str, *, admin_url: str = "") -> None:
+def migrate(url: str, *, admin_url: str = "", app_url: str = "") -> None:
     """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `store/access.py` before.
 
-    Passwords of roles are those in the file that `admin_url` names as `passfile`; without one they stay as they are.
+    Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; where none is there, they keep theirs.
     Raises: SystemExit, with one line, when the database does not answer, is of a newer version, or has no such roles.
     """
     if admin_url:
-        in_transaction(admin_url, lambda connection: roles.make_roles(connection, _passwords(admin_url)))
+        in_transaction(admin_url, lambda connection: roles.make_roles(connection, _passwords(admin_url, url, app_url)))
     try:
         command.upgrade(alembic_config(url), "head")
     except CommandError as error:
@@ -53,9 +53,12 @@ def give_rights(connection: Connection) -> None:
     connection.execute(text(f"GRANT CONNECT ON DATABASE {database} TO {', '.join(access.Role)}"))
 
 
-def _passwords(url: str) -> dict[str, str]:
-    named = make_url(url).query.get("passfile")
-    return read_passwords(Path(named)) if isinstance(named, str) else {}
+def _passwords(admin_url: str, *others: str) -> dict[str, str]:
+    named = make_url(admin_url).query.get("passfile")
+    inside = [make_url(url) for url in others if url]
+    return (read_passwords(Path(named)) if isinstance(named, str) else {}) | {
+        url.username: str(url.password) for url in inside if url.username and url.password
+    }
 
 
 def main() -> None:
@@ -66,7 +69,8 @@ def main() -> None:
     settings = read_or_exit(SchedulerSettings)
     assert isinstance(settings, SchedulerSettings)
     configure_logs("migrate", settings.replica, settings.log_level)
-    migrate(settings.database_owner_url or settings.database_url, admin_url=settings.database_admin_url)
+    owner_url = settings.database_owner_url or settings.database_url
+    migrate(owner_url, admin_url=settings.database_admin_url, app_url=settings.database_url)
 
 
 if __name__ == "__main__":

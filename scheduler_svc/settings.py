@@ -10,12 +10,13 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
+    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "database_url", "database_owner_url", "database_admin_url")
 
-    database_url: str = "postgresql+psycopg://marlaas_app@127.0.0.1:5432/marlaas"
+    database_url: str = Field(default="postgresql+psycopg://marlaas_app@127.0.0.1:5432/marlaas", repr=False)
     """PostgreSQL's address, for the role of the scheduler. Parameters of libpq may follow, such as `?passfile=…`."""
-    database_owner_url: str = ""
+    database_owner_url: str = Field(default="", repr=False)
     """The same for the role that owns the schema: migrations and tenants' roles. Empty: that of MARLAAS_SCHEDULER_DATABASE_URL."""
-    database_admin_url: str = ""
+    database_admin_url: str = Field(default="", repr=False)
     """The same for a superuser, with which `migrate` makes the roles, with the passwords in its `passfile`. Empty: they exist."""
     policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
     """`sequential` (one task at a time) and `synchronous` (all tasks in lockstep) are baselines for measurements."""

@@ -22,7 +22,7 @@ from common.bus import Bus, Delivery
 from common.bus.timings import Timings
 from common.errors import Unavailable
 from common.streams import Stream
-from marlaas.stack import servers
+from marlaas.stack import database_folder, servers
 from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
@@ -96,9 +96,10 @@ VOLATILE = [part for name in ("fsync", "synchronous_commit", "full_page_writes")
 
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[int]:
-    """Its port, until the block ends."""
+    """Its port, until the block ends. libpq finds the passwords of its roles by itself, also in child processes."""
     port = servers.free_port()
     command = servers.postgres_command(folder / "data", port)
+    os.environ["PGPASSFILE"] = str(database_folder.passfile(folder / "data"))
     with running(replace(command, argv=[*command.argv, *VOLATILE]), port, folder / "postgres.log"):
         yield port
 
@@ -109,7 +110,7 @@ def migrated(postgres_port: int) -> str:
 
     servers.create_database(postgres_port, "migrated")
     owner, admin = (servers.database_url(postgres_port, "migrated", role=role) for role in (servers.OWNER, servers.ADMIN))
-    migrate(owner, admin_url=admin)
+    migrate(owner, admin_url=f"{admin}?passfile={os.environ['PGPASSFILE']}")
     return "migrated"
 
 
@@ -145,7 +146,8 @@ def as_role(url: str, role: str) -> str:
 def copied_database(postgres_port: int, template: str) -> str:
     """URL of a new database with the content of `template`, which must have no connections."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(f"postgresql://marlaas@{servers.HOST}:{postgres_port}/postgres", autocommit=True) as connection:
+    address = servers.database_url(postgres_port, "postgres", role=servers.ADMIN).replace("+psycopg", "")
+    with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} OWNER {servers.OWNER} TEMPLATE {template} STRATEGY file_copy".encode())
     return servers.database_url(postgres_port, name)
 

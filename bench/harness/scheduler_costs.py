@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import AsyncGenerator
@@ -31,7 +32,8 @@ def _migrated_database(port: int, name: str) -> str:
     from scheduler_svc.migrate import migrate
 
     servers.create_database(port, name)
-    migrate(servers.database_url(port, name, role=servers.OWNER), admin_url=servers.database_url(port, name, role=servers.ADMIN))
+    admin_url = servers.database_url(port, name, role=servers.ADMIN, passfile=Path(os.environ["PGPASSFILE"]))
+    migrate(servers.database_url(port, name, role=servers.OWNER), admin_url=admin_url)
     return servers.database_url(port, name)
 
 

@@ -19,7 +19,7 @@ import psutil
 from bench.harness import usage
 from bench.harness.report import ROOT
 from bench.harness.standins import CONTEXT_TOKENS, POOL
-from marlaas.stack import control, servers
+from marlaas.stack import control, database_folder, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import Stack, StackError, StackPlan
 
@@ -71,9 +71,25 @@ def postgres(*options: str) -> Generator[tuple[Path, tuple[int, psutil.Process]]
         folder = Path(name)
         folder.chmod(0o755)  # PostgreSQL runs as another user than root
         command = servers.postgres_command(folder / "postgres", port)
-        with _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process:
+        with (
+            _passwords(database_folder.passfile(folder / "postgres")),
+            _running(Command(command.name, [*command.argv, *options], stop_signal=command.stop_signal), folder) as process,
+        ):
             servers.wait_until_listening(port, process, "postgres")
             yield folder, (port, psutil.Process(process.pid))
+
+
+@contextmanager
+def _passwords(passfile: Path) -> Generator[None]:
+    """libpq takes passwords from there, in child processes too."""
+    before = os.environ.get("PGPASSFILE")
+    os.environ["PGPASSFILE"] = str(passfile)
+    try:
+        yield
+    finally:
+        del os.environ["PGPASSFILE"]
+        if before is not None:
+            os.environ["PGPASSFILE"] = before
 
 
 @contextmanager
@@ -125,7 +141,7 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
     pools = folder / "pools.toml"
     pools.write_text(f'[{POOL}]\nmodel = "{ROOT / "models/tiny"}"\ncontext_tokens = {CONTEXT_TOKENS}\nsequences = {places}\n')
     addresses = {
-        name: servers.database_url(postgres_port, database, role=role)
+        name: servers.database_url(postgres_port, database, role=role, passfile=Path(os.environ["PGPASSFILE"]))
         for name, role in (("URL", servers.APP), ("OWNER_URL", servers.OWNER), ("ADMIN_URL", servers.ADMIN))
     }
     common = {

@@ -16,7 +16,8 @@ def configure_logs(service: str, replica: str, level: str) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
+        # Without variables: they may hold passwords.
+        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(

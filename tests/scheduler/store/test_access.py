@@ -1,11 +1,12 @@
 """Rights of each role on each table and view, tried on a real server against the table in `store/access.py`."""
 
+import re
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from marlaas.stack import servers
@@ -19,8 +20,8 @@ TENANTS = ("acme", "globex")
 ROWS = """
 INSERT INTO tenants (id) VALUES ('TENANT');
 INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
-    trajectory_tokens, admitted) VALUES ('TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', jsonb_build_object('canary', 'TENANT'), 'running',
-    0, 2, 2, 2, 0, 9, 1);
+    trajectory_tokens, admitted)
+    VALUES ('TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', jsonb_build_object('canary', 'TENANT'), 'running', 0, 2, 2, 2, 0, 9, 1);
 INSERT INTO groups (task, number, version, state, detail, row, seed, charged_tokens, step, deadline_at)
     VALUES ('TENANT' || '-task', 0, 0, 'batched', 'TENANT', 0, 0, 0, 0, now());
 INSERT INTO trajectories (task, "group", member, state, detail)
@@ -62,9 +63,11 @@ def users(url: str) -> Iterator[dict[str, str]]:
     """Addresses of users: of each role, of a tenant, and of a role without any right."""
     with create_engine(url, poolclass=NullPool).begin() as connection:
         granted = tenant_roles.grant(connection, "acme")
-        connection.execute(text("CREATE ROLE stranger LOGIN"))
+        connection.execute(text("CREATE ROLE stranger LOGIN PASSWORD 'stranger'"))
     named = {"app": Role.APP, "reader": Role.READER, "tenant": granted.role}
-    yield {user: as_role(url, role).replace("+psycopg", "") for user, role in named.items()}
+    addresses = {user: make_url(as_role(url, role)) for user, role in named.items()}
+    addresses["tenant"] = addresses["tenant"].set(password=granted.password)
+    yield {user: at.set(drivername="postgresql").render_as_string(hide_password=False) for user, at in addresses.items()}
     with create_engine(url, poolclass=NullPool).begin() as connection:
         tenant_roles.revoke(connection, "acme")
         connection.execute(text("DROP ROLE stranger"))
@@ -266,12 +269,12 @@ def test_row_level_security_is_not_a_choice_of_the_user(users: dict[str, str]) -
 
 
 def test_other_databases_are_closed(users: dict[str, str]) -> None:
-    for user, address in users.items():
+    for _user, address in users.items():
         for database in ("postgres", "template1"):
             with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
                 psycopg.connect(address.rpartition("/")[0] + f"/{database}")
         with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
-            psycopg.connect(address.replace(users[user].split("//")[1].split("@")[0], "stranger", 1))
+            psycopg.connect(re.sub("//.*@", "//stranger:stranger@", address))
 
 
 def test_conditions_with_side_effects_see_only_own_rows(users: dict[str, str]) -> None:
@@ -302,7 +305,8 @@ def test_view_made_anew_by_a_migration_has_its_rights_again(url: str, users: dic
 
 
 def test_migration_is_repeatable_where_the_roles_exist_already(url: str, users: dict[str, str]) -> None:
-    migrate(url, admin_url=as_role(url, servers.ADMIN))
+    migrate(url, admin_url=as_role(url, servers.ADMIN))  # without a file of passwords: they stay
+    psycopg.connect(users["app"]).close()
     test_every_table_and_view_has_its_rights(url)
 
 
