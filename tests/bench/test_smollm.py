@@ -112,6 +112,7 @@ def replies(logprobs: list[float]) -> Replies:
 @pytest.mark.timeout(900)
 def test_bench_trains_compares_and_does_not_repeat_what_is_finished(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.learning.smollm", "--seeds", "0,1", "--steps", "1"]
+    # The tiny model earns nothing here, so its adapter stays the base model: this is about the program, not about learning.
     command += ["--work", str(tmp_path / "work"), "--pools", str(pools_file(tmp_path))]
     texts = list[str]()
     for _ in range(2):
@@ -125,7 +126,6 @@ def test_bench_trains_compares_and_does_not_repeat_what_is_finished(tmp_path: Pa
         assert set(found["runs"]) == {"0", "1"}
         assert set(found["logprobs"]) == {"base", "seed-0", "seed-1"}
         assert found["is_equal"]
-        assert found["logprobs"]["seed-0"]["moved"] > 0
         assert not found["is_learned"]
         assert "| greedy, topics that were held out |" in smollm(found)
     assert "at version 1" in texts[0]
