@@ -42,7 +42,7 @@ class Cell(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Two versions: `changed` is the share of prompts whose chance the second draws anew, so that the mean rises by `gain`."""
+    """Two versions: `changed` is the share of prompts whose chance the second draws a second time, so that the mean rises by `gain`."""
 
     prompts: int
     attempts: int
@@ -90,8 +90,8 @@ def paired_coverage(pairs: Pairs, runs: int) -> float:
     covered = 0
     for _ in range(runs):
         first = chances(random, pairs.mean, pairs.correlation, pairs.prompts)
-        anew = chances(random, pairs.mean + pairs.gain / pairs.changed, pairs.correlation, pairs.prompts)
-        second = np.where(random.random(pairs.prompts) < pairs.changed, anew, first)
+        redrawn = chances(random, pairs.mean + pairs.gain / pairs.changed, pairs.correlation, pairs.prompts)
+        second = np.where(random.random(pairs.prompts) < pairs.changed, redrawn, first)
         rewards = [(random.binomial(pairs.attempts, chance) / pairs.attempts).tolist() for chance in (first, second)]
         found = paired_difference(*rewards, resolution=1 / pairs.attempts)
         covered += found is not None and found.interval is not None and found.interval[0] <= pairs.gain <= found.interval[1]

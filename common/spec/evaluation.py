@@ -1,5 +1,6 @@
 """Sections of a task file about evaluations: what is asked, how, and how often."""
 
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -56,7 +57,7 @@ class Evaluation(Questions):
     protocol: tuple[Protocol, ...] = Field(default=(), max_length=8)
     """Protocols of this evaluation; without any, this section is the only one, and its name is `main`."""
 
-    @property
+    @cached_property
     def protocols(self) -> tuple[Protocol, ...]:
         """Every protocol, at least one; the first decides."""
         return self.protocol or (Protocol(name=MAIN_PROTOCOL, **{name: getattr(self, name) for name in Questions.model_fields}),)

@@ -113,7 +113,7 @@ async def _report(connection: AsyncConnection, task: Task, evaluation: Evaluatio
     wanted, protocol = task.spec.evaluation, task.spec.evaluation.named(name)
     decides = protocol == wanted.protocols[0]
     gain = await _gain_over(connection, task, protocol, result, 0) if version else None
-    standing = await _standing(connection, task, version, result) if decides and task.spec.stop.patience and result.reward else None
+    standing = await _standing(connection, task, version, result, gain) if decides and task.spec.stop.patience and result.reward else None
     return EvaluationReport(
         version=version,
         protocol=name,
@@ -138,12 +138,14 @@ async def _report(connection: AsyncConnection, task: Task, evaluation: Evaluatio
     )
 
 
-async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result) -> Standing:
+async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result, gain_over_0: Difference | None) -> Standing:
     """The task's progress by the protocol that decides, with this evaluation."""
     wanted = task.spec.evaluation
     protocol = wanted.protocols[0]
     before = await evaluations.latest_standing(connection, task.id, protocol.name)
-    gain = await _gain_over(connection, task, protocol, result, before.best_version) if before else None
+    gain = gain_over_0
+    if before and before.best_version:
+        gain = await _gain_over(connection, task, protocol, result, before.best_version)
     return standing_after(before, version, gain, by_mean=wanted.decide_by == "mean")
 
 

@@ -203,5 +203,8 @@ def test_protocols_take_what_they_do_not_set_from_their_section() -> None:
     assert (greedy.attempts, greedy.temperature, greedy.prompts, greedy.seed, greedy.success) == (1, 0.0, 9, 3, 0.5)
     assert (longer.attempts, longer.temperature, longer.options) == (4, 0.7, {"split": "longer"})
     assert parse_spec(spec.model_dump(mode="json")) == spec
-    [main] = parse_spec(raw(evaluation=shared)).evaluation.protocols
+    only = parse_spec(raw(evaluation=shared))
+    [main] = only.evaluation.protocols
+    assert only.evaluation.protocols[0] is main, "made once: the scheduler asks for them at every evaluation"
+    assert only == parse_spec(only.model_dump(mode="json")), "what was made is no field"
     assert main == longer.model_copy(update={"name": "main", "options": {"split": "test"}})

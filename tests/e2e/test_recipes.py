@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,6 @@ from tests.recipes import RECIPES, ROOT, read_recipe, small, write_data
 pytestmark = pytest.mark.slow
 TINY = ROOT / "models" / "tiny"
 THINKING_OFF = "{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif -%}"
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "stack"
-    try:
-        yield folder
-    finally:
-        stacks.stop(folder)
 
 
 def pools_file(folder: Path) -> Path:

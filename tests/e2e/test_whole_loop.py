@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,6 @@ def spec(name: str) -> dict[str, Any]:
     common = {"name": name, "pool": "tiny", "steps": STEPS, "sampling": {"max_tokens": 16}, "limits": {"max_prompt_tokens": 128}}
     # The version that most samples are of is compared later, when it may be an old one.
     return common | {"keep": {"adapters": "all"}} | TASKS[name]
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "stack"
-    try:
-        yield folder
-    finally:
-        stacks.stop(folder)
 
 
 def up(data: Path) -> Stack:

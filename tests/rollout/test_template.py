@@ -107,7 +107,7 @@ def test_template_that_strips_thinking_appends_what_follows_the_reply_and_rewrit
 
 
 def test_arguments_are_part_of_every_cache_key(chat: Chat) -> None:
-    """`1` and `true` are equal in Python, and are told apart too."""
+    """`1` and `true` are equal in Python, and are different arguments all the same."""
     template = OPENING.replace("not (enable_thinking | default(true))", "enable_thinking is true")
     exact = with_template(chat, "{%- for m in messages %}{{ m.content }}<|im_end|>{%- endfor %}" + template)
     prompts = [exact.with_messages(turn(TokenRecord(), QUESTION), LIMITS, {"enable_thinking": value}).ids for value in (True, 1, True)]

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from sqlalchemy import text
 
 from common.messages import as_json
@@ -47,3 +48,24 @@ async def test_stored_task_from_before_intervals_goes_by_the_mean(database_url: 
     assert [found and found.spec.evaluation.decide_by for found in new] == ["lower_bound", "lower_bound"]
     assert [found and found.spec.evaluation.decide_by for found in old] == ["mean", "lower_bound"]
     assert old[1] == new[1], "submitted again, it is the same task"
+
+
+async def test_spec_is_parsed_once_and_again_when_what_is_stored_has_changed(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")))
+        [first], [second] = [await tasks.lock_tasks(tx.connection, ["a"]) for _ in range(2)]
+        await tx.connection.execute(text("UPDATE tasks SET spec = jsonb_set(spec, '{priority}', '7')"))
+        [changed] = await tasks.lock_tasks(tx.connection, ["a"])
+    assert second.spec is first.spec
+    assert (first.spec.priority, changed.spec.priority) == (0, 7)
+
+
+async def test_specs_of_more_tasks_than_are_kept_are_parsed_when_they_are_read(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "SPECS_KEPT", 2)
+    monkeypatch.setattr(tasks, "_specs", {})
+    async with database.transaction() as tx:
+        for task in "abc":
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task, priority=ord(task))))
+        found = [await tasks.lock_tasks(tx.connection, "abc") for _ in range(2)]
+    assert [[task.spec.priority for task in read] for read in found] == [[97, 98, 99]] * 2
+    assert len(tasks._specs) == 2
