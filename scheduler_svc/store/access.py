@@ -103,6 +103,11 @@ VIEW_ACCESS: dict[str, Access] = {
 }
 
 
+OUTBOX_SEQUENCE = "outbox_id_seq"
+"""Sequence whose position the scheduler compares with NATS's, and `reconcile` moves. Without the right to read it PostgreSQL gives
+no position, and no error."""
+
+
 def missing() -> set[str]:
     """Tables and views of the schema without a row above, and rows above without a table or view."""
     return (set(metadata.tables) | {"alembic_version"}) ^ set(TABLES) | set(VIEWS) ^ set(VIEW_ACCESS)
@@ -123,4 +128,5 @@ def statements() -> list[str]:
     for name, access in (TABLES | VIEW_ACCESS).items():
         lines.append(f"REVOKE ALL ON {name} FROM PUBLIC, {roles}")
         lines += [f"GRANT {', '.join(sorted(rights))} ON {name} TO {role}" for role in Role if (rights := access.rights(role))]
+    lines.append(f"GRANT SELECT, UPDATE ON SEQUENCE {OUTBOX_SEQUENCE} TO {Role.APP}")
     return lines

@@ -268,6 +268,14 @@ def test_row_level_security_is_not_a_choice_of_the_user(users: dict[str, str]) -
         assert connection.execute("SELECT has_table_privilege('stranger', 'tasks', 'SELECT')").fetchone() == (False,)
 
 
+def test_scheduler_reads_and_moves_the_position_of_its_outbox(users: dict[str, str]) -> None:
+    with psycopg.connect(users["app"], autocommit=True) as connection:
+        connection.execute("SELECT setval('outbox_id_seq', 70)")
+        assert connection.execute("SELECT pg_sequence_last_value('outbox_id_seq')").fetchone() == (70,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT setval('ledger_id_seq', 1)")
+
+
 def test_other_databases_are_closed(users: dict[str, str]) -> None:
     for _user, address in users.items():
         for database in ("postgres", "template1"):
