@@ -18,6 +18,7 @@ async def main(running: Running[EnvSettings]) -> None:
     from common.task_states import TaskStates
     from env_svc import metrics, registry
     from env_svc.allowed import AllowedNames
+    from env_svc.datasets import listed_revisions
     from env_svc.execution.executor import EnvironmentExecutor
     from env_svc.execution.tool_calls import ToolCallExecutor
     from env_svc.execution.workers import Workers
@@ -32,6 +33,7 @@ async def main(running: Running[EnvSettings]) -> None:
     hosts = HostPool(read_hosted(settings.hosts_file, registry.families()))
     families = registry.served(settings.family_names, hosts.families)
     allowed = AllowedNames(settings.allowed, hosts.families)
+    listed_revisions(settings.datasets)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     metrics.WORKERS_BUSY.set_function(lambda: workers.busy)

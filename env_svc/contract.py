@@ -117,6 +117,10 @@ class Environment(ABC, Generic[S]):
     """Names of the components that `Finish` may carry, so that a misspelt weight is found before a task is accepted.
     Empty: any weight is accepted."""
 
+    checks_options: ClassVar[bool] = False
+    """True: a constructor with `**options` refuses what a task must not give: paths, addresses, modules, code. False: a task may give
+    the constructor's named arguments alone."""
+
     operator_options: ClassVar[Sequence[str]] = ()
     """Options that only the operator may set: an address, a program, a module. An environment that has any runs only hosted
     (`env_svc/hosted/`), with values from the operator's file; a task that gives one is refused."""

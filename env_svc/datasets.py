@@ -2,7 +2,7 @@
 
 The user who submits a task does not run the replica, so a file name leads into the folder `MARLAAS_ENV_DATA`, or to a file
 shipped with the environments, and nowhere else. That folder may hold data sets of Hugging Face too, `openai/gsm8k` in the
-folder of that name: they are read without a network.
+folder of that name: they are read without a network. Others must be in the operator's list, with a revision.
 """
 
 import json
@@ -12,12 +12,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from common.errors import Fatal
 from env_svc.errors import EnvironmentUnavailable, WrongOptions
 from env_svc.settings import EnvSettings
 
 SHIPPED = Path(__file__).parent / "builtin" / "data"
 MAX_FILE_BYTES = 2 * 2**30
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*$")
+
+REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
+ANY = "*"
 
 Row = dict[str, Any]
 """Fields by name. `Any`: each data set has its own."""
@@ -45,19 +49,21 @@ def rows_of_file(name: str) -> list[Row]:
 def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Row]:
     """A data set of Hugging Face, by name: the deployment's copy, or the hub's.
 
-    Raises: WrongOptions when `datasets` is not installed, or the data set has no such configuration or split;
-    EnvironmentUnavailable when it cannot be loaded now.
+    Raises: WrongOptions when the operator does not list it, `datasets` is not installed, or the data set has no such configuration or
+    split; EnvironmentUnavailable when it cannot be loaded now.
     """
     if not HUB_NAME.match(name):  # the library would take a folder of this machine as well
         raise WrongOptions(f"option 'dataset': '{name}' is not the name of a data set on Hugging Face, such as 'openai/gsm8k'")
+    copy = _data_folder() / name
+    is_copied = copy.is_dir()
+    revision = None if is_copied else _listed_revision(name)
     try:
         import datasets  # the extra `marlaas[datasets]`
     except ImportError:
         raise WrongOptions("option 'dataset' needs the package 'datasets' on the replica: pip install 'marlaas[datasets]'") from None
-    copy = _data_folder() / name
     try:
         loaded: Any = datasets.load_dataset(  # pyright: ignore[reportAttributeAccessIssue]  # it takes this module for the package
-            str(copy.resolve()) if copy.is_dir() else name, configuration, split=split
+            str(copy.resolve()) if is_copied else name, configuration, split=split, revision=revision
         )
     except ValueError as error:
         raise WrongOptions(f"data set '{name}': {error}") from None
@@ -90,6 +96,26 @@ def _path(name: str) -> Path:
             return path
     shipped = ", ".join(sorted(path.name for path in SHIPPED.glob("*.jsonl")))
     raise WrongOptions(f"no file '{name}' in the folder MARLAAS_ENV_DATA of this replica; shipped: {shipped}")
+
+
+def listed_revisions(entries: str) -> dict[str, str]:
+    """Data set → revision, of MARLAAS_ENV_DATASETS. Raises: Fatal for an entry that is none."""
+    revisions: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, entries.split(","))):
+        name, _, revision = entry.partition("@")
+        if entry != ANY and not (HUB_NAME.match(name) and REVISION.match(revision)):
+            raise Fatal(f"MARLAAS_ENV_DATASETS: '{entry}' is no data set with a revision, such as openai/gsm8k@e53f048856ff")
+        revisions[name] = revision
+    return revisions
+
+
+def _listed_revision(name: str) -> str | None:
+    """None: the newest one, where any data set is allowed. Raises: WrongOptions for one that is not listed."""
+    listed = listed_revisions(EnvSettings.read().datasets)
+    if name not in listed and ANY not in listed:
+        known = ", ".join(sorted(listed)) or "none"
+        raise WrongOptions(f"option 'dataset': '{name}' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): {known}")
+    return listed.get(name)
 
 
 @lru_cache

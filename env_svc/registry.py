@@ -13,7 +13,7 @@ exceptions that are no `Exception` included, and costs one refusal.
 import importlib
 import inspect
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -107,8 +107,22 @@ def check_argument(name: str, arguments: Sequence[str]) -> None:
 
 
 def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
-    """The environment `name` with `options`. Raises: UnknownEnvironment, WrongOptions."""
-    return construct(find(name), name, options)
+    """The environment `name` with a task's `options`. Raises: UnknownEnvironment, WrongOptions."""
+    found = find(name)
+    check_declared(name, options, is_declared=declares_options(found))
+    return construct(found, name, options)
+
+
+def declares_options(found: type[AnyEnvironment]) -> bool:
+    """Whether the class says which options a task may give: by its constructor's named arguments, or by checking them itself."""
+    return found.checks_options or options_of(found) is not None
+
+
+def check_declared(name: str, options: Mapping[str, JsonValue], *, is_declared: bool) -> None:
+    """Raises: WrongOptions for options of a constructor that takes any and checks none."""
+    if options and not is_declared:
+        rule = "its constructor takes any (**), and the class does not say that it checks them (checks_options)"
+        raise WrongOptions(f"environment '{name}': a task may give no option, such as '{next(iter(options))}': {rule}")
 
 
 def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonValue]) -> AnyEnvironment:

@@ -2,20 +2,20 @@
 
 A task's row i is item i of `create_dataset(<dataset>, seed=<task's seed>, size=ROWS)`; after ROWS rows the data set restarts
 with a seed derived from the task's. Options: the data set's own configuration, and `system` and `instruction`, texts before
-and after the question. The policy may answer plainly or in `<answer>` tags.
+and after the question; `reasoning_gym_options.py` says which a task may give. The policy may answer plainly or in `<answer>` tags.
 """
 
-import dataclasses
 import hashlib
 import json
 import linecache
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict
 
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from env_svc.builtin.reasoning_gym_options import OF_THE_TASK, check_texts, options_of
 from env_svc.builtin.reply_filter import UNREADABLE, readable
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
@@ -51,15 +51,17 @@ class ReasoningGym(Environment[ReasoningGymState]):
 
     cpu_bound = True
     components = ("score", "unreadable")
+    checks_options = True
 
     def __init__(self, dataset: str, **options: JsonValue) -> None:
         self._dataset = dataset
         where = f"environment 'reasoning_gym:{dataset}'"
-        known = [*_options_of(dataset), Option("system", str, ""), Option("instruction", str, "")]
-        for name in ("seed", "size"):
+        known = [*options_of(dataset), Option("system", str, ""), Option("instruction", str, "")]
+        for name in OF_THE_TASK:
             if name in options:
                 raise WrongOptions(f"{where}: '{name}' is not an option; rows and their seed come from the task")
         values = validated_options(where, known, options)
+        check_texts(where, dataset, options)
         self._system: str = values.pop("system", "")
         self._instruction: str = values.pop("instruction", "")
         self._values = values
@@ -146,22 +148,6 @@ def _block_seed(seed: int, block: int) -> int:
     if block == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{block}".encode()).digest()[:4], "little") % 2**31
-
-
-def _options_of(dataset: str) -> list[Option]:
-    configuration = DATASETS[dataset][1]
-    hints = get_type_hints(configuration)
-    return [
-        Option(field.name, hints[field.name], _default(field))
-        for field in dataclasses.fields(configuration)
-        if field.name not in ("seed", "size")
-    ]
-
-
-def _default(field: "dataclasses.Field[Any]") -> object:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
 
 
 def _validate(where: str, dataset: str, values: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from env_svc.calls import BuildFailed, build_safely, failed, perform
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
-from env_svc.registry import AnyEnvironment, construct, find
+from env_svc.registry import AnyEnvironment, construct, declares_options, find
 
 MAX_BUILT = 256
 
@@ -80,6 +80,7 @@ async def serve(name: str, output: int) -> None:
             "components": list(found.components),
             "arguments": list(found.arguments()),
             "operator_options": list(found.operator_options),
+            "declares_options": declares_options(found),
         }
     )
     threading.Thread(target=read, daemon=True).start()

@@ -15,8 +15,10 @@ import structlog
 
 from common.backoff import Backoff
 from env_svc.calls import EnvironmentJob, Outcome, failed
+from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
+from env_svc.registry import check_declared
 
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Environment variables that a host inherits from the service; passwords are in others."""
@@ -67,6 +69,7 @@ class HostProcess:
         self.components: tuple[str, ...] = ()
         self.arguments: tuple[str, ...] = ()
         self._operator_options: tuple[str, ...] = ()
+        self._declares_options = False
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
@@ -113,6 +116,10 @@ class HostProcess:
         refused = [option for option in self._operator_options if option in job.options]
         if refused:
             return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
+        try:
+            check_declared(job.name, job.options, is_declared=self._declares_options)
+        except WrongOptions as error:
+            return failed(str(error))
         if not self.is_ready:
             raise HostUnavailable("its process ended as soon as it was ready")
         call = job.calls[position]
@@ -193,6 +200,7 @@ class HostProcess:
                 raise HostUnavailable(f"its host has protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
             self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
             self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
+            self._declares_options = bool(hello.get("declares_options"))
         except EOFError:
             status = await self._exit_status(process)
             raise HostUnavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None

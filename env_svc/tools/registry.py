@@ -59,7 +59,9 @@ def build(name: str, options: dict[str, JsonValue]) -> AnyTool:
     """The tool `name` with `options`. Raises: UnknownTool, WrongOptions."""
     found = find(name)
     known = options_of(found)
-    values = dict(options) if known is None else validated_options(f"tool '{name}'", known, options)
+    if known is None:
+        raise WrongOptions(f"tool '{name}' takes any option (**): name those that a task may give in its constructor")
+    values = validated_options(f"tool '{name}'", known, options)
     try:
         return found(**values)
     except WrongOptions:

@@ -98,8 +98,8 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _env_env() -> dict[str, str]:
-    """Whoever submits to this stack is its own user, who may have any module imported, unless that user lists names."""
-    return {"MARLAAS_ENV_ALLOWED": os.environ.get("MARLAAS_ENV_ALLOWED", "*")}
+    """Whoever submits to this stack is its own user, who may name any module and data set, unless that user lists them."""
+    return {name: os.environ.get(name, "*") for name in ("MARLAAS_ENV_ALLOWED", "MARLAAS_ENV_DATASETS")}
 
 
 def _rollout_env(pool: str, share: Share) -> dict[str, str]:

@@ -81,6 +81,12 @@ def test_wrong_options_name_the_option_and_what_was_expected(options: dict[str, 
     assert "tests.env.toys:Typed" in str(caught.value)
 
 
+def test_class_that_takes_any_option_and_checks_none_gets_none_of_a_task() -> None:
+    assert isinstance(build("tests.env.toys:TakesAny", {}), Countdown)
+    with pytest.raises(WrongOptions, match=r"'tests.env.toys:TakesAny': a task may give no option, such as 'start': its constructor"):
+        build("tests.env.toys:TakesAny", {"start": 2})
+
+
 def test_the_environments_own_objection_is_passed_on() -> None:
     with pytest.raises(WrongOptions, match="start is 0, expected 1 or more"):
         build("tests.env.toys:Countdown", {"start": 0})

@@ -35,6 +35,13 @@ class Countdown(Environment[dict[str, int]]):
         return Continue(say("Go on."), {"next": state["next"] - 1})
 
 
+class TakesAny(Countdown):
+    """Takes any option, and does not say that it checks them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+
+
 class ComputingCountdown(Countdown):
     cpu_bound = True
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import Fatal
 from env_svc import datasets
 from env_svc.builtin import math_problems
 from env_svc.builtin.math_problems import MathProblems, final_answer
 from env_svc.builtin.stated_answers import MAX_STATEMENTS, MAX_UNSTATED_CHARS, stated_answers
-from env_svc.contract import Finish, Reply, WrongOptions
+from env_svc.contract import EnvironmentUnavailable, Finish, Reply, WrongOptions
 from env_svc.datasets import row_at
 from tests.env.builtin.math_verdicts import NOT_RECOGNISED, VERDICTS
 from tests.env.builtin.word_problems import RIGHT, WRONG, word_problems
@@ -179,7 +180,40 @@ def test_wrong_options_say_what_is_missing() -> None:
             MathProblems(dataset=path)
 
 
-def test_hugging_face_data_sets_are_an_extra() -> None:
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("", "'openai/gsm8k' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): none"),
+        ("a/b@main", "'openai/gsm8k' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): a/b"),
+        ("a/b@main, openai/gsm8k@e53f048", "Couldn't reach 'openai/gsm8k' on the Hub at e53f048"),
+        ("*", "Couldn't reach 'openai/gsm8k' on the Hub (Offline"),
+    ],
+)
+def test_data_set_is_what_the_operator_listed_at_its_revision(
+    listed: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARLAAS_ENV_DATASETS", listed)
+    monkeypatch.setenv("MARLAAS_ENV_DATA", str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "guests" / "standins"))
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    datasets._data_folder.cache_clear()
+    try:
+        with pytest.raises((WrongOptions, EnvironmentUnavailable)) as caught:
+            MathProblems(dataset="openai/gsm8k")
+    finally:
+        datasets._data_folder.cache_clear()
+        sys.modules.pop("datasets", None)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("listed", ["openai/gsm8k", "gsm8k@main", "openai/gsm8k@", "openai/gsm8k@a b"])
+def test_data_set_without_a_revision_stops_the_process(listed: str) -> None:
+    with pytest.raises(Fatal, match="is no data set with a revision, such as openai/gsm8k@"):
+        datasets.listed_revisions(listed)
+
+
+def test_hugging_face_data_sets_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARLAAS_ENV_DATASETS", "*")
     assert find_spec("datasets") is None, "the environment of the tests has the extra now: test it with a data set of its own"
     with pytest.raises(WrongOptions, match=r"pip install 'marlaas\[datasets\]'"):
         MathProblems(dataset="openai/gsm8k")
@@ -197,7 +231,12 @@ def test_copy_of_a_hugging_face_data_set_may_lie_in_the_data_folder(tmp_path: Pa
         (copy / "main" / f"{split}-00000-of-00001.jsonl").write_text("\n".join(map(json.dumps, rows_there)))
     real = os.environ.get("DATASETS_PYTHON")
     paths = [ROOT] if real else [ROOT, Path(__file__).parents[1] / "guests" / "standins"]
-    variables = {"MARLAAS_ENV_DATA": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
+    variables = {
+        "MARLAAS_ENV_DATA": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "HF_HUB_OFFLINE": "1",
+        "MARLAAS_ENV_DATASETS": "*",
+    }
     variables |= {"HF_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
     ended = subprocess.run([real or sys.executable, "-c", READ], env=variables, stdout=subprocess.PIPE, check=True, timeout=250)
     read = json.loads(ended.stdout)

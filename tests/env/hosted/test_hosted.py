@@ -72,6 +72,10 @@ class Guest(Environment[dict]):
 class ComputingGuest(Guest):
     cpu_bound = True
 
+class Loose(Guest):
+    def __init__(self, **options):
+        super().__init__(**options)
+
 class Many(Guest):
     def __init__(self, which: str) -> None:
         super().__init__(which)
@@ -130,6 +134,15 @@ async def scored(executor: EnvironmentExecutor, text: str = "word") -> Scored:
     (outcome,) = await play(executor, [step(text)])
     assert isinstance(outcome, Scored)
     return outcome
+
+
+async def test_constructor_that_takes_any_option_gets_the_operators_alone(workers: Workers, python: str) -> None:
+    hosted = HostedConfig(python=python, environment="guest:Loose", options={"greeting": "Hi"})
+    async with hosting(workers, guest=hosted) as executor:
+        (opened,) = await play(executor, [OpenCall(3, 0)])
+        assert isinstance(opened, Opened) and opened.messages[0].content.startswith("Hi 3 ")
+        (refused,) = await play(executor, [OpenCall(3, 0)], secret="x")
+        assert "a task may give no option, such as 'secret'" in reason(refused, is_infrastructure=False)
 
 
 async def test_environment_runs_with_dependencies_of_its_own(workers: Workers, python: str) -> None:

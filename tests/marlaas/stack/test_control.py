@@ -87,15 +87,16 @@ def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Pa
         assert service.env["MARLAAS_ROLLOUT_CORES"] == ""
 
 
-@pytest.mark.parametrize(("listed", "allowed"), [(None, "*"), ("installed", "installed")])
-def test_tasks_of_this_user_may_name_any_module_unless_the_user_lists_names(
-    listed: str | None, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["MARLAAS_ENV_ALLOWED", "MARLAAS_ENV_DATASETS"])
+@pytest.mark.parametrize(("listed", "allowed"), [(None, "*"), ("", ""), ("some/list", "some/list")])
+def test_tasks_of_this_user_may_name_anything_unless_the_user_lists_names(
+    name: str, listed: str | None, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("MARLAAS_ENV_ALLOWED", raising=False)
+    monkeypatch.delenv(name, raising=False)
     if listed is not None:
-        monkeypatch.setenv("MARLAAS_ENV_ALLOWED", listed)
+        monkeypatch.setenv(name, listed)
     plan = control.make_plan(tmp_path, ROOT / "pools.toml")
-    assert [service.env["MARLAAS_ENV_ALLOWED"] for service in plan.services if service.name == "env"] == [allowed]
+    assert [service.env[name] for service in plan.services if service.name == "env"] == [allowed]
 
 
 def test_second_start_on_the_same_directory_is_refused(data: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 
-def load_dataset(path: str, name: str | None = None, *, split: str) -> list[dict[str, Any]]:
+def load_dataset(path: str, name: str | None = None, *, split: str, revision: str | None = None) -> list[dict[str, Any]]:
     if not Path(path).is_dir():
+        if revision is not None:
+            raise ConnectionError(f"Couldn't reach '{path}' on the Hub at {revision}")
         raise ConnectionError(f"Couldn't reach '{path}' on the Hub (OfflineModeIsEnabled)")
     files = sorted(Path(path, name or "").glob(f"{split}-*.jsonl"))
     if not files:
