@@ -20,7 +20,7 @@ SOURCE = "print(6 * 7)"
 
 
 async def measure(kind: str) -> str:
-    settings = EnvSettings()
+    settings = EnvSettings.read()
     sandbox = sandbox_of(kind, settings)
     started = time.perf_counter()
     await sandbox.start()

@@ -44,7 +44,8 @@ class EnvSettings(Settings):
     sandbox_runs: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=1, le=4096)
     """Concurrent runs; others wait."""
     docker_url: str = ""
-    """URL of the engine, for the sandbox `docker`; empty: unix:///var/run/docker.sock, and `auto` skips Docker."""
+    """URL of the engine, for the sandbox `docker`, which needs it; empty: `auto` skips Docker. Access to an engine is root on its host:
+    prefer a rootless one, or a socket proxy."""
     sandbox_image: str = "python:3.11-slim"
     """Image with `python3` and `env`, for the sandbox `docker`; it is not pulled."""
     sandbox_warm: int = Field(default=4, ge=0, le=256)

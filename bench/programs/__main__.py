@@ -55,7 +55,7 @@ def started(kind: str, runs: int) -> Sandbox:
     """The sandbox, not started yet, with that many places."""
     if kind in ("namespaces", "landlock"):
         return ConfinedSandbox(runs, kind)
-    return sandbox_of(kind, EnvSettings(sandbox_runs=runs, sandbox_warm=runs))
+    return sandbox_of(kind, EnvSettings.read().model_copy(update={"sandbox_runs": runs, "sandbox_warm": runs}))
 
 
 async def grade(cases: Sequence[Case], sandbox: Sandbox, runs: int) -> Tally:

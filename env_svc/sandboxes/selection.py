@@ -8,7 +8,6 @@ from env_svc.settings import EnvSettings
 
 AUTO = ("bubblewrap", "docker", "confined", "monty")
 """Order in which `auto` tries the sandboxes: CPython wherever that is safe."""
-DEFAULT_DOCKER_URL = "unix:///var/run/docker.sock"
 
 log = structlog.get_logger()
 
@@ -38,7 +37,7 @@ async def start_sandbox(settings: EnvSettings) -> Sandbox | None:
 
 
 def sandbox_of(kind: str, settings: EnvSettings) -> Sandbox:
-    """A sandbox of this kind, not started."""
+    """A sandbox of this kind, not started. Raises: Fatal for `docker` without an engine's URL."""
     match kind:
         case "bubblewrap":
             from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
@@ -47,8 +46,10 @@ def sandbox_of(kind: str, settings: EnvSettings) -> Sandbox:
         case "docker":
             from env_svc.sandboxes.docker import DockerSandbox
 
-            url = settings.docker_url or DEFAULT_DOCKER_URL
-            return DockerSandbox(url, settings.sandbox_image, settings.sandbox_runs, settings.sandbox_warm)
+            if not settings.docker_url:
+                advice = "name a rootless engine or a socket proxy: docs/environments.md#an-engine-for-docker"
+                raise Fatal(f"the sandbox 'docker' needs MARLAAS_ENV_DOCKER_URL: access to an engine is root on its host; {advice}")
+            return DockerSandbox(settings.docker_url, settings.sandbox_image, settings.sandbox_runs, settings.sandbox_warm)
         case "confined":
             from env_svc.sandboxes.confined import ConfinedSandbox
 

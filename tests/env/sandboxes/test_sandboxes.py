@@ -94,6 +94,11 @@ async def test_sandbox_that_does_not_work_ends_the_process_with_one_line(monkeyp
         await BubblewrapSandbox(1).start()
 
 
+async def test_docker_has_no_address_by_default() -> None:
+    with pytest.raises(Fatal, match="needs MARLAAS_ENV_DOCKER_URL: access to an engine is root on its host"):
+        await start_sandbox(EnvSettings.model_validate({"sandbox": "docker"}))
+
+
 async def test_image_that_is_not_there_is_named() -> None:
     sandbox_of("docker")
     with pytest.raises(Fatal, match="has no image no-such-image:1: docker pull no-such-image:1"):
