@@ -22,9 +22,12 @@ from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
-from env_svc.tools.call_parser import MalformedCall, find_calls
+from env_svc.tools.call_parser import MalformedCall, Schema, find_calls
 from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
+
+LONG_CHARS = 16_384
+"""Maximum length of a reply that is parsed on the event loop, in at most a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class ToolCallExecutor:
                 forwarded[position] = call, None
                 continue
             tool_set = {**context.tool_set, **await self._tools_of_opening(tool_state.names, context.remaining_s)}
-            found = find_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
+            found = await _found_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
             if call.reply.truncated:  # an unfinished call is no error of the policy
                 found = [one for one in found if isinstance(one, ToolCall)]
             own = tuple(one for one in found if isinstance(one, ToolCall) and one.name in tool_state.own)
@@ -195,6 +198,13 @@ class ToolCallExecutor:
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
         return outcomes[0][1]
+
+
+async def _found_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
+    """`find_calls`, for a long reply in a thread: it takes up to 0.1 s, and the event loop serves every tenant."""
+    if len(text) <= LONG_CHARS:
+        return find_calls(text, tools)
+    return await asyncio.to_thread(find_calls, text, tools)
 
 
 def _tools_failure(error: WrongOptions | ToolUnavailable) -> Failed:

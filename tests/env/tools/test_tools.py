@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,9 +17,10 @@ from env_svc.allowed import AllowedNames
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
-from env_svc.execution.tool_calls import ToolCallExecutor
+from env_svc.execution.tool_calls import LONG_CHARS, ToolCallExecutor
 from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
+from env_svc.tools.call_parser import find_calls
 from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
 from tests.env.tools.toy_tools import Parrot
@@ -271,6 +273,22 @@ async def test_tool_of_an_opening_is_held_to_the_operators_list(workers: Workers
     (outcome,) = await table.play(environment_of(TALK), StepCall(0, forged, Reply("<parrot>Hi</parrot>")))
     assert isinstance(outcome, Failed) and outcome.reason.startswith(f"tool '{PARROT}' is not allowed here")
     await toolbox.close()
+
+
+@pytest.mark.parametrize(("chars", "is_apart"), [(100, False), (LONG_CHARS + 1, True)])
+async def test_long_reply_is_parsed_beside_the_event_loop(
+    table: Table, chars: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def recorded(text: str, tools: Any) -> Any:
+        threads.append(threading.get_ident())
+        return find_calls(text, tools)
+
+    monkeypatch.setattr("env_svc.execution.tool_calls.find_calls", recorded)
+    outcome = await table.say(environment_of(TALK, PARROT), "x" * chars + "<parrot>Hi</parrot>")
+    assert isinstance(outcome, Continued) and "Hi" in outcome.messages[0].content
+    assert [one != threading.get_ident() for one in threads] == [is_apart]
 
 
 async def test_two_tools_of_one_name_are_refused(table: Table) -> None:
