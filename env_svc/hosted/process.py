@@ -6,6 +6,7 @@ Every wait has a limit, and every call ends as an outcome: an answer, or a failu
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
@@ -20,8 +21,8 @@ from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
 from env_svc.registry import check_declared
 
-INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Environment variables that a host inherits from the service; passwords are in others."""
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Environment variables that a host inherits from the service; passwords are in others, and token files below its HOME."""
 
 log = structlog.get_logger()
 
@@ -70,6 +71,8 @@ class HostProcess:
         self.arguments: tuple[str, ...] = ()
         self._operator_options: tuple[str, ...] = ()
         self._declares_options = False
+        self._home: tempfile.TemporaryDirectory[str] | None = None
+        """HOME of its processes: empty at first, kept until the service ends."""
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
@@ -96,6 +99,8 @@ class HostProcess:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._end()
+        if self._home is not None:
+            await asyncio.to_thread(self._home.cleanup)
 
     async def ask(self, job: EnvironmentJob, position: int) -> Outcome:
         """The outcome of one call. Its timeout begins when the process is ready, so that it excludes a start."""
@@ -186,7 +191,10 @@ class HostProcess:
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         self._starts += 1
         self._not_before = time.monotonic() + self._timings.restart.pause_s(self._starts)
-        variables = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ} | self._hosted.variables
+        if self._home is None:
+            self._home = tempfile.TemporaryDirectory(prefix="marlaas-host-", ignore_cleanup_errors=True)
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        variables = inherited | {"HOME": self._home.name} | self._hosted.variables
         argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
         try:
             process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables, process_group=0)

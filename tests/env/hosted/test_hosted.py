@@ -65,6 +65,8 @@ class Guest(Environment[dict]):
             os._exit(0)
         if word == "raise":
             raise RuntimeError(argument)
+        if word == "read":
+            raise RuntimeError(open(os.path.expanduser(argument)).read())
         if word == "unavailable":
             raise EnvironmentUnavailable(argument)
         return Finish(float(os.getpid()), {"length": float(len(reply.text))})
@@ -143,6 +145,20 @@ async def test_constructor_that_takes_any_option_gets_the_operators_alone(worker
         assert isinstance(opened, Opened) and opened.messages[0].content.startswith("Hi 3 ")
         (refused,) = await play(executor, [OpenCall(3, 0)], secret="x")
         assert "a task may give no option, such as 'secret'" in reason(refused, is_infrastructure=False)
+
+
+async def test_token_files_in_the_services_home_are_not_found(
+    workers: Workers, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("hf_secret")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        (outcome,) = await play(executor, [step("read ~/token")])
+        assert "FileNotFoundError" in reason(outcome, is_infrastructure=False)
+    granted = HostedConfig(python=python, environment="guest:Guest", variables={"HOME": str(tmp_path)})
+    async with hosting(workers, guest=granted) as executor:
+        (outcome,) = await play(executor, [step("read ~/token")])
+        assert "hf_secret" in reason(outcome, is_infrastructure=False)
 
 
 async def test_environment_runs_with_dependencies_of_its_own(workers: Workers, python: str) -> None:
