@@ -12,4 +12,5 @@ evaluation_results.py their results by protocol, differences between versions, a
 retention.py          which blobs of past versions are kept
 task_end.py           why a task ends before its last step
 task_warnings.py      signs that a task runs and learns nothing
+waiting.py            why a task waits, and the number that would have to change
 """

@@ -1,6 +1,7 @@
 """Beginning and end of tasks, groups and evaluations, shared by all handlers.
 
 environment_resolution.py  the queue of a task's environment, and the check of its options
+waiting.py                 why a task waits
 warm_start.py              adapter of version 0, from another task
 fair_queue.py              virtual times of a task that starts to run
 group_messages.py          messages that open groups

@@ -1,0 +1,117 @@
+"""The one cause for which a task waits, in made situations of every kind."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_svc.decisions.shares import Capacity, Load
+from scheduler_svc.decisions.waiting import Kind, Limits, Places, Replicas, TrainerQueue, WaitingTask, cause_of
+
+TASK = WaitingTask("tiny", "sums", True, False, 0, Load(8, 800.0), 3, 1, 4, 10.0, 100.0, None)
+MAY_OPEN = replace(TASK, allowance=2, open_groups=0)
+ALL = Replicas(samplers=1, environments=2, trainers=1, sequences=64, sampled=64.0)
+IDLE = replace(ALL, sampled=10.0)
+ROOM = Places(Capacity(96, 10_000), Load(24, 2400.0), 24, 0, 24)
+FULL = Places(Capacity(96, 10_000), Load(96, 9600.0), 8, 16, 24)
+NONE = Limits()
+
+
+def full(sequences: int, own: int, siblings: int = 0, tokens: float = 0.0) -> Places:
+    """A pool of 96 sequences and 10,000 tokens that has so much in flight."""
+    return Places(Capacity(96, 10_000), Load(sequences, tokens), own, siblings, own + siblings)
+
+
+Situation = tuple[WaitingTask, Replicas, Places, Limits, Kind | None, float]
+SITUATIONS: list[Situation] = [
+    # Paused, whatever else there is.
+    *[(replace(TASK, is_paused=True, open_groups=number), ALL, ROOM, NONE, Kind.PAUSED, number) for number in (0, 1, 5)],
+    (replace(MAY_OPEN, is_paused=True), ALL, FULL, Limits(9, 9), Kind.PAUSED, 0),
+    (replace(TASK, is_paused=True, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.PAUSED, 3),
+    (replace(TASK, is_paused=True), Replicas(0, 0, 0), ROOM, NONE, Kind.PAUSED, 3),
+    # No replica of the environment, the pool's samplers, the pool's trainers.
+    (replace(TASK, is_accepted=False), replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    (TASK, replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    (MAY_OPEN, replace(ALL, samplers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    (MAY_OPEN, replace(ALL, samplers=0), FULL, Limits(9, 9), Kind.NO_REPLICA, 0),
+    (TASK, replace(ALL, samplers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    (replace(TASK, queue=TrainerQueue(0, None)), replace(ALL, trainers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    (replace(TASK, queue=TrainerQueue(7, 2.0)), replace(ALL, trainers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
+    # The tenant's tokens are used up, exactly or by more; it does not matter for groups in flight.
+    *[(MAY_OPEN, ALL, ROOM, Limits(used, 1000), Kind.BUDGET, 1000) for used in (1000, 1001, 5000)],
+    (MAY_OPEN, ALL, FULL, Limits(1000, 1000, 8), Kind.BUDGET, 1000),
+    (MAY_OPEN, ALL, FULL, Limits(0, 0), Kind.BUDGET, 0),
+    (MAY_OPEN, ALL, ROOM, Limits(999, 1000), None, 0),
+    (TASK, ALL, ROOM, Limits(1000, 1000), Kind.PACE, 3),
+    # The tenant's sequences in flight, over all pools; the first group always may be.
+    *[(MAY_OPEN, ALL, ROOM, Limits(max_sequences=most), Kind.QUOTA, most) for most in (1, 24, 31)],
+    (MAY_OPEN, ALL, replace(ROOM, tenant=60), Limits(max_sequences=64), Kind.QUOTA, 64),
+    (MAY_OPEN, ALL, FULL, Limits(max_sequences=30), Kind.QUOTA, 30),
+    (MAY_OPEN, ALL, ROOM, Limits(max_sequences=32), None, 0),
+    (MAY_OPEN, ALL, full(0, 0), Limits(max_sequences=1), None, 0),
+    # Full, and others hold places: all places but the task's own.
+    (MAY_OPEN, ALL, FULL, NONE, Kind.SHARE, 88),
+    (MAY_OPEN, ALL, full(96, 0), NONE, Kind.SHARE, 96),
+    (MAY_OPEN, ALL, full(96, 0, siblings=96), NONE, Kind.SHARE, 96),
+    (MAY_OPEN, ALL, full(96, 95), NONE, Kind.SHARE, 1),
+    (MAY_OPEN, ALL, full(89, 40), NONE, Kind.SHARE, 49),
+    (MAY_OPEN, ALL, full(200, 100, siblings=50), NONE, Kind.SHARE, 100),
+    (MAY_OPEN, ALL, full(40, 8, tokens=9900.0), NONE, Kind.SHARE, 32),
+    (MAY_OPEN, ALL, FULL, Limits(5, 10, 1000), Kind.SHARE, 88),
+    (MAY_OPEN, ALL, full(88, 8), NONE, None, 0),
+    # Full with its own work: the pool is too small.
+    (MAY_OPEN, ALL, full(96, 96), NONE, Kind.CAPACITY, 96),
+    (MAY_OPEN, ALL, full(89, 89), NONE, Kind.CAPACITY, 96),
+    (MAY_OPEN, ALL, full(8, 8, tokens=9900.0), NONE, Kind.CAPACITY, 10_000),
+    (replace(MAY_OPEN, group=Load(97, 100.0)), ALL, full(1, 1), NONE, Kind.CAPACITY, 96),
+    (replace(MAY_OPEN, group=Load(97, 100.0)), ALL, full(0, 0), NONE, None, 0),
+    # Slow environments: old groups, and samplers with room.
+    *[(replace(TASK, oldest_s=age), IDLE, ROOM, NONE, Kind.ENVIRONMENT, age) for age in (50.0, 75.0, 99.0)],
+    (replace(TASK, oldest_s=31.0, timeout_s=60.0), IDLE, ROOM, NONE, Kind.ENVIRONMENT, 31),
+    (replace(TASK, is_accepted=False), ALL, ROOM, NONE, Kind.ENVIRONMENT, 2),
+    (replace(TASK, oldest_s=49.0), IDLE, ROOM, NONE, Kind.PACE, 3),
+    (replace(TASK, oldest_s=99.0), ALL, ROOM, NONE, Kind.PACE, 3),
+    # The trainers' queue: its position.
+    *[(replace(TASK, queue=TrainerQueue(before, 2.0)), ALL, ROOM, NONE, Kind.TRAINER, before + 1) for before in (0, 1, 19)],
+    (replace(TASK, queue=TrainerQueue(4, None)), ALL, ROOM, NONE, Kind.TRAINER, 5),
+    (replace(TASK, queue=TrainerQueue(4, 3.0)), replace(ALL, samplers=0), ROOM, NONE, Kind.TRAINER, 5),
+    (replace(MAY_OPEN, queue=TrainerQueue(0, 3.0)), ALL, FULL, Limits(9, 9), Kind.TRAINER, 1),
+    # Pace: what the next step lacks.
+    *[(replace(TASK, ready_groups=ready), ALL, ROOM, NONE, Kind.PACE, 4 - ready) for ready in (0, 1, 2, 3)],
+    (replace(TASK, ready_groups=9), ALL, ROOM, NONE, Kind.PACE, 1),
+    (replace(TASK, groups_per_step=64), ALL, FULL, NONE, Kind.PACE, 63),
+    # Nothing holds it.
+    (MAY_OPEN, ALL, ROOM, NONE, None, 0),
+    (replace(TASK, open_groups=0, ready_groups=4), ALL, ROOM, NONE, None, 0),
+    (MAY_OPEN, ALL, full(0, 0), NONE, None, 0),
+]
+
+
+def test_there_are_sixty_situations_with_every_kind() -> None:
+    assert len(SITUATIONS) >= 60
+    assert {kind for *_, kind, _ in SITUATIONS} == {*Kind, None}
+
+
+@pytest.mark.parametrize(("task", "replicas", "places", "limits", "kind", "number"), SITUATIONS)
+def test_the_cause_is_named_with_its_number(
+    task: WaitingTask, replicas: Replicas, places: Places, limits: Limits, kind: Kind | None, number: float
+) -> None:
+    cause = cause_of(task, replicas, places, limits)
+    assert (None if cause is None else cause.kind) == kind
+    if cause is not None:
+        assert cause.number == number
+        assert cause.kind in (Kind.SHARE, Kind.PAUSED) or f"{number:.0f}" in cause.sentence
+
+
+def test_a_share_is_told_in_numbers_only() -> None:
+    cause = cause_of(MAY_OPEN, ALL, FULL, NONE)
+    assert cause is not None
+    assert cause.sentence == (
+        "pool 'tiny' takes 96 sequences, 96 are in flight and its next group needs 8;"
+        " of 96 sequences it holds 8, its tenant's other tasks 16, other tenants 72"
+    )
+
+
+def test_the_trainers_queue_says_how_long_it_takes() -> None:
+    cause = cause_of(replace(TASK, queue=TrainerQueue(5, 3.0)), replace(ALL, trainers=2), ROOM, NONE)
+    assert cause is not None
+    assert cause.sentence == "its step is number 6 with 2 trainers: about 9 s at 3.0 s a step"

@@ -1,0 +1,61 @@
+"""Why a task waits, asked of a scheduler at work."""
+
+import pytest
+
+from common.bus import Bus
+from common.messages import ReplicaReport
+from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.waiting import Cause, Kind
+from scheduler_svc.lifecycle.waiting import why
+from tests.scheduler.stages import Stages, World, running_world, spec
+
+REPORTS = [
+    ReplicaReport(replica="one", service="env", families=["toy"]),
+    ReplicaReport(replica="two", service="rollout", pool="tiny", sequences=4, kv_tokens=10**6, busy={"sequences": 4.0}),
+    ReplicaReport(replica="three", service="trainer", pool="tiny"),
+]
+MANY = {"group_size": 2, "groups_per_step": 50}
+
+
+async def ask(world: World, task: str, tenant: str = "acme", *, room: int = 6, reports: list[ReplicaReport] = REPORTS) -> Cause | None:
+    async with world.database.transaction() as tx:
+        return await why(tx.connection, tenant, task, reports, {"tiny": Capacity(room, 10**9)})
+
+
+async def test_the_cause_follows_what_happens(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: True, trains=False)
+    async with running_world(bus, database_url, stages, sequences=4) as world:  # 6 in flight, by oversubscription
+        await world.begin("a", spec(algorithm=MANY), opened=3)
+        await world.run("b", spec(tenant="globex", algorithm=MANY), until="accepted")
+        cause = await ask(world, "a")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.CAPACITY, 6)
+        cause = await ask(world, "b", "globex")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.SHARE, 6)
+        assert "acme" not in cause.sentence and "other tenants 6" in cause.sentence
+        cause = await ask(world, "b", "globex", reports=REPORTS[:1])
+        assert cause is not None and cause.kind == Kind.NO_REPLICA
+        await world.execute("UPDATE tenants SET max_sequences = 7 WHERE id = 'acme'")
+        cause = await ask(world, "a")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.QUOTA, 7)
+        await world.execute("UPDATE tenants SET max_tokens = 0 WHERE id = 'acme'")
+        cause = await ask(world, "a")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.BUDGET, 0)
+        await world.control("pause", "a", until="paused")
+        cause = await ask(world, "a")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.PAUSED, 3)
+        with pytest.raises(LookupError):
+            await ask(world, "a", "globex")
+
+
+async def test_a_step_names_its_place_and_a_task_its_pace(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False, withheld=lambda group, member: group.task == "slow")
+    async with running_world(bus, database_url, stages) as world:
+        await world.begin("first", batches=1)
+        await world.begin("second", batches=2)
+        await world.rows_become("SELECT count(*) FROM steps WHERE state = 'batched'", [(2,)])
+        causes = [await ask(world, task) for task in ("first", "second")]
+        assert [cause and (cause.kind, cause.number) for cause in causes] == [(Kind.TRAINER, 1), (Kind.TRAINER, 2)]
+        await world.run("slow", until="accepted")
+        await world.rows_become("SELECT admitted FROM tasks WHERE id = 'slow'", [(4,)])
+        cause = await ask(world, "slow", room=100)
+        assert cause is not None and (cause.kind, cause.number) == (Kind.PACE, 2)
