@@ -5,6 +5,9 @@
 
 A job is one message on `jobs.submit.<tenant>`: docs/schemas/submit-task.1.json. NATS has stored it when the publication
 is acknowledged; the answer, `accepted` or `rejected` with reasons, is the first event on `events.<tenant>.<task>`.
+
+Events have numbers. Live ones may be lost where the connection is, or come twice: after a silence, or where a number is missing, the
+program asks for those after the last that it has, and it drops what it has (docs/asking.md).
 """
 
 import asyncio
@@ -12,33 +15,53 @@ import secrets
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import nats
 
 LAST_EVENTS = ("finished", "failed", "cancelled", "rejected")
+SILENCE_S = 15
 
 
 async def main(task_file: str, url: str) -> int:
     spec = tomllib.loads(Path(task_file).read_text())
     tenant, task = spec["tenant"], f"{spec['name']}-{secrets.token_hex(4)}"  # the id is ours to make, and unique
     client = await nats.connect(url)
-    stream = client.jetstream()
     try:
+        events = await client.subscribe(f"events.{tenant}.{task}")
+        await client.flush()  # the server listens for us before it has the job
         job = {"task": task, "tenant": tenant, "spec": spec}
         headers = {"Marlaas-Kind": "submit-task.1", "Nats-Msg-Id": f"submit:{task}"}  # sent twice, it is stored once
-        await stream.publish(f"jobs.submit.{tenant}", msgpack.packb(job), headers=headers)
+        await client.jetstream().publish(f"jobs.submit.{tenant}", msgpack.packb(job), headers=headers)
         print(f"submitted {task}", flush=True)
-        # From the first event on: one that was published before we listened is not missed.
-        events = await stream.subscribe(f"events.{tenant}.{task}", ordered_consumer=True)
-        async for message in events.messages:
-            event = msgpack.unpackb(message.data)
-            print(event["event"], {name: value for name, value in event["data"].items() if name != "spec"}, flush=True)  # the spec is long
-            if event["event"] in LAST_EVENTS:
-                return int(event["event"] != "finished")
-        return 1
+        seen = 0
+        while True:
+            try:
+                arrived = [msgpack.unpackb((await events.next_msg(timeout=SILENCE_S)).data)]
+            except TimeoutError:
+                arrived = []
+            if not arrived or arrived[0]["number"] > seen + 1:
+                arrived = await events_after(client, tenant, task, seen)
+            for event in arrived:
+                if event["number"] <= seen:
+                    continue
+                seen = event["number"]
+                said = {name: value for name, value in event["data"].items() if name != "spec"}  # which is long
+                print(event["event"], said, flush=True)
+                if event["event"] in LAST_EVENTS:
+                    return int(event["event"] != "finished")
     finally:
         await client.close()
+
+
+async def events_after(client: nats.NATS, tenant: str, task: str, number: int) -> list[dict[str, Any]]:
+    """Stored events above a number; none while no scheduler answers."""
+    try:
+        answer = await client.request(f"ask.{tenant}.events", msgpack.packb({"task": task, "after": number}) or b"", timeout=12)
+    except (TimeoutError, nats.errors.NoRespondersError):
+        return []
+    return msgpack.unpackb(answer.data).get("events", [])  # a refusal has none
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
         await client.pull(task, Path("adapter"))
 
 `marlaas.sync.connect` gives the same without asyncio. There is no other service behind this: it speaks to the scheduler
-through NATS, as any NATS client may.
+through NATS, as any NATS client may: it publishes jobs, listens to events, and asks for the rest (docs/asking.md).
 """
 
 import asyncio
@@ -17,34 +17,40 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import JsonValue
 
 from common import streams
-from common.blobs import Blobs, StoreUsage
-from common.bus import BucketNotFoundError, Bus, NatsError, Outgoing, objection_to_address
+from common.bus import Bus, Outgoing, objection_to_address
 from common.errors import Retry
 from common.messages import (
     AdapterRef,
+    AskDeployment,
+    AskTask,
     ControlTask,
+    EnvironmentsAnswer,
     Event,
-    Message,
+    PoolOffer,
+    PoolsAnswer,
     PreviewTask,
     PruneTasks,
-    ReplicaReport,
     ResendLetter,
     SetTenant,
+    StatusAnswer,
     SubmitTask,
     TaskStatus,
+    UsageAnswer,
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
-from marlaas.answers import answer_to, answer_to_submission
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
-from marlaas.download import Pruned, Stored, download_adapter, make_way, stored_by_task, whole_number
+from marlaas.door.answers import answer_to, answer_to_submission
+from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
+from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
+from marlaas.door.following import follow
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
-from marlaas.failures import Failure, failure_of, read_failure
+from marlaas.failures import Failure, read_failure, read_failures
 from marlaas.preview import Preview
 from marlaas.task_file import given_values, new_task_id
 
@@ -59,21 +65,29 @@ ANSWER_TIMEOUT_S = 60.0
 """Seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
-V = TypeVar("V", bound=Message)
 Verb = Literal["cancel", "pause", "resume"]
 
 
 class Client:
     """One user's connection; create it with `connect`."""
 
-    def __init__(self, bus: Bus, url: str) -> None:
-        self._bus = bus
-        self._url = url
+    @property
+    def tenant(self) -> str | None:
+        """Whose tasks it reads; None for everybody's."""
+        return self._door.tenant
+
+    def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self._door = Door(bus, url, tenant, patience_s=patience_s)
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, url: str = DEFAULT_URL, *, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncGenerator["Client"]:
-        """Raises: ClientError when `url` is no address; NoAnswer when NATS is unavailable; Fatal when it refuses the credentials."""
+    async def connect(
+        cls, url: str = DEFAULT_URL, tenant: str | None = None, *, timeout_s: float = CONNECT_TIMEOUT_S, patience_s: float = PATIENCE_S
+    ) -> AsyncGenerator["Client"]:
+        """Connect. `tenant`: whose tasks are read; None for everybody's, as the operator may. `patience_s`: how long to ask while no
+        scheduler answers.
+
+        Raises: ClientError when `url` is no address; NoAnswer when NATS is unavailable; Fatal when it refuses the credentials."""
         if objection := objection_to_address(url):
             raise ClientError(objection)
         try:
@@ -82,7 +96,7 @@ class Client:
         except TimeoutError:
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         async with bus:
-            yield cls(bus, url)
+            yield cls(bus, url, tenant, patience_s=patience_s)
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -99,11 +113,10 @@ class Client:
         task = task or new_task_id(name)
         body = SubmitTask(task=task, tenant=tenant, spec=given)
         digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
+        out = Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}")
         try:
             async with asyncio.timeout(timeout_s):
-                before = await self._bus.streams.last(streams.EVENTS, streams.events(tenant, task)) if resubmitted else None
-                await self._bus.publish(Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}"))
-                answer = await answer_to_submission(self._bus, tenant, task, before.sequence if before else 0)
+                answer = await answer_to_submission(self._door, out, tenant, task, is_repeated=resubmitted)
         except (TimeoutError, Retry):
             raise NoAnswer(
                 f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
@@ -118,8 +131,7 @@ class Client:
         given, tenant, _ = given_values(spec)
         request = secrets.token_hex(6)
         out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
-        about = streams.events(tenant, "none")
-        return Preview.of(await answer_to(self._bus, out, about, lambda event: event.data.get("request") == request, timeout_s))
+        return Preview.of(await answer_to(self._door, out, tenant, "none", lambda event: event.data.get("request") == request, timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -148,9 +160,8 @@ class Client:
             raise ClientError(f"task {task} is {status.state}; end it first with `marlaas cancel {task}`, then delete it")
         message = ControlTask(task=task, tenant=status.tenant)
         out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{task}:{secrets.token_hex(6)}")
-        about = streams.events(status.tenant, task)
         answer = await answer_to(
-            self._bus, out, about, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s
+            self._door, out, status.tenant, task, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s
         )
         if answer.event == "rejected":
             raise ClientError("; ".join(rejection_reasons(answer)))
@@ -159,19 +170,22 @@ class Client:
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
     ) -> list[Pruned]:
-        """Delete superseded blobs of one tenant's tasks, or of all tenants'; the scheduler does so by itself every few minutes.
+        """Delete superseded blobs of one tenant's tasks, or of all that it reads; the scheduler does so by itself.
 
         `ended_before_s`: delete also tasks that ended more seconds ago. `dry_run`: report only.
 
         Raises: NoAnswer.
         """
+        tenant = tenant or self._door.tenant
         tenants = [tenant] if tenant is not None else sorted({status.tenant for status in await self.tasks()})
         found: list[Pruned] = []
         for one in tenants:
             request = secrets.token_hex(6)
             prune = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
-            out, about = Outgoing(streams.prune(one), prune, f"prune:{request}"), streams.events(one, "none")
-            answer = await answer_to(self._bus, out, about, lambda event, request=request: event.data.get("request") == request, timeout_s)
+            out = Outgoing(streams.prune(one), prune, f"prune:{request}")
+            answer = await answer_to(
+                self._door, out, one, "none", lambda event, request=request: event.data.get("request") == request, timeout_s
+            )
             found.append(Pruned.of(one, answer))
         return found
 
@@ -180,20 +194,21 @@ class Client:
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        async with self._reading():
-            failure = await read_failure(self._bus, letter)
-        tenant = (await self.status(failure.task)).tenant if failure.task else failure.sender
+        failure = await read_failure(self._door, letter)
+        tenant = failure.sender
         out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
-        about = streams.events(tenant, failure.task or "none")
-        answer = await answer_to(self._bus, out, about, lambda event: event.data.get("letter") == letter, timeout_s)
+        answer = await answer_to(
+            self._door, out, tenant, failure.task or "none", lambda event: event.data.get("letter") == letter, timeout_s
+        )
         if answer.event == "rejected":
             raise ClientError("; ".join(rejection_reasons(answer)))
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
         out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
-        about = streams.events(request.tenant, "none")
-        answer = await answer_to(self._bus, out, about, lambda event: event.data.get("request") == request.request, timeout_s)
+        answer = await answer_to(
+            self._door, out, request.tenant, "none", lambda event: event.data.get("request") == request.request, timeout_s
+        )
         if "reasons" in answer.data:
             raise ClientError("; ".join(rejection_reasons(answer)))
         return {name: value for name, value in answer.data.items() if name != "request"}
@@ -201,35 +216,27 @@ class Client:
     # ---------------------------------------------------------------------------------------------------------- reading
 
     async def tasks(self) -> list[TaskStatus]:
-        """Every task that the scheduler knows, oldest first."""
-        found = await self._all(streams.TASKS_BUCKET, TaskStatus)
-        return sorted(found, key=lambda status: (status.submitted_s, status.task))
+        """Every task of the tenant, or of all, oldest first. Raises: NoAnswer."""
+        return sorted(await self._door.tasks(), key=lambda status: (status.submitted_s, status.task))
 
     async def status(self, task: str) -> TaskStatus:
         """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
         check_id(task)
-        async with self._reading():
-            found = await self._bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
-        if found is None:
-            raise UnknownTask.among(task, [status.task for status in await self.tasks()])
-        return found
+        try:
+            return (await self._door.ask("status", AskTask(task=task), StatusAnswer)).status
+        except UnknownHere:
+            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None
 
     async def failures(self, task: str | None = None) -> list[Failure]:
-        """Dead letters of one task, or of all, oldest first. Kept for 30 days.
-
-        Raises: WrongId; UnknownTask; NoAnswer.
-        """
+        """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""
         if task is not None:
             await self.status(task)
-        async with self._reading():
-            found = [letter async for letter in self._bus.streams.stored(streams.FAILED, streams.failed("*", task or "*"))]
-        return [failure for letter in found if (failure := failure_of(letter)) is not None]
+        return await read_failures(self._door, task)
 
     async def evaluations(self, task: str) -> Evaluated:
         """Evaluations of the task that its stored events report. Raises: WrongId; UnknownTask; NoAnswer."""
         await self.status(task)
-        async with self._reading():
-            return await read_evaluations(self._bus, task)
+        return await read_evaluations(self._door, task)
 
     async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
         """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
@@ -238,68 +245,49 @@ class Client:
             raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
         return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
 
+    async def usage(self) -> UsageAnswer:
+        """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""
+        return await read_usage(self._door)
+
     async def stored(self) -> dict[str, Stored]:
-        """Blobs that each task has stored; tasks without blobs are absent. Raises: NoAnswer."""
-        async with self._reading():
-            return await stored_by_task(self._bus)
+        """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""
+        return stored_by_task(await self.usage())
 
-    async def store_usage(self) -> StoreUsage:
-        """Use of the blob store. Raises: NoAnswer."""
-        async with self._reading():
-            return await Blobs(self._bus).usage()
+    async def environments(self) -> EnvironmentsAnswer:
+        """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
+        return await self._door.ask("envs", AskDeployment(), EnvironmentsAnswer)
 
-    async def replicas(self) -> list[ReplicaReport]:
-        """Every live replica of every service."""
-        found = await self._all(streams.REPLICAS_BUCKET, ReplicaReport)
-        return sorted(found, key=lambda report: (report.service, report.replica))
+    async def pools(self) -> list[PoolOffer]:
+        """Base models of the deployment. Raises: NoAnswer."""
+        return (await self._door.ask("pools", AskDeployment(), PoolsAnswer)).pools
 
     async def watch(self, *tasks: str, from_now: bool = False) -> AsyncIterator[Event]:
         """Past and future events of these tasks, in order; ends when all of them have ended.
 
         `from_now`: future events only. Without tasks: future events of every task, without end.
-        Raises: WrongId; NoAnswer when NATS knows no stack.
+        Raises: WrongId; NoAnswer when no scheduler answers; once it has, the client waits for one.
         """
         for task in tasks:
             check_id(task)
-        await self.replicas()
-        awaited = set(tasks)
-        accepted: set[str] = set()
-        subject = f"events.*.{tasks[0]}" if len(tasks) == 1 else "events.>"
-        past = await self._bus.streams.last(streams.EVENTS, subject) if from_now or not tasks else None
-        async for delivery in self._bus.streams.follow(streams.EVENTS, subject, new_only=not tasks):
-            is_past = past is not None and delivery.sequence <= past.sequence
-            if is_past and not tasks:
-                continue  # NATS restarted before any event: then nats-py follows from the stream's beginning
-            event = delivery.read(Event)
-            if tasks and event.task not in awaited:
-                continue
-            if not is_past:
-                yield event
-            if event.event == "accepted":
-                accepted.add(event.task)
-            if event.event == "rejected" and event.task in accepted:
-                continue  # another submission under the same id
-            if tasks and event.event in ENDED:
-                awaited.discard(event.task)
-                if not awaited:
-                    return
+        async for event in follow(self._door, tasks, from_now=from_now):
+            yield event
 
     async def wait(self, task: str) -> TaskStatus:
         """Wait until the task has ended; returns its status."""
         status = await self.status(task)
-        if status.state in ENDED:
-            return status
-        async for key, value in self._bus.kv.watch(streams.TASKS_BUCKET, TaskStatus):
-            if key == task and value is not None and value.state in ENDED:
-                return value
-        raise NoAnswer(f"the connection to NATS ended while waiting for task {task}")
+        if status.state not in ENDED:
+            async for _ in self.watch(task, from_now=True):
+                pass
+            status = await self.status(task)
+        return status
 
     async def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
         """Write one version of a task's adapter, the latest unless given, to `folder`: a PEFT folder.
 
-        Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty.
+        Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty; NoAnswer.
         """
-        return await download_adapter(self._bus, await self.status(task), folder, version)
+        await self.status(task)
+        return await download_adapter(self._door, task, folder, version)
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
         status = await self.status(task)
@@ -307,31 +295,12 @@ class Client:
             raise ClientError(f"task {task} is {status.state} already; there is nothing to {verb}")
         message = ControlTask(task=task, tenant=status.tenant, reason=reason)
         try:
-            await self._bus.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
+            await self._door.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
         except Retry as error:
             raise NoAnswer(f"could not {verb} task {task}: {error}") from None
 
     async def _was_deleted(self, task: str) -> bool:
-        events = [delivery.read(Event).event async for delivery in self._bus.streams.stored(streams.EVENTS, streams.events("*", task))]
-        return "deleted" in events
-
-    async def _all(self, bucket: str, model: type[V]) -> list[V]:
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await self._bus.kv.values(bucket, model)
-        except BucketNotFoundError:
-            raise NoAnswer(f"NATS at {_shown(self._url)} knows no MARLaaS stack; start the services first") from None
-        except (TimeoutError, NatsError, Retry) as error:
-            raise NoAnswer(f"NATS at {_shown(self._url)} does not answer: {str(error) or type(error).__name__}") from None
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncGenerator[None]:
-        """Raises: NoAnswer where the bus cannot read inside the block, because NATS knows no stack or for the bus's own reason."""
-        try:
-            yield
-        except Retry as error:
-            await self.tasks()
-            raise NoAnswer(str(error)) from None
+        return "deleted" in [event.event async for event in self._door.events_after(task, 0)]
 
 
 def _shown(url: str) -> str:

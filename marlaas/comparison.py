@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common import streams
-from common.bus import Bus
 from common.evaluation.intervals import Difference, paired_difference
 from common.evaluation.report import EvaluationReport
-from common.messages import Event
 from common.spec import MAIN_PROTOCOL
+from marlaas.door.asking import Door
 from marlaas.errors import ClientError
 
 FIELDS = {
@@ -87,11 +85,11 @@ class Comparison:
         return f"{self.tasks[interval[0] > 0]} is better"
 
 
-async def read_evaluations(bus: Bus, task: str) -> Evaluated:
-    """Evaluations in the task's stored events; a version that was reported twice counts once."""
+async def read_evaluations(door: Door, task: str) -> Evaluated:
+    """Evaluations in the task's stored events; a version that was reported twice counts once. Raises: ClientError; NoAnswer."""
     found: dict[tuple[str, int], EvaluationReport] = {}
-    async for delivery in bus.streams.stored(streams.EVENTS, streams.events("*", task)):
-        if (report := EvaluationReport.in_event(delivery.read(Event))) is not None:
+    async for event in door.events_after(task, 0):
+        if (report := EvaluationReport.in_event(event)) is not None:
             found[report.protocol, report.version] = report
     return Evaluated(task, [*found.values()])
 

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from common import streams
-from common.bus import Bus, Delivery
-from common.errors import Reject
-from common.messages import DeadLetter
+from common.messages import AskFailures, FailedMessage, FailuresAnswer
+from marlaas.door.asking import Door
 from marlaas.errors import ClientError
 
 
@@ -21,32 +19,35 @@ class Failure:
     subject: str
     reason: str
     attempts: int
+    tenant: str | None = None
+    """None where the letter names neither a task that there is nor a job."""
 
     @property
     def sender(self) -> str:
-        """The tenant of a job that could not be taken. Raises: ClientError when the message was no job."""
-        parts = self.subject.split(".", 2)
-        if parts[0] != "jobs" or len(parts) < 3:
+        """The tenant of the task, or of a job that could not be taken. Raises: ClientError when it is neither."""
+        if self.tenant is None:
             raise ClientError(f"letter {self.letter} is about no task and no job: '{self.subject}'")
-        return parts[2]
+        return self.tenant
 
 
-async def read_failure(bus: Bus, letter: int) -> Failure:
-    """Raises: ClientError when there is no such letter."""
-    try:
-        found = failure_of(await bus.streams.read(streams.FAILED, letter))
-    except LookupError:
-        found = None
-    if found is None:
+async def read_failures(door: Door, task: str | None) -> list[Failure]:
+    """Dead letters of one task, or of all, oldest first. Raises: ClientError; NoAnswer."""
+    found, after = list[Failure](), 0
+    while True:
+        page = await door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
+        found += [_failure(one) for one in page.failures]
+        if not page.has_more:
+            return found
+        after = found[-1].letter
+
+
+async def read_failure(door: Door, letter: int) -> Failure:
+    """Raises: ClientError when there is no such letter; NoAnswer."""
+    page = await door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer) if letter > 0 else None
+    if page is None or not page.failures or page.failures[0].letter != letter:
         raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")
-    return found
+    return _failure(page.failures[0])
 
 
-def failure_of(delivery: Delivery) -> Failure | None:
-    """None when it is no dead letter: any client may publish there."""
-    try:
-        letter = delivery.read(DeadLetter)
-    except Reject:
-        return None
-    task = streams.token(delivery.subject, 2)
-    return Failure(delivery.sequence, None if task == "none" else task, letter.stage, letter.subject, letter.reason, letter.attempts)
+def _failure(one: FailedMessage) -> Failure:
+    return Failure(one.letter, one.task, one.stage, one.subject, one.reason, one.attempts, one.tenant)

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from common.blobs import StoreUsage
-from common.messages import AdapterRef, Event, TaskStatus
+from common.messages import AdapterRef, Event, TaskStatus, UsageAnswer
 from common.spec import TaskSpec
 from marlaas.client import DEFAULT_URL, Client, Comparison, Evaluated, Failure, Pruned, Stored
 
@@ -51,8 +50,8 @@ class SyncClient:
     def stored(self) -> dict[str, Stored]:
         return self._run(self._client.stored())
 
-    def store_usage(self) -> StoreUsage:
-        return self._run(self._client.store_usage())
+    def usage(self) -> UsageAnswer:
+        return self._run(self._client.usage())
 
     def resend(self, letter: int) -> None:
         self._run(self._client.resend(letter))
@@ -88,12 +87,12 @@ class SyncClient:
 
 
 @contextmanager
-def connect(url: str = DEFAULT_URL) -> Generator[SyncClient]:
+def connect(url: str = DEFAULT_URL, tenant: str | None = None) -> Generator[SyncClient]:
     """A client whose connection lives in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="marlaas-client", daemon=True)
     thread.start()
-    connection = Client.connect(url)
+    connection = Client.connect(url, tenant)
     try:
         client = asyncio.run_coroutine_threadsafe(connection.__aenter__(), loop).result()
         try:

@@ -6,4 +6,4 @@ chunks.py   reads a blob a part at a time, for clients without JetStream
 """
 
 # pyright: reportUnusedImport=false
-from common.blobs.store import BLOB_NAME, ROOM, Blobs, StoredBlob, StoreUsage, fetch_timeout_s, folder_ref
+from common.blobs.store import BLOB_NAME, ROOM, Blobs, StoredBlob, StoreUsage, fetch_timeout_s, folder_ref, unpack_blob

@@ -259,6 +259,11 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
     return _ref(prefix, pack(folder))
 
 
+def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
+    """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
+    _unpack(ref, packed, into)
+
+
 def _ref(prefix: str, packed: bytes) -> BlobRef:
     digest = hashlib.sha256(packed).hexdigest()
     return BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)

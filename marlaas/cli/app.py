@@ -25,7 +25,7 @@ for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)
-for command in (tasks.resend, tasks.pull, tasks.replay, stack.pools):
+for command in (tasks.resend, tasks.pull, tasks.replay, tasks.usage, stack.pools):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
 app.command()(stack.demo)

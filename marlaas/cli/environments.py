@@ -16,7 +16,6 @@ app = typer.Typer()
 @app.callback(invoke_without_command=True)
 def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """List the environments that a task may name: the stack's, or without a stack those installed here."""
-    from marlaas.reporting import tables
     from marlaas.stack.state_files import find_stack
 
     if context.invoked_subcommand is not None:
@@ -24,10 +23,9 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
     if not url and find_stack(data) is None:
         echo(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
         raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
-    replicas = with_client(data, url, lambda client: client.replicas())
-    names = tables.environments(replicas)
-    echo("\n".join(names) if names else "no environment service reports; see `marlaas status`")
-    for sandbox in tables.sandboxes(replicas):
+    found = with_client(data, url, lambda client: client.environments())
+    echo("\n".join(found.environments) if found.environments else "no environment service reports; see `marlaas status`")
+    for sandbox in found.sandboxes:
         echo(f"code that policies write runs in {sandbox}", to=sys.stderr)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
+TENANT = "MARLAAS_TENANT"
+"""Variable with the tenant whose tasks the commands show; without it everybody's, which a server with keys grants the operator."""
 PIPE_WIDTH = 100_000
 """Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
 
@@ -46,7 +48,7 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
     from marlaas.stack.state_files import running_stack
 
     async def run() -> T:
-        async with Client.connect(url or running_stack(data).nats_url) as client:
+        async with Client.connect(url or running_stack(data).nats_url, os.environ.get(TENANT) or None) as client:
             return await ask(client)
 
     # The bus logs for a service's operator; here errors come as one line.

@@ -28,7 +28,7 @@ def up(
     """Start everything on this machine: NATS, PostgreSQL and all services."""
     from common.pools import read_pools
     from marlaas import memory
-    from marlaas.reporting import live, tables
+    from marlaas.reporting import live
     from marlaas.stack import control, placement
 
     offered = pools or pools_file()
@@ -38,7 +38,7 @@ def up(
     starting = control.start(plan, end_with_parent=foreground)
     try:
         state = live.show_start(open_console(), starting, start_timeout_s)
-        for sandbox in tables.sandboxes(with_client(data, state.nats_url, lambda client: client.replicas())):
+        for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
         echo(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
@@ -128,16 +128,22 @@ def psql(
 
 
 def pools(
-    data: Data = DEFAULT_DATA, file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
 ) -> None:
-    """List the base models of this deployment."""
+    """List the base models of this deployment; with --url, as its scheduler offers them."""
     from rich.table import Table
 
     from common.pools import read_pools
     from marlaas.stack.state_files import plan_pools_file
 
+    if url and file is None:
+        offered = {pool.name: pool for pool in with_client(data, url, lambda client: client.pools())}
+    else:
+        offered = read_pools(file or plan_pools_file(data) or pools_file())
     table = Table("pool", "model", "context", "max rank", "adapters", "sequences", "profile", box=None, header_style="bold")
-    for name, pool in read_pools(file or plan_pools_file(data) or pools_file()).items():
+    for name, pool in offered.items():
         numbers = (pool.context_tokens, pool.max_rank, pool.adapters, pool.sequences)
         table.add_row(name, pool.model, *map(str, numbers), pool.profile or "none")
     open_console().print(table)

@@ -11,9 +11,8 @@ import typer
 from marlaas.cli.session import DEFAULT_DATA, Data, Task, Url, Wide, echo, exec_module, pools_file, print_table, valid_ids, with_client
 
 if TYPE_CHECKING:
-    from common.blobs import StoreUsage
-    from common.messages import TaskStatus
-    from marlaas.client import Client, Evaluated, Stored
+    from common.messages import TaskStatus, UsageAnswer
+    from marlaas.client import Client, Evaluated
 
 Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
 Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
@@ -23,17 +22,28 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List every task, with as many columns as fit; `marlaas show TASK` has all of one, --wide adds storage."""
     from marlaas.reporting import storage, tables
 
-    async def ask(client: "Client") -> "tuple[list[TaskStatus], dict[str, Stored], StoreUsage]":
-        return await client.tasks(), await client.stored() if wide else {}, await client.store_usage()
+    async def ask(client: "Client") -> "tuple[list[TaskStatus], UsageAnswer | None]":
+        return await client.tasks(), await client.usage() if wide or client.tenant is None else None
 
-    statuses, stored, usage = with_client(data, url, ask)
+    statuses, usage = with_client(data, url, ask)
     if statuses:
-        more = storage.stored_fields(stored) if wide else []
+        more = storage.stored_fields(usage) if wide and usage else []
         print_table(lambda width: tables.status_table(statuses, width, more=more), wide)
     else:
         echo("no tasks yet; submit one with `marlaas submit task.toml`")
-    if (said := storage.store_line(usage, always=wide)) is not None:
+    if usage is not None and (said := storage.store_line(usage, always=wide)) is not None:
         echo(said)
+
+
+def usage(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List the tokens that each tenant and task used, and what they have stored."""
+    from marlaas.reporting import storage
+
+    found = with_client(data, url, lambda client: client.usage())
+    if found.tenants:
+        print_table(lambda width: storage.usage_table(found, width), wide)
+    else:
+        echo("nothing was used yet; submit a task with `marlaas submit task.toml`")
 
 
 def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:

@@ -1,36 +1,54 @@
 """Lines and columns about the blob store: how full it is, and what was deleted. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from rich.table import Table
 from rich.text import Text
 
-from common.blobs import ROOM, StoreUsage
-from common.messages import TaskStatus
+from common.blobs import ROOM
+from common.messages import TaskStatus, TaskUsage, TenantUsage, UsageAnswer
 from marlaas.client import Pruned, Stored
-from marlaas.reporting.listing import Field, scaled
+from marlaas.door.download import stored_by_task
+from marlaas.reporting.listing import Field, listing, scaled
 
 NEARLY_FULL = 0.8
 """Share of the blob store above which `marlaas ps` warns; the alarm's default."""
 
 
-def stored_fields(stored: Mapping[str, Stored]) -> list[Field[TaskStatus]]:
+def stored_fields(usage: UsageAnswer) -> list[Field[TaskStatus]]:
     """Columns of `marlaas ps --wide`."""
-    nothing = Stored()
+    nothing, stored = Stored(), stored_by_task(usage)
     return [
         Field("adapters", lambda one: Text(size(stored.get(one.task, nothing).adapters))),
         Field("stored", lambda one: Text(size(stored.get(one.task, nothing).bytes))),
     ]
 
 
-def store_line(usage: StoreUsage, *, always: bool = False) -> str | None:
-    """Line on the blob store's use; None below the warning threshold, unless `always`."""
-    limit = usage.limit_bytes
+def store_line(usage: UsageAnswer, *, always: bool = False) -> str | None:
+    """Line on the use of the blob store, or of a tenant's part of it; None below the warning threshold, unless `always`."""
+    if usage.store_bytes is None:
+        return f"stored: {size(sum(one.stored_bytes for one in usage.tenants))}" if always else None
+    limit = usage.store_limit_bytes
     if limit is None:
-        return f"blob store: {size(usage.used_bytes)}" if always else None
-    said = f"blob store: {size(usage.used_bytes)} of {size(limit)}, {usage.share:.0%}"
-    if usage.share < NEARLY_FULL:
+        return f"blob store: {size(usage.store_bytes)}" if always else None
+    share = usage.store_bytes / limit
+    said = f"blob store: {size(usage.store_bytes)} of {size(limit)}, {share:.0%}"
+    if share < NEARLY_FULL:
         return said if always else None
     return f"{said}; once it is full no step can be stored: {ROOM}"
+
+
+def usage_table(usage: UsageAnswer, width: int | None = None) -> Table:
+    """A line for each tenant, with deleted tasks, and one for each task, in `width` characters; None: whole lines."""
+    fields: list[Field[TenantUsage | TaskUsage]] = [
+        Field("of", lambda one: Text(f"tenant {one.tenant}" if isinstance(one, TenantUsage) else one.task)),
+        Field("prompt", lambda one: Text(scaled(one.prompt_tokens)), rank=2),
+        Field("sampled", lambda one: Text(scaled(one.sampled_tokens))),
+        Field("trained", lambda one: Text(scaled(one.trained_tokens))),
+        Field("evaluation", lambda one: Text(scaled(one.evaluation_tokens)), rank=1),
+        Field("stored", lambda one: Text(size(one.stored_bytes)), rank=3),
+    ]
+    return listing([*usage.tenants, *usage.tasks], fields, lambda _: "", width)
 
 
 def pruned_lines(found: Sequence[Pruned], dry_run: bool) -> list[str]:

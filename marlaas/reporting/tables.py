@@ -1,13 +1,13 @@
 """Tables of tasks, of the stack and of its start: pure functions to rich's renderables."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Column, Table
 from rich.text import Text
 
 from common.evaluation.report import EvaluationReport
-from common.messages import Event, ReplicaReport, TaskStatus
+from common.messages import Event, TaskStatus
 from common.spec import MAIN_PROTOCOL
 from marlaas.client import Comparison, Evaluated, Failure
 from marlaas.reporting.listing import Field, listing, scaled
@@ -168,15 +168,6 @@ def _reason_of(status: TaskStatus) -> str:
     """The reason of the task's state, then its active warnings."""
     warnings = [f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items())]
     return "; ".join([*([status.reason] if status.reason else []), *warnings])
-
-
-def environments(replicas: Iterable[ReplicaReport]) -> list[str]:
-    return sorted({name for report in replicas for name in report.environments})
-
-
-def sandboxes(replicas: Iterable[ReplicaReport]) -> list[str]:
-    """Sandboxes of the replicas, each once."""
-    return sorted({report.sandbox or "none: tasks that need one are refused" for report in replicas if report.service == "env"})
 
 
 def event_line(event: Event, now_s: float | None = None) -> str:

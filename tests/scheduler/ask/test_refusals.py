@@ -183,7 +183,9 @@ async def test_absent_database_is_said_without_naming_it(bus: Bus, nats_url: str
     database = await Database.connect(database_url)
     async with answering(bus, database), asker(nats_url) as asks:
         name = database_url.rpartition("/")[2]
-        with psycopg.connect(make_url(database_url).set(drivername="postgresql", database="postgres").render_as_string(False)) as other:
+        with psycopg.connect(
+            make_url(database_url).set(drivername="postgresql", username="marlaas", database="postgres").render_as_string(False)
+        ) as other:
             other.autocommit = True
             other.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false".encode())
         await database.close()  # its connections go; no new one is let in

@@ -122,7 +122,9 @@ async def test_resent_score_carries_its_body(bus: Bus, nats_url: str, database_u
         await world.begin("a", opened=4)
         out = scored(stages.opened[0], 1, reward=5.0)
         sequence = await bus.publish(out)
-        await client.resend(await dead_letter(bus, "settle", "a", out, sequence=sequence, body=b""))
+        number = await dead_letter(bus, "settle", "a", out, sequence=sequence, body=b"")
+        await recorded(world, 1)
+        await client.resend(number)
         await eventually_equals(lambda: bus.streams.subjects(streams.SCORED), {out.subject: 2})
         resent = await bus.streams.last(streams.SCORED, out.subject)
         assert resent is not None
@@ -198,8 +200,8 @@ async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
 
 
-async def test_resend_of_a_missing_letter_names_it(bus: Bus, nats_url: str) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_resend_of_a_missing_letter_names_it(bus: Bus, nats_url: str, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()), Client.connect(nats_url) as client:
         with pytest.raises(ClientError, match="no dead letter 7"):
             await client.resend(7)
         await bus.publish(Outgoing(streams.failed("jobs", "none"), ControlTask(task="a", tenant="acme"), "malformed letter"))

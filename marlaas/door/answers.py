@@ -1,0 +1,61 @@
+"""The scheduler's answers to jobs: events, for which a client listens before it publishes the job."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from common.bus import Outgoing
+from common.errors import Retry
+from common.messages import Event
+from marlaas.door.asking import Door
+from marlaas.errors import NoAnswer
+
+RECHECK_S = 5.0
+"""Seconds without an event after which a client asks for one that was lost on its way."""
+REPEATED_TIMEOUT_S = 3.0
+"""Seconds to wait for a rejection when a task is resubmitted under its id."""
+
+
+async def answer_to(door: Door, out: Outgoing, tenant: str, task: str, is_answer: Callable[[Event], bool], timeout_s: float) -> Event:
+    """Publish a job and wait for its answer, an event of the task; "none" for jobs about no task. Raises: NoAnswer; ClientError."""
+    try:
+        async with asyncio.timeout(timeout_s), door.listening(tenant, task) as live:
+            before = await door.last_event(task, tenant=tenant)
+            await door.publish(out)
+            while True:
+                event = await door.next_event(live, RECHECK_S)
+                if event is not None and (event.number or 0) > before and is_answer(event):
+                    return event
+                if event is None:
+                    with suppress(NoAnswer):
+                        async for stored in door.events_after(task, before, tenant=tenant):
+                            if is_answer(stored):
+                                return stored
+    except (TimeoutError, Retry):
+        pass
+    raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
+
+
+async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str, *, is_repeated: bool) -> Event:
+    """Publish a submission; returns its event, accepted or rejected. `is_repeated`: the id may have been submitted before.
+
+    The scheduler does not answer the same submission twice: then the first answer stands. Raises: NoAnswer; ClientError; Unavailable.
+    """
+    async with door.listening(tenant, task) as live:
+        before = 0
+        if is_repeated:
+            with suppress(NoAnswer):  # jobs are taken while the scheduler is unavailable
+                before = await door.last_event(task, tenant=tenant)
+        await door.publish(out)
+        began, recheck_s = time.monotonic(), REPEATED_TIMEOUT_S if before else RECHECK_S
+        while True:
+            event = await door.next_event(live, recheck_s)
+            if event is not None and event.event in ("accepted", "rejected") and (event.number or before + 1) > before:
+                return event
+            if time.monotonic() - began >= recheck_s:
+                began = time.monotonic()
+                with suppress(NoAnswer):
+                    answers = [one async for one in door.events_after(task, 0, tenant=tenant) if one.event in ("accepted", "rejected")]
+                    if answers:
+                        return answers[-1]

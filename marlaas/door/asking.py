@@ -1,0 +1,131 @@
+"""Door: asks the scheduler, publishes jobs, and listens to events."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
+
+from common import streams
+from common.backoff import Backoff
+from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
+from common.errors import Forbidden, Reject, Unavailable
+from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
+from common.messages.asks import MAX_NUMBER
+from common.streams import KIND_HEADER
+from marlaas.errors import ClientError, NoAnswer
+
+M = TypeVar("M", bound=Message)
+
+PATIENCE_S = 10.0
+"""Time over which an ask is repeated while no scheduler answers."""
+ANSWER_S = 12.0
+"""Maximum time for one answer: a little more than a scheduler takes to say that it has none."""
+PAUSE = Backoff(first_s=0.1, max_s=1.0)
+
+
+class UnknownHere(ClientError):
+    """The tenant has no such task, or the task no such version."""
+
+
+class Door:
+    """One user's way in. `tenant`: whose data it asks for; None for everybody's, which a server with keys grants the operator only."""
+
+    def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self._bus = bus
+        self._shown = url.rpartition("@")[2]
+        self.tenant = tenant
+        self._patience_s = patience_s
+
+    async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
+        """The answer. `tenant`: in place of the door's own.
+
+        Raises: UnknownHere; ClientError when the request is wrong or not permitted; NoAnswer.
+        """
+        subject = streams.ask(tenant or self.tenant, verb)
+        began, attempt = time.monotonic(), 0
+        while True:
+            found = await self._attempt(subject, request)
+            if isinstance(found, Delivery):
+                if found.headers.get(KIND_HEADER) != AskRefused.kind:
+                    return found.read(answer)
+                refused = found.read(AskRefused)
+                if refused.code == "unknown":
+                    raise UnknownHere(refused.reason)
+                if refused.code == "invalid":
+                    raise ClientError(f"the scheduler refuses the question '{verb}': {refused.reason}")
+                found = f"the scheduler at {self._shown} does not answer: {refused.reason}"
+            if time.monotonic() - began > self._patience_s:
+                raise NoAnswer(found)
+            attempt += 1
+            await asyncio.sleep(PAUSE.pause_s(attempt))
+
+    async def _attempt(self, subject: str, request: Message) -> Delivery | str:
+        """The answer, or why there was none."""
+        try:
+            return await self._bus.requests.ask(subject, request, timeout_s=ANSWER_S)
+        except NoResponder:
+            return f"no scheduler answers at {self._shown}; is the stack running? `marlaas status` and the scheduler's log say more"
+        except Unavailable as error:
+            return f"NATS at {self._shown} does not answer: {error}"
+        except Forbidden as error:
+            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+
+    async def tasks(self) -> list[TaskStatus]:
+        """Every task, by id. Raises: as `ask`."""
+        found, cursor = list[TaskStatus](), None
+        while True:
+            page = await self.ask("tasks", AskTasks(cursor=cursor), TasksAnswer)
+            found, cursor = [*found, *page.tasks], page.cursor
+            if cursor is None:
+                return found
+
+    async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
+        """Stored events of the task above `number`, by number. Raises: as `ask`."""
+        while True:
+            page = await self.ask("events", AskEvents(task=task, after=number), EventsAnswer, tenant=tenant)
+            for event in page.events:
+                number = max(number, event.number or 0)
+                yield event
+            if not page.events or number >= page.last:
+                return
+
+    async def last_event(self, task: str, *, tenant: str | None = None) -> int:
+        """Number of the task's latest event; 0 before the first. Raises: as `ask`."""
+        return (await self.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer, tenant=tenant)).last
+
+    async def publish(self, out: Outgoing) -> None:
+        """Publish a job.
+
+        Raises: ClientError when that is not permitted; Unavailable when NATS did not store it; Reject when it is too large.
+        """
+        try:
+            await self._bus.requests.permitted(out.subject, self._bus.publish(out))
+        except Forbidden as error:
+            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+
+    async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
+        """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.
+
+        Raises: NoAnswer when the connection is closed.
+        """
+        try:
+            delivery = await live.next(timeout_s)
+            return delivery.read(Event) if delivery is not None else None
+        except Reject:
+            return None
+        except Unavailable as error:
+            raise NoAnswer(f"the connection to NATS at {self._shown} has ended: {error}") from None
+
+    @asynccontextmanager
+    async def listening(self, tenant: str | None, task: str | None) -> AsyncGenerator[Listening]:
+        """Live events; of all tenants, or of all tasks, where None is given. Raises: ClientError when that is not permitted; NoAnswer."""
+        async with AsyncExitStack() as entered:
+            try:
+                subject = f"events.{tenant or '*'}.{task or '>'}"
+                live = await entered.enter_async_context(self._bus.requests.listening(subject))
+            except Forbidden as error:
+                raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+            except Unavailable as error:
+                raise NoAnswer(f"NATS at {self._shown} does not answer: {error}") from None
+            yield live

@@ -1,0 +1,125 @@
+"""Blobs of tasks: what is stored, and the download of an adapter. `marlaas.client` re-exports what users see of it."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.blobs import unpack_blob
+from common.errors import Reject
+from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
+from common.messages.asks import CHUNK_BYTES
+from marlaas.door.asking import Door
+from marlaas.errors import ClientError
+
+AT_ONCE = 8
+"""Parts of a blob that are requested at once."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Blobs of one tenant that `prune` deleted, or would delete."""
+
+    tenant: str
+    tasks: list[str]
+    """Deleted tasks, 1,000 at most."""
+    task_count: int
+    task_bytes: int
+    blobs: int
+    """Superseded blobs of tasks that stay."""
+    blob_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.task_bytes + self.blob_bytes
+
+    @classmethod
+    def of(cls, tenant: str, answer: Event) -> "Pruned":
+        names = answer.data.get("tasks")
+        numbers = {name: whole_number(answer, name) for name in ("task_count", "task_bytes", "blobs", "blob_bytes")}
+        return cls(tenant, [str(name) for name in names] if isinstance(names, list) else [], **numbers)
+
+
+@dataclass
+class Stored:
+    """Bytes of one task in the blob store."""
+
+    adapters: int = 0
+    checkpoints: int = 0
+    batches: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.adapters + self.checkpoints + self.batches
+
+
+def whole_number(event: Event, name: str) -> int:
+    """A number in an event's data; 0 where there is none."""
+    value = event.data.get(name)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+async def read_usage(door: Door) -> UsageAnswer:
+    """Usage of the tenant, and of all its tasks. Raises: ClientError; NoAnswer."""
+    whole = await door.ask("usage", AskUsage(), UsageAnswer)
+    tasks, cursor = [*whole.tasks], whole.cursor
+    while cursor is not None:
+        page = await door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
+        tasks, cursor = [*tasks, *page.tasks], page.cursor
+    return whole.model_copy(update={"tasks": tasks, "cursor": None})
+
+
+def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:
+    """Tasks without blobs are absent."""
+    found = {one.task: Stored(one.adapter_bytes, one.checkpoint_bytes, one.batch_bytes) for one in usage.tasks}
+    return {task: stored for task, stored in found.items() if stored.bytes}
+
+
+async def download_adapter(door: Door, task: str, folder: Path, version: int | None) -> AdapterRef:
+    """Write one version of a task's adapter, the latest unless given, to `folder`.
+
+    Raises: ClientError, also when what came is not what the scheduler announced; NoAnswer.
+    """
+    adapter = (await door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
+    make_way(folder)
+    packed = await _fetch(door, task, adapter)
+    try:
+        await asyncio.to_thread(unpack_blob, adapter.blob, packed, folder)
+    except Reject as error:
+        raise ClientError(f"version {adapter.version} of task {task} did not arrive as it is stored: {error}; fetch it again") from None
+    except OSError as error:
+        raise ClientError(f"cannot write {folder}: {error.strerror}; name another folder") from None
+    return adapter
+
+
+async def _fetch(door: Door, task: str, adapter: AdapterRef) -> bytes:
+    """The blob, of which some parts are on their way at any time."""
+    packed = bytearray(adapter.blob.size_bytes)
+    offsets = iter(range(0, len(packed), CHUNK_BYTES))
+
+    async def fetch() -> None:
+        for offset in offsets:
+            request = AskChunk(task=task, version=adapter.version, offset=offset)
+            data = (await door.ask("chunk", request, ChunkAnswer)).data
+            if len(data) != min(CHUNK_BYTES, len(packed) - offset):
+                raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
+            packed[offset : offset + len(data)] = data
+
+    runners = [asyncio.create_task(fetch()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*runners)
+    finally:
+        for runner in runners:
+            runner.cancel()
+    return bytes(packed)
+
+
+def make_way(folder: Path) -> None:
+    """Remove an empty `folder`: a download becomes visible by renaming. Raises: ClientError when it holds something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ClientError(f"{folder} exists already; name another folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            folder.rmdir()
+    except OSError as error:
+        raise ClientError(f"cannot write {folder}: {error.strerror}; name another folder") from None
