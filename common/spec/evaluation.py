@@ -1,5 +1,6 @@
 """Sections of a task file about evaluations: what is asked, how, and how often."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -61,6 +62,11 @@ class Evaluation(Questions):
     def protocols(self) -> tuple[Protocol, ...]:
         """Every protocol, at least one; the first decides."""
         return self.protocol or (Protocol(name=MAIN_PROTOCOL, **{name: getattr(self, name) for name in Questions.model_fields}),)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        vars(copied).pop("protocols", None)  # of the fields before the update
+        return copied
 
     def named(self, name: str) -> Protocol:
         return next(one for one in self.protocols if one.name == name)

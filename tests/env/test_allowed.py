@@ -50,7 +50,7 @@ def test_refusal_says_what_is_allowed() -> None:
     found = AllowedNames("installed, games:*, beta=secret.games:*").objection("acme", section("reasoning_gim:gcd"))
     assert found == (
         "environment 'reasoning_gim:gcd' is not allowed here; did you mean 'reasoning_gym'?; the operator allows (MARLAAS_ENV_ALLOWED):"
-        " installed (calculator, code, compose, math, multi_hop, reasoning_gym, synthetic), games:*"
+        " installed (calculator, code, compose, exact_words, math, multi_hop, reasoning_gym, synthetic), games:*"
     )
     assert "tool 'os:system' is not allowed here; the operator allows" in (
         AllowedNames("").objection("acme", section("code", "os:system")) or ""

@@ -46,7 +46,7 @@ def test_package_is_checked_by_its_name_right_after_it_was_written(tmp_path: Pat
         assert "I think of a number from 1 to 20" in checked.stdout
     unknown = check(tmp_path, "number_gam", "--rows", "1")
     assert unknown.returncode == 2
-    assert unknown.stderr.startswith("no environment 'number_gam'; known: calculator, code, compose, math")
+    assert unknown.stderr.startswith("no environment 'number_gam'; known: calculator, code, compose, exact_words, math")
     assert unknown.stderr.endswith("a class that is not registered is named my_package.module:Class\n")
 
 

@@ -182,6 +182,7 @@ async def test_only_known_data_sets_evaluate_replies() -> None:
 
 SEEN_BY_A_REPLICA = """
 import asyncio, hashlib, time
+from common.fairness.fair_queue import Claimant
 from env_svc.execution.workers import Workers
 from env_svc.calls import EnvironmentJob, OpenCall
 
