@@ -13,8 +13,10 @@ from scheduler_svc.store.access import OWNER, Role
 LOGINS = {OWNER: "LOGIN CREATEDB CREATEROLE", Role.APP: "LOGIN", Role.READER: "LOGIN", Role.TENANTS: "NOLOGIN"}
 """Role → its attributes. CREATEROLE of the owner is for tenants' roles: since PostgreSQL 16 it gives no power over other roles."""
 _NO_MORE = "NOSUPERUSER NOREPLICATION NOBYPASSRLS"
-MIN_SERVER = 160_000
-"""Oldest server: membership without SET ROLE came with PostgreSQL 16."""
+MIN_SERVER = 150_000
+"""Oldest server: views with the rights of their reader came with PostgreSQL 15."""
+WITH_TENANT_ROLES = 160_000
+"""Oldest server that can have roles of tenants: before PostgreSQL 16 CREATEROLE gave power over other roles, and every member SET ROLE."""
 
 # With the rights that every role has by default, a tenant could hold the scheduler's advisory locks, or fill the disk.
 _RESERVED_FUNCTIONS = f"""
@@ -48,16 +50,19 @@ def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
     """
     version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
     if version < MIN_SERVER:
-        raise SystemExit(f"migrate: PostgreSQL {version // 10_000} is too old for tenants' roles; use 16 or newer")
+        raise SystemExit(f"migrate: PostgreSQL {version // 10_000} is too old; use 16 or newer")
     if connection.execute(text("SHOW is_superuser")).scalar_one() != "on":
         raise SystemExit("migrate: the role of MARLAAS_SCHEDULER_DATABASE_ADMIN_URL is no superuser; name one, or leave the setting out")
     present = set(connection.execute(text("SELECT rolname FROM pg_roles")).scalars())
     for role, attributes in LOGINS.items():
+        if version < WITH_TENANT_ROLES:
+            attributes = attributes.removesuffix(" CREATEROLE")
         connection.execute(text(f"{'ALTER' if role in present else 'CREATE'} ROLE {role} {attributes} {_NO_MORE}"))
         if role in passwords:
             # Not text(): a verifier has a colon, which that takes for a parameter.
             connection.exec_driver_sql(f"ALTER ROLE {role} PASSWORD '{scram_verifier(passwords[role])}'")
-    connection.execute(text(f"GRANT {Role.TENANTS} TO {OWNER} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE"))
+    if version >= WITH_TENANT_ROLES:
+        connection.execute(text(f"GRANT {Role.TENANTS} TO {OWNER} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE"))
     database = connection.dialect.identifier_preparer.quote(connection.execute(text("SELECT current_database()")).scalar_one())
     for statement in (
         f"ALTER DATABASE {database} OWNER TO {OWNER}",

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 from common.errors import Reject
 from common.passwords import new_password, scram_verifier
 from scheduler_svc.store.access import OWNER, Role
+from scheduler_svc.store.roles import WITH_TENANT_ROLES
 
 MAX_CONNECTIONS = 4
 """Connections of one tenant: PostgreSQL's are few, and the scheduler needs some."""
@@ -25,7 +26,12 @@ class Granted:
 
 
 def grant(connection: Connection, tenant: str) -> Granted:
-    """Make the tenant's role, or give the one that there is a new password. Raises: Reject when there is no such tenant."""
+    """Make the tenant's role, or give the one that there is a new password.
+
+    Raises: Reject when there is no such tenant, or the server is too old.
+    """
+    if (version := int(connection.execute(text("SHOW server_version_num")).scalar_one())) < WITH_TENANT_ROLES:
+        raise Reject(f"PostgreSQL {version // 10_000} is too old for roles of tenants; use 16 or newer")
     known = text("SELECT t.id, r.role FROM tenants t LEFT JOIN tenant_roles r ON r.tenant = t.id WHERE t.id = :tenant FOR UPDATE OF t")
     row = connection.execute(known, {"tenant": tenant}).first()
     if row is None:
