@@ -12,5 +12,9 @@ if [[ $(compose exec -T postgres psql -U marlaas -Atc "SELECT to_regclass('tasks
 fi
 compose run --rm -T nats-volume < /dev/null
 compose run --rm -T --no-deps --entrypoint tar nats -C /data -xf - < "$folder/nats.tar"
+# Owners, rights and policies in the dump name roles, which belong to the server; `migrate` gives them their passwords.
+for role in marlaas_owner marlaas_app marlaas_reader marlaas_tenants; do
+  compose exec -T postgres psql -U marlaas -q -c "DO \$\$ BEGIN CREATE ROLE $role; EXCEPTION WHEN duplicate_object THEN NULL; END \$\$" < /dev/null
+done
 compose exec -T postgres pg_restore -U marlaas -d marlaas --exit-on-error < "$folder/postgres.dump"
 echo "restored; next: docker compose up -d"
