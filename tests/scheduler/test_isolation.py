@@ -148,7 +148,7 @@ async def test_late_messages_of_a_cancelled_task_do_not_affect_its_namesake(bus:
         assert await world.rows("SELECT max(reward) FROM trajectories") == [(1.0,)]
         assert await world.rows("SELECT count(*) FROM steps WHERE task = 'sums-2' AND state = 'trained'") == [(2,)]
         names = await world.rows("SELECT adapter #>> '{blob,name}' FROM tasks WHERE id = 'sums-2'")
-        assert names == [("sums-2/v2",)]
+        assert names == [("sums-2.v2.adapter-0",)]
 
 
 class Counting(Stages):
