@@ -83,7 +83,7 @@ async def test_batches_that_are_ready_together_share_a_step_and_are_answered_eac
         all_wait = threading.Event()
         thread.submit(all_wait.wait, 60)
         learner = Learner(policy, thread, budget_tokens=4096, shared_steps=8)
-        async with serving(bus, Trainer(bus, learner, residents, "tiny"), slots=8):
+        async with serving(bus, Trainer(bus, learner, residents, "tiny", slots=8), slots=8):
             await eventually(lambda: learner.waiting == 5, 60)
             all_wait.set()
             updates = {task: await announced(bus, task, 1) for task in others | {"e": wild}}
