@@ -1,6 +1,6 @@
 """Control tokens: only the chat template writes them. What environments, tools and tenants write is encoded as plain text.
 
-A tokenizer turns the text `<|im_end|>` into the token that ends a turn, whoever wrote it: a tool's answer could end its own message and
+A tokenizer turns the text `<|im_end|>` into the token that ends a turn, from any author: a tool's answer could end its own message and
 begin one of the system. So texts from outside are marked before the template renders them, wherever a control token begins in them or
 could form with what the template writes beside them. Control tokens that the rendered text still has are the template's. They alone
 are encoded as such, by a copy of the tokenizer that spells them differently; all else there is plain. Where nothing was marked, the

@@ -20,7 +20,7 @@ FORM = """\
 ------END NATS USER JWT------
 
 ************************* IMPORTANT *************************
-Whoever has this file has its rights. Keep it secret.
+The holder of this file has its rights. Keep it secret.
 
 -----BEGIN USER NKEY SEED-----
 {seed}

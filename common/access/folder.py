@@ -1,4 +1,4 @@
-"""The folder of signing keys: whoever has it can make every tenant and every key.
+"""The folder of signing keys: its holder can make every tenant and every key.
 
     operator.seed  system.seed  services.seed  admin.seed      one line each
     tenants/<tenant>.seed

@@ -128,7 +128,7 @@ class Blobs:
         except (TimeoutError, NatsError, OSError) as error:
             raise Unavailable(f"could not fetch blob {ref.name}: {error}") from None
         try:
-            await asyncio.to_thread(_unpack, ref, packed, into)
+            await asyncio.to_thread(unpack_blob, ref, packed, into)
         except OSError as error:
             raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
         return into
@@ -261,7 +261,17 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
 
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
     """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
-    _unpack(ref, packed, into)
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != ref.sha256:
+        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
+    temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
+    temporary.mkdir(parents=True)
+    try:
+        unpack(packed, temporary)
+        with suppress(OSError):  # another runner was faster
+            temporary.rename(into)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _ref(prefix: str, packed: bytes) -> BlobRef:
@@ -284,17 +294,3 @@ def _name_subject(name: str) -> str:
 
 def _age_s(info: ObjectInfo) -> float:
     return time.time() - datetime.fromisoformat(info.mtime).timestamp() if info.mtime else 0.0
-
-
-def _unpack(ref: BlobRef, packed: bytes, into: Path) -> None:
-    digest = hashlib.sha256(packed).hexdigest()
-    if digest != ref.sha256:
-        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
-    temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
-    temporary.mkdir(parents=True)
-    try:
-        unpack(packed, temporary)
-        with suppress(OSError):  # another runner was faster
-            temporary.rename(into)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -45,6 +45,7 @@ class Bus:
         self._connection = connection
         self._timings = connection.timings
         self.close, self.wait_fatal, self.retry_until_ready = connection.close, connection.wait_fatal, connection.retry_until_ready
+        self.unless_refused = connection.unless_refused
         self.declarations = Declarations(connection)
         self._handling = Handling(self.publish, connection.timings.backoff)
         self._pulls: list[Pull] = []
@@ -129,7 +130,7 @@ class Bus:
                 storing = self._connection.js.publish(
                     subject, body, timeout=self._timings.answer_timeout_s, headers={**headers, "Nats-Msg-Id": message_id}
                 )
-                ack = await (self._connection.unless_refused(subject, storing) if self._is_tenants else storing)
+                ack = await (self.unless_refused(subject, storing) if self._is_tenants else storing)
                 metrics.PUBLISHED.labels(subject.split(".")[0]).inc()
                 return ack.seq
             except (BadSubjectError, BadHeaderError) as error:

@@ -1,7 +1,7 @@
 """A connection to NATS that survives the server's absence: it reconnects for ever, and logs each failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,16 +54,14 @@ class Connection:
         self.client = client
         self.key = key
         self._server = server
-        self._refused: dict[str, asyncio.Future[None]] = {}
-        """Subject → done when NATS refuses to take it; of messages that are being published with a tenant's key. In small letters, as
-        nats-py gives errors."""
+        self._refusals: dict[str, list[asyncio.Future[bool]]] = {}
+        """Subject → actions that `unless_refused` awaits; the result is whether NATS refused to publish. In small letters, as nats-py
+        gives errors."""
         self.beats = beats
         self.timings = timings
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self.reconnected: Callable[[], None] = lambda: None
         """Called after each reconnection; the server has then forgotten pending pull requests."""
-        self.violated: Callable[[str], bool] = lambda _: False
-        """Called when the server refuses a subject; whether that is an error of one action only, and not of this process."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._attempt: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
@@ -141,21 +139,25 @@ class Connection:
         if self.client.is_closed and self._fatal.done() and not self._is_closing:
             self._fatal.result()
 
-    async def unless_refused(self, subject: str, answer: Coroutine[Any, Any, T]) -> T:
-        """The answer to a message that is published on `subject`. NATS refuses one by an error that names no message.
+    async def unless_refused(self, subject: str, action: Awaitable[T]) -> T:
+        """What `action`, which publishes or subscribes to `subject`, returns. NATS refuses one by an error that names no message.
 
-        Raises: Forbidden when the key does not permit the subject.
+        Raises: Forbidden as soon as NATS refuses the subject; what `action` raises.
         """
-        refusal = self._refused.setdefault(subject.lower(), asyncio.get_running_loop().create_future())
-        waiting = asyncio.ensure_future(answer)
+        refusal: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        refusals = self._refusals.setdefault(subject.lower(), [])
+        refusals.append(refusal)
+        running = asyncio.ensure_future(action)
         try:
-            await asyncio.wait({waiting, refusal}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((running, refusal), return_when=asyncio.FIRST_COMPLETED)
             if refusal.done():
-                raise Forbidden(refused_subject(subject, self.key, published=True))
-            return await waiting
+                raise Forbidden(refused_subject(subject, self.key, published=refusal.result()))
+            return await running
         finally:
-            waiting.cancel()
-            self._refused.pop(subject.lower(), None)
+            running.cancel()
+            refusals.remove(refusal)
+            if not refusals:
+                del self._refusals[subject.lower()]
 
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.
@@ -180,24 +182,25 @@ class Connection:
         self._last_error = error  # reported by `open`, and by `wait_fatal` where it was the last
         if self._attempt is None:
             return
-        if self.violated(str(error)):
-            return
         if (found := violated(str(error))) is not None:
-            subject, published = found
-            reason = refused_subject(subject, self.key, published=published)
-            if published and subject in self._refused:
-                if not self._refused[subject].done():
-                    self._refused[subject].set_result(None)
-            elif self.key is None or self.key.tenant is None:
-                self._end(f"NATS forbids this: {reason} ({error})")
-            else:
-                log.warning("nats_forbids", subject=subject, reason=reason)
+            self._on_refusal(*found, error)
         elif self._attempt:
             self.client.options["reconnect_time_wait"] = min(self.timings.backoff.pause_s(self._attempt), self.timings.max_reconnect_s)
             log.warning("nats_unreachable", attempt=self._attempt, error=str(error) or type(error).__name__)
             self._attempt += 1
         else:
             log.warning("nats_error", error=str(error) or type(error).__name__)
+
+    def _on_refusal(self, subject: str, published: bool, error: Exception) -> None:
+        reason = refused_subject(subject, self.key, published=published)
+        if refusals := self._refusals.get(subject.lower()):
+            for refusal in refusals:
+                if not refusal.done():
+                    refusal.set_result(published)
+        elif self.key is None or self.key.tenant is None:
+            self._end(f"NATS forbids this: {reason} ({error})")
+        else:
+            log.warning("nats_forbids", subject=subject, reason=reason)
 
     async def _on_disconnected(self) -> None:
         if not self.client.is_closed:

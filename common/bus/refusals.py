@@ -33,9 +33,11 @@ def violated(error: str) -> tuple[str, bool] | None:
 
 def refused_subject(subject: str, key: Credentials | None, *, published: bool) -> str:
     """What `key` may not do, in words of the user where the subject is a job's."""
+    if key is None:
+        return f"this connection may not use '{subject}'; its key, or its user, has no permission for it"
     family, verb, *rest = [*subject.split("."), ""]
-    who = f"role {key.role}" if key is not None and key.role else str(key or "this connection")
-    if family in ("jobs", "ask") and key is not None and key.tenant is not None:
+    who = f"role {key.role}" if key.role else str(key)
+    if family in ("jobs", "ask") and key.tenant is not None:
         if rest[0] not in (key.tenant, "*") and family == "jobs":
             return f"{key} may not act for tenant '{rest[0]}'"
         return f"{who} may not {verb if family == 'jobs' else rest[0]}; ask an owner of '{key.tenant}'"

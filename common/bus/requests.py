@@ -4,8 +4,7 @@ A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; o
 """
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +17,7 @@ from nats.errors import NoRespondersError
 
 from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
-from common.errors import Forbidden, Unavailable
+from common.errors import Unavailable
 from common.messages import Message
 from common.streams import KIND_HEADER
 
@@ -27,7 +26,6 @@ T = TypeVar("T")
 REPLY_SUBJECTS = ("_INBOX.", "_R_.")
 """Beginnings of subjects that are replied to: inboxes, and what a server makes of them between accounts. A caller names the subject,
 so that without this it could have an answer published among jobs, or among another tenant's events."""
-REFUSED = re.compile(r'permissions violation for \w+ (?:to )?"(?P<subject>[^"]+)"', re.IGNORECASE)
 
 
 class NoResponder(Unavailable):
@@ -69,8 +67,6 @@ class Requests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
-        self._awaited: dict[str, list[asyncio.Future[None]]] = {}
-        connection.violated = self._violated
 
     async def ask(self, subject: str, message: Message, *, timeout_s: float) -> Delivery:
         """The first answer. Raises: NoResponder at once when no process answers; Unavailable; Forbidden."""
@@ -78,7 +74,7 @@ class Requests:
         with unavailable_as(f"ask {subject}"):
             try:
                 request = self._client.request(subject, body, timeout=timeout_s, headers=headers)
-                return delivery_of(await self.permitted(subject, request))
+                return delivery_of(await self._connection.unless_refused(subject, request))
             except NoRespondersError:
                 raise NoResponder(f"no process answers {subject}") from None
 
@@ -92,7 +88,7 @@ class Requests:
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
-            subscription = await self.permitted(subject, subscribe())
+            subscription = await self._connection.unless_refused(subject, subscribe())
         try:
             yield Listening(subscription)
         finally:
@@ -109,31 +105,6 @@ class Requests:
         finally:
             with suppress(NatsError, asyncio.TimeoutError):
                 await subscription.unsubscribe()
-
-    async def permitted(self, subject: str, action: Awaitable[T]) -> T:
-        """What `action` on the subject returns. Raises: Forbidden as soon as the server refuses the subject; what `action` raises."""
-        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(subject, []).append(refused)
-        running = asyncio.ensure_future(action)
-        try:
-            await asyncio.wait((running, refused), return_when=asyncio.FIRST_COMPLETED)
-            if refused.done():
-                raise Forbidden(f"this connection may not use '{subject}'; its key, or its user, has no permission for it")
-            return await running
-        finally:
-            running.cancel()
-            self._awaited[subject].remove(refused)
-            if not self._awaited[subject]:
-                del self._awaited[subject]
-
-    def _violated(self, error: str) -> bool:
-        """Whether an action that waits is what the server refuses."""
-        found = REFUSED.search(error)
-        waiting = self._awaited.get(found["subject"], []) if found else []
-        for refused in waiting:
-            if not refused.done():
-                refused.set_result(None)
-        return bool(waiting)
 
 
 def _request(client: Client, message: Msg) -> Request:

@@ -212,4 +212,4 @@ class FairQueue(Generic[T]):
             if not tenant.tasks:
                 del self._tenants[claimant.tenant]
         if not self._tenants:
-            self._shares = Shares()  # with the last item gone, no share is owed any more
+            self._shares = Shares()  # without items no share is owed

@@ -100,7 +100,7 @@ class Door:
         Raises: ClientError when that is not permitted; Unavailable when NATS did not store it; Reject when it is too large.
         """
         try:
-            await self._bus.requests.permitted(out.subject, self._bus.publish(out))
+            await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:
             raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
 

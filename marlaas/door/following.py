@@ -21,7 +21,7 @@ async def follow(door: Door, tasks: Sequence[str], *, from_now: bool, recheck_s:
     followed = _Followed(door, tasks)
     async with door.listening(door.tenant, tasks[0] if len(tasks) == 1 else None) as live:
         if not tasks:
-            await door.ask("pools", AskDeployment(), PoolsAnswer)  # whether anybody is there
+            await door.ask("pools", AskDeployment(), PoolsAnswer)  # whether a scheduler answers
         for task in tasks:
             if from_now:
                 await followed.skip_past(task)
@@ -90,7 +90,7 @@ class _Followed:
         return is_ours and (self._is_everything or event.task in self._awaited)
 
     def has_gap(self, event: Event) -> bool:
-        """Whether events before this one were not seen. What came before the first one of a task that nobody asked for does not count."""
+        """Whether events before this one were not seen. What came before the first one of a task that was not asked for does not count."""
         if event.number is None or (self._is_everything and event.task not in self._seen):
             return False
         return event.number > self._seen.get(event.task, 0) + 1

@@ -59,6 +59,8 @@ async def test_user_is_told_what_the_key_may_not_do_and_stays_connected(keyed: K
     async with await connect(keyed, keyed.key("acme", role)) as client:  # type: ignore[arg-type]
         with pytest.raises(Forbidden, match=reason):
             await asyncio.wait_for(client.publish(cancel(subject)), timeout=60)
+        with pytest.raises(Forbidden, match=reason):  # as the door for clients publishes
+            await asyncio.wait_for(client.unless_refused(subject, client.publish(cancel(subject))), timeout=60)
         assert client.is_connected
 
 
