@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.store.queries.ledger import KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import (
     dead_letters,
@@ -50,7 +51,7 @@ async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
         f"{kind}_tokens": select(func.coalesce(func.sum(ledger.c.tokens), 0))
         .where(ledger.c.task == task, ledger.c.kind == kind)
         .scalar_subquery()
-        for kind in ("prompt", "sampled", "trained", "evaluation")
+        for kind in KINDS
     }
     own = {name: tasks.c[name] for name in ("id", "tenant", "name", "state", "version", "submitted_at")}
     row = {**own, "ended_at": func.coalesce(tasks.c.ended_at, tasks.c.updated_at), **spent, "deleted_by": literal(by)}

@@ -1,7 +1,7 @@
 """Queries on the ledger of consumed tokens. A row is written once; a trigger (migration 0010) adds it to its task's totals."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from sqlalchemy import BigInteger, Integer, Text, select
 from sqlalchemy.dialects.postgresql import insert
@@ -11,13 +11,16 @@ from scheduler_svc.store.queries.sql.parameters import Rows
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.tables import ledger, tasks
 
+Kind = Literal["prompt", "sampled", "trained", "evaluation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
 
 class Entry(NamedTuple):
     """A row of the ledger, unique by task, kind and number."""
 
     tenant: str
     task: str
-    kind: Literal["prompt", "sampled", "trained", "evaluation"]
+    kind: Kind
     number: int
     """Number of the group or, for `trained`, the version that the step made."""
     tokens: int
