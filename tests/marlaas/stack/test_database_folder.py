@@ -87,6 +87,18 @@ def test_folder_of_an_older_version_gets_passwords_and_keeps_its_rows(tmp_path: 
             assert connection.execute("SELECT x FROM kept").fetchone() == (7,)
 
 
+def test_refused_statement_ends_the_start_and_a_warning_of_the_loader_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dynamic loader, too, writes "ERROR:", and goes on."""
+    folder = tmp_path / "postgres"
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/library.so")
+    database_folder.prepare(folder)
+    passwords = database_folder.passfile(folder)
+    passwords.unlink()
+    monkeypatch.setattr(database_folder, "ADMIN", "missing")
+    with pytest.raises(database_folder.ServerError, match='role "missing" does not exist'):
+        database_folder.prepare(folder)
+
+
 def test_lost_password_file_is_made_anew_and_a_kept_one_stays(tmp_path: Path) -> None:
     folder = tmp_path / "postgres"
     passfile = database_folder.passfile(folder)
