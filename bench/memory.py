@@ -20,7 +20,7 @@ import psutil
 from bench.harness import report
 from bench.harness.models import MODELS, random_model
 from bench.harness.report import ROOT
-from common.memory import ModelShape, Precision, train_memory
+from common.pools.memory import ModelShape, Precision, train_memory
 
 if TYPE_CHECKING:
     import torch

@@ -1,7 +1,8 @@
 """Largest micro-batch by base model and device memory: `python -m bench.train_tokens`. Writes bench/results/train-tokens.json.
 
-Nothing is trained: sizes are by the estimate of `common/memory.py`, with activations kept and (of all layers but the last) recomputed, in
-bfloat16, for a trainer that has a share of the GPU's memory. They are multiples of `STEP_TOKENS`; 0 means that not even one of these fits.
+Nothing is trained: sizes are by the estimate of `common/pools/memory.py`, with activations kept and (of all layers but the last)
+recomputed, in bfloat16, for a trainer that has a share of the GPU's memory. They are multiples of
+`STEP_TOKENS`; 0 means that not even one of these fits.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from itertools import product
 
 from bench.harness import report
 from bench.harness.models import QWEN3
-from common.memory import GIB, ModelShape, train_memory
+from common.pools.memory import GIB, ModelShape, train_memory
 
 STEP_TOKENS = 256
 
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             kept, recomputed = (largest(shape, limit, rank=args.rank, recomputed=layers) for layers in (0, shape.layers - 1))
             rows.append({"model": model, "gpu_gib": gpu_gib, "share": share, "kept": kept, "recomputed": recomputed})
             print(json.dumps(rows[-1]), flush=True)
-    print(f"written: {report.write(args.name, {'machine': report.machine(), 'rank': args.rank, 'rows': rows}, ['common/memory.py'])}")
+    print(f"written: {report.write(args.name, {'machine': report.machine(), 'rank': args.rank, 'rows': rows}, ['common/pools/memory.py'])}")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -20,7 +20,6 @@ from bench.harness.groups import group_context
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
-from common.memory import ModelShape
 from common.messages import (
     BatchGroup,
     BatchMember,
@@ -32,6 +31,7 @@ from common.messages import (
     TrajectoriesScored,
     WeightUpdated,
 )
+from common.pools.memory import ModelShape
 from common.spec import TaskSpec, parse_spec
 
 if TYPE_CHECKING:

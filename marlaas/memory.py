@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common.memory import GIB, ModelShape, machine_bytes, tokens_that_fit
 from common.pools import Pool, Pools, pool_memory, precision_on, recomputed_layers
+from common.pools.memory import GIB, ModelShape, machine_bytes, tokens_that_fit
+from common.pools.model_files import kept_commit
 
 
 def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
@@ -18,7 +19,7 @@ def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
 
 
 def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
-    config = model_config(pool.model)
+    config = model_config(pool.model, pool.revision)
     shape = ModelShape.of(config) if config else None
     if shape is None:
         return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
@@ -42,7 +43,7 @@ def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
     return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}{other}"
 
 
-def model_config(model: str) -> dict[str, Any] | None:
+def model_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
     """The base model's `config.json`, in its folder or in the Hugging Face cache; None where it is not downloaded yet."""
     path = Path(model) / "config.json"
     if not path.is_file():
@@ -50,7 +51,9 @@ def model_config(model: str) -> dict[str, Any] | None:
             from huggingface_hub import try_to_load_from_cache
         except ImportError:  # a client's installation loads no models
             return None
-        found = try_to_load_from_cache(model, "config.json") if not Path(model).is_absolute() else None
+        found = (
+            try_to_load_from_cache(model, "config.json", revision=revision or kept_commit(model)) if not Path(model).is_absolute() else None
+        )
         if not isinstance(found, str):
             return None
         path = Path(found)

@@ -11,6 +11,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.blobs import Blobs
     from common.bus import Slots
     from common.messages import ReplicaReport
+    from common.pools.model_files import with_model_files
     from common.runtime.service import report_replica
     from common.streams import rollout_samples
     from common.task_states import TaskStates
@@ -23,6 +24,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     settings, bus = running.settings, running.bus
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
+    pool = await asyncio.to_thread(with_model_files, settings.pool, pool)
     engine = await Engine.start(EngineSettings.of(pool, device=settings.device, cores=settings.cores))
     try:
         chat = await asyncio.to_thread(Chat.load, pool.model)

@@ -12,6 +12,7 @@ from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.periodic import run_periodically
 from common.pools import Pool, chosen_pool
+from common.pools.model_files import with_model_files
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 
@@ -31,7 +32,7 @@ async def main(running: Running[TrainerSettings]) -> None:
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
     _pin(settings.cores)
     running.health.detail = f"loading base model {pool.model}"
-    trainer = await _trainer(running, pool)
+    trainer = await _trainer(running, await asyncio.to_thread(with_model_files, settings.pool, pool))
 
     def report() -> ReplicaReport:
         return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=trainer.busy())

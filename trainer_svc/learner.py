@@ -20,8 +20,8 @@ import structlog
 import torch
 
 from common.errors import Fatal, Reject
-from common.memory import GIB, train_memory
 from common.pools import Pool, recomputed_layers
+from common.pools.memory import GIB, train_memory
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step

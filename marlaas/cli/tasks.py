@@ -229,7 +229,9 @@ def _merge_adapter(pool: str, file: Path, adapter: Path, folder: Path) -> None:
     if pool not in offered:
         raise ClientError(f"{file} has no pool '{pool}', so its base model is unknown; name another file with --pools")
     make_way(folder)
-    if subprocess.run([sys.executable, "-m", "trainer_svc.merge", offered[pool].model, str(adapter), str(folder)]).returncode:
+    base = offered[pool]
+    revision = ["--revision", base.revision] if base.revision else []
+    if subprocess.run([sys.executable, "-m", "trainer_svc.merge", base.model, str(adapter), str(folder), *revision]).returncode:
         raise typer.Exit(1)
 
 

@@ -98,6 +98,8 @@ def test_wrong_task_is_still_answered_with_its_own_errors(odd: dict[str, Any]) -
         ("defaults = { lora = { rnk = 4 } }", "big.defaults: lora.rnk: no such field; did you mean 'rank'?"),
         ("defaults = { optimizer = { learning_rate = 7 } }", "big.defaults: optimizer.learning_rate: Input should be less than"),
         ('defaults = { steps = 4, tenant = "a" }', "big.defaults: tenant: a task gives it itself; steps: a task gives it itself"),
+        ('revision = "main"', "big.revision: "),
+        ('revision = "../x"', "big.revision: String should match pattern"),
         ("defaults = { algorithm = { group_size = 1 } }", "big.defaults: algorithm: group_size is 1, but advantage 'grpo'"),
     ],
 )

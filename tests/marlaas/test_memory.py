@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.harness.models import QWEN3_0_6B
-from common.memory import GIB, ModelShape, machine_bytes
 from common.pools import ALL_LAYERS, Pool, pool_memory, recomputed_layers
+from common.pools.memory import GIB, ModelShape, machine_bytes
 from marlaas.memory import trainer_memory
 from tests.marlaas.command import marlaas
 

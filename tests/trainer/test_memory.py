@@ -14,7 +14,7 @@ from torch import Tensor
 from bench import memory as bench
 from bench.harness.models import SMALL, random_model
 from common.errors import Retry
-from common.memory import ModelShape, train_memory
+from common.pools.memory import ModelShape, train_memory
 from common.spec import LORA_TARGETS, Lora
 from tests.trainer.conftest import make_groups, make_spec
 from trainer_svc.batch import Group

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.memory import LOGITS_CHUNK_ELEMENTS
+from common.pools.memory import LOGITS_CHUNK_ELEMENTS
 
 PART_ROWS = 8192
 """Rows of the weight that are copied to float32 at once: 128 MiB with a hidden size of 4,096."""

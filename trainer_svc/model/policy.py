@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import Fatal
-from common.memory import ModelShape, machine_bytes
 from common.pools import ALL_LAYERS, precision_on
+from common.pools.memory import ModelShape, machine_bytes
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages
 from trainer_svc.model.attention import BRANCHING, attention_calls

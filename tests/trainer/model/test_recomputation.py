@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Olmo2Config, Olmo2ForCau
 from bench import memory as bench
 from bench.harness.models import SMALL, random_model
 from common.errors import Fatal
-from common.memory import train_memory
 from common.pools import Pool
+from common.pools.memory import train_memory
 from common.spec import Lora
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, run, step

@@ -11,12 +11,12 @@ sampling.template = { enable_thinking = false }
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal, Reject
-from common.memory import MemoryEstimate, ModelShape, train_memory
+from common.pools.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 from common.toml_file import TomlFileError, read_tables
 
@@ -32,6 +32,8 @@ class Pool(BaseModel):
 
     model: str
     """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
+    revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")] | None = None
+    """Commit, tag or branch of the model's repository. None: the commit that the first start on this machine found, and kept."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU.
     Optimizer states, with masters of the adapter, are always float32."""
@@ -114,7 +116,11 @@ def read_pools(path: Path) -> Pools:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
     for name, pool in pools.items():
         _check_defaults(name, pool, path)
-    return {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
+    located = {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}
+    for name, pool in located.items():
+        if pool.revision and Path(pool.model).is_absolute():
+            raise Fatal(f"pools file {path} is wrong: {name}.revision: {pool.model} is a folder, which has none; remove `revision`")
+    return located
 
 
 def chosen_pool(name: str, path: Path, setting: str) -> Pool:

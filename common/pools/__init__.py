@@ -1,0 +1,16 @@
+"""The base models that a deployment offers: their description, the memory that their training takes, and their files."""
+
+# pyright: reportUnusedImport=false
+from common.pools.pool import (
+    ALL_LAYERS,
+    MaxRank,
+    Pool,
+    Pools,
+    chosen_pool,
+    layers_of,
+    objections,
+    pool_memory,
+    precision_on,
+    read_pools,
+    recomputed_layers,
+)

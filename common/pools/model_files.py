@@ -1,0 +1,101 @@
+"""Files of a pool's base model, at one commit of its repository.
+
+A model that is named by its Hugging Face name changes with its repository, and an adapter is of use with the weights that it was trained
+on alone. The commit is the pool's `revision`; without one, the first start keeps the commit that it found, in a file beside the cache of
+models, and later starts use that.
+"""
+
+import os
+from pathlib import Path
+
+import structlog
+
+from common.errors import Fatal
+from common.pools.pool import Pool
+
+WEIGHTS = ["*.safetensors"]
+OLDER_WEIGHTS = ["*.bin"]
+TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+"""Configuration, tokenizer and chat template."""
+BELOW = ["*/*"]
+"""Copies of the weights in other formats lie in folders of the repository."""
+
+log = structlog.get_logger()
+
+
+def with_model_files(name: str, pool: Pool) -> Pool:
+    """Pool `name` with the folder of its model's files in place of a Hugging Face name; they are downloaded where they are missing.
+
+    Raises: Fatal, naming the pool, when the repository, its revision or its files cannot be had.
+    """
+    if Path(pool.model).is_absolute():
+        return pool
+    # By the client's name for it, since its HTTP library has changed before.
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        folder = model_folder(pool.model, pool.revision)
+    except (OSError, ValueError, HTTPError) as error:  # of the hub's answer; of a name that it takes for none; of the connection
+        wanted = f"{pool.model} at {pool.revision}" if pool.revision else pool.model
+        reason = str(error).strip().splitlines()[0]
+        raise Fatal(
+            f"pool '{name}': no files of {wanted}: {reason}; correct `model` or `revision` in the pools file, or the connection"
+        ) from None
+    log.info("model_revision", pool=name, model=pool.model, revision=folder.name)
+    return pool.model_copy(update={"model": str(folder)})
+
+
+def model_folder(model: str, revision: str | None) -> Path:
+    """Folder of the files of Hugging Face model `model`, named by their commit.
+
+    Raises: OSError, ValueError, or HTTPError of the hub's client.
+    """
+    from huggingface_hub import snapshot_download
+
+    commit = revision or kept_commit(model) or _keep(model, _newest_commit(model))
+    folder = Path(snapshot_download(model, revision=commit, allow_patterns=[*TEXTS, *WEIGHTS], ignore_patterns=BELOW))
+    if not any(folder.glob(WEIGHTS[0])):
+        snapshot_download(model, revision=commit, allow_patterns=OLDER_WEIGHTS, ignore_patterns=BELOW)
+    return folder
+
+
+def kept_commit(model: str) -> str | None:
+    """The commit that an earlier start found, on this machine."""
+    try:
+        return _record(model).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _newest_commit(model: str) -> str:
+    """Of the files in the cache, where there are some, so that running tasks keep their model; else of the repository."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model, "config.json")
+    if isinstance(cached, str):
+        return Path(cached).parent.name
+    found = HfApi().model_info(model).sha
+    if found is None:
+        raise OSError(f"the hub names no commit of {model}")
+    return found
+
+
+def _keep(model: str, commit: str) -> str:
+    """Record `commit` unless another process was first; the commit that is recorded."""
+    record = _record(model)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    part = record.with_name(f"{record.name}.{os.getpid()}")
+    part.write_text(commit + "\n", encoding="utf-8")
+    try:
+        os.link(part, record)  # fails where the record exists, and never leaves half a record
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink()
+    return kept_commit(model) or commit
+
+
+def _record(model: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME) / "marlaas-revisions" / model.replace("/", "--")
