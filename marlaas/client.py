@@ -17,7 +17,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -31,6 +31,7 @@ from common.messages import (
     ControlTask,
     EnvironmentsAnswer,
     Event,
+    Message,
     PoolOffer,
     PoolsAnswer,
     PreviewTask,
@@ -41,6 +42,7 @@ from common.messages import (
     SubmitTask,
     TaskStatus,
     UsageAnswer,
+    WhyAnswer,
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
@@ -66,6 +68,7 @@ ANSWER_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
 Verb = Literal["cancel", "pause", "resume"]
+M = TypeVar("M", bound=Message)
 
 
 class Client:
@@ -221,11 +224,11 @@ class Client:
 
     async def status(self, task: str) -> TaskStatus:
         """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
-        check_id(task)
-        try:
-            return (await self._door.ask("status", AskTask(task=task), StatusAnswer)).status
-        except UnknownHere:
-            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None
+        return (await self._ask_about(task, "status", StatusAnswer)).status
+
+    async def why(self, task: str) -> WhyAnswer:
+        """What the task waits for, and the number that would have to change. Raises: as `status`."""
+        return await self._ask_about(task, "why", WhyAnswer)
 
     async def failures(self, task: str | None = None) -> list[Failure]:
         """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""
@@ -288,6 +291,14 @@ class Client:
         """
         await self.status(task)
         return await download_adapter(self._door, task, folder, version)
+
+    async def _ask_about(self, task: str, verb: str, answer: type[M]) -> M:
+        """Raises: as `status`."""
+        check_id(task)
+        try:
+            return await self._door.ask(verb, AskTask(task=task), answer)
+        except UnknownHere:
+            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
         status = await self.status(task)

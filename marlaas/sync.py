@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from common.messages import AdapterRef, Event, TaskStatus, UsageAnswer
+from common.messages import AdapterRef, Event, TaskStatus, UsageAnswer, WhyAnswer
 from common.spec import TaskSpec
 from marlaas.client import DEFAULT_URL, Client, Comparison, Evaluated, Failure, Pruned, Stored
 
@@ -70,6 +70,9 @@ class SyncClient:
 
     def status(self, task: str) -> TaskStatus:
         return self._run(self._client.status(task))
+
+    def why(self, task: str) -> WhyAnswer:
+        return self._run(self._client.why(task))
 
     def wait(self, task: str) -> TaskStatus:
         return self._run(self._client.wait(task))

@@ -20,6 +20,7 @@ from scheduler_svc import metrics
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
+from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.dead_letters import handle_dead_letters
@@ -76,11 +77,12 @@ class Scheduler:
         self._database = database
         self._relay = OutboxRelay(database, bus)
         self._collector = GarbageCollector(database, bus, settings.sweep_s, self._relay.wake)
-        self._asks = Asks(bus, Sources(database, pools, Blobs(bus), BlobChunks(bus)))
         self._admission_wanted = asyncio.Event()
         self._started = time.monotonic()
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
+        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities)
+        self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         self._context = HandlerContext(
             bus, database, pools, settings.policy, self._replicas, self._collector, self._relay.wake, self._admission_wanted.set
@@ -115,10 +117,7 @@ class Scheduler:
                 wants_more = True
                 while wants_more:
                     async with self._database.transaction() as tx:
-                        capacities = {
-                            pool: each.times(self._oversubscription.factor(pool)) for pool, each in self._replicas.samplers.items()
-                        }
-                        messages, wants_more = await admission.admit(tx, capacities, self._policy, self._bus.clock.now_s())
+                        messages, wants_more = await admission.admit(tx, self._capacities(), self._policy, self._bus.clock.now_s())
                     if messages:
                         self._relay.wake()
                 not_before = began + batch_interval_s(SPACING_S, time.monotonic() - began)
@@ -126,6 +125,10 @@ class Scheduler:
                 log_postponed("admission_postponed", error)
                 await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)
                 self._admission_wanted.set()
+
+    def _capacities(self) -> dict[str, Capacity]:
+        """What may be in flight in each pool that has a live sampler."""
+        return {pool: samplers.times(self._oversubscription.factor(pool)) for pool, samplers in self._replicas.samplers.items()}
 
     def _tick_failed(self, error: Exception) -> None:
         log_postponed("tick_postponed", error)

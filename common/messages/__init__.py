@@ -34,6 +34,7 @@ from common.messages.asks import (
     TenantUsage,
     Usage,
     UsageAnswer,
+    WhyAnswer,
 )
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
 from common.messages.jobs import ControlTask, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask

@@ -6,6 +6,7 @@ Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered 
     status    AskTask        StatusAnswer        one task's status
     events    AskEvents      EventsAnswer        stored events of one task after a number
     usage     AskUsage       UsageAnswer         tokens and stored bytes, of the tenant and by task
+    why       AskTask        WhyAnswer           what one task waits for
     failures  AskFailures    FailuresAnswer      dead letters
     envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
     pools     AskDeployment  PoolsAnswer         base models
@@ -135,6 +136,18 @@ class UsageAnswer(Message, kind="usage-answer.1"):
     """Bytes in the whole blob store; for the operator only, as is its bound."""
     store_limit_bytes: int | None = None
     """None also where the store has no bound."""
+
+
+class WhyAnswer(Message, kind="why-answer.1"):
+    """What a task waits for."""
+
+    task: str
+    cause: str | None
+    """One of the causes in docs/asking.md, to which a newer scheduler may add; None when nothing holds the task, or it has ended."""
+    number: float | None
+    """The number that would have to change, in the unit that `sentence` names; None without a cause."""
+    sentence: Sentence
+    """Other tenants appear in it as numbers."""
 
 
 class FailedMessage(Value):

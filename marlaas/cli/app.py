@@ -21,7 +21,7 @@ app = typer.Typer(
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(database.app, name="database")
-for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.compare, stack.logs, stack.doctor, stack.psql):
+for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)

@@ -57,6 +57,12 @@ def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     print_table(lambda _: tables.task_table(status, evaluated))
 
 
+def why(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Say what a task waits for, with the number that would have to change."""
+    found = with_client(data, url, lambda client: client.why(task))
+    echo(f"{found.cause}: {found.sentence}" if found.cause else found.sentence)
+
+
 def compare(
     first: Task,
     second: Task,

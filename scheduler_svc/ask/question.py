@@ -1,6 +1,6 @@
 """Question: whose an ask is, what it is answered from, and what is no answer."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.errors import Reject
+from common.messages import ReplicaReport
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
+from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
 
 PATIENCE_S = 8.0
@@ -33,6 +35,10 @@ class Sources:
     pools: Pools
     blobs: Blobs
     chunks: BlobChunks
+    replicas: Callable[[], Sequence[ReplicaReport]]
+    """Live replicas of the other services."""
+    capacities: Callable[[], Mapping[str, Capacity]]
+    """What admission allows in each pool."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
 from scheduler_svc.ask.deployment import answer_envs, answer_pools
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
+from scheduler_svc.ask.waiting import answer_why
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ VERBS = {
     "status": Verb(AskTask, answer_status),
     "events": Verb(AskEvents, answer_events),
     "usage": Verb(AskUsage, answer_usage),
+    "why": Verb(AskTask, answer_why),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),

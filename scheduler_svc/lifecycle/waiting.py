@@ -15,17 +15,17 @@ NO_CAPACITY = Capacity(0, 0)
 
 
 async def why(
-    connection: AsyncConnection, tenant: str, task: str, reports: Sequence[ReplicaReport], capacities: Mapping[str, Capacity]
+    connection: AsyncConnection, tenant: str | None, task: str, reports: Sequence[ReplicaReport], capacities: Mapping[str, Capacity]
 ) -> Cause | None:
-    """The cause, or None when nothing holds the task. `capacities`: what admission allows in each pool.
+    """The cause, or None when nothing holds the task. `tenant`: None for any. `capacities`: what admission allows in each pool.
 
     Raises: LookupError when the tenant has no such task, or it has ended.
     """
     found = await waiting_task(connection, tenant, task)
     if found is None:
-        raise LookupError(f"tenant '{tenant}' has no task '{task}' that has not ended")
+        raise LookupError(f"no task '{task}' that has not ended")
     in_flight = await work_in_flight(connection)
-    places = _places(tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
+    places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
     return cause_of(found.task, _replicas(found, reports), places, found.limits)
 
 

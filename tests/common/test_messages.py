@@ -99,6 +99,7 @@ ASKS: list[Message] = [
         failures=[messages.FailedMessage(letter=3, tenant="t", task="a", stage="train", subject="s", reason="r", attempts=1)],
         has_more=False,
     ),
+    messages.WhyAnswer(task="a", cause="pace", number=2.0, sentence="s"),
     messages.EnvironmentsAnswer(environments=["e:x"], sandboxes=["none"]),
     messages.PoolsAnswer(
         pools=[messages.PoolOffer(name="p", model="m", context_tokens=64, max_rank=8, adapters=2, sequences=4, profile=None)]

@@ -111,6 +111,7 @@ async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
         await eventually(is_shown)
 
     await shows("running")
+    assert await out(run("why", "held")) == "pace: its next step needs 2 more of its own groups; 4 are in flight\n"
     assert await out(run("pause", "held", "--reason", "lunch")) == "pausing held\n"
     await shows("paused")
     assert "lunch" in await out(run("ps"))
@@ -121,6 +122,8 @@ async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
     assert [line.split(maxsplit=2)[2] for line in watched] == ["accepted", "paused", "resumed", "cancelled: enough"]
     await shows("cancelled")
     assert "there is nothing to pause" in complaint(await run("pause", "held"))
+    assert await out(run("why", "held")) == "it is cancelled: it waits for nothing\n"
+    assert "no task 'hold'; did you mean 'held'?" in complaint(await run("why", "hold"))
 
 
 async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run: Run, nats_url: str, tmp_path: Path) -> None:

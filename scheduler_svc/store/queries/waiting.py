@@ -19,13 +19,14 @@ LATEST_STEPS = 20
 class Found:
     """A task that has not ended, its family (None: not known yet) and its tenant's limits."""
 
+    tenant: str
     task: WaitingTask
     family: str | None
     limits: Limits
 
 
-async def waiting_task(connection: AsyncConnection, tenant: str, task: str) -> Found | None:
-    """None when the tenant has no such task, or it has ended."""
+async def waiting_task(connection: AsyncConnection, tenant: str | None, task: str) -> Found | None:
+    """None when the tenant has no such task, or it has ended. `tenant`: None for any."""
     own = (groups.c.task == tasks.c.id, groups.c.state == GroupState.OPEN)
     ready = select(func.count()).where(groups.c.task == tasks.c.id, groups.c.state == GroupState.READY)
     oldest_s = select(func.extract("epoch", func.now() - func.min(groups.c.admitted_at)).cast(Double)).where(*own)
@@ -33,7 +34,7 @@ async def waiting_task(connection: AsyncConnection, tenant: str, task: str) -> F
     planned = select(func.count()).where(evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
     statement = (
         select(
-            tasks.c.pool, tasks.c.family, tasks.c.state, tasks.c.accepted_at, tasks.c.group_size, tasks.c.trajectory_tokens,
+            tasks.c.tenant, tasks.c.pool, tasks.c.family, tasks.c.state, tasks.c.accepted_at, tasks.c.group_size, tasks.c.trajectory_tokens,
             tasks.c.groups_per_step, tasks.c.spec["environment"]["name"].astext.label("environment"),
             tasks.c.spec["limits"]["episode_timeout_s"].as_float().label("timeout_s"),
             (func.greatest(allowance_of(tasks.c), 0) + planned.scalar_subquery()).label("allowance"),
@@ -45,8 +46,10 @@ async def waiting_task(connection: AsyncConnection, tenant: str, task: str) -> F
             case((tenants.c.max_tokens.is_not(None), used_tokens(tenants.c.id)), else_=0).label("used_tokens"),
         )
         .select_from(tasks.join(tenants, tenants.c.id == tasks.c.tenant))
-        .where(tasks.c.id == task, tasks.c.tenant == tenant, tasks.c.state.in_(LIVE))
+        .where(tasks.c.id == task, tasks.c.state.in_(LIVE))
     )  # fmt: skip
+    if tenant is not None:
+        statement = statement.where(tasks.c.tenant == tenant)
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
@@ -64,7 +67,7 @@ async def waiting_task(connection: AsyncConnection, tenant: str, task: str) -> F
         timeout_s=row.timeout_s,
         queue=None if row.batched_at is None else await _queue(connection, row.pool, row.batched_at),
     )
-    return Found(found, row.family, Limits(row.used_tokens, row.max_tokens, row.max_sequences))
+    return Found(row.tenant, found, row.family, Limits(row.used_tokens, row.max_tokens, row.max_sequences))
 
 
 async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> TrainerQueue:

@@ -77,6 +77,7 @@ async def test_everything_that_a_user_does_goes_through_the_door(guarded: World,
         assert await client.failures() == []
         assert (await client.evaluations(task)).reports == []
         assert await client.submit(SPEC, "slow-1") == "slow-1"
+        assert (await client.why("slow-1")).task == "slow-1"
         await client.pause("slow-1")
         await client.resume("slow-1")
         await client.cancel("slow-1", "enough")

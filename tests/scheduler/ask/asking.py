@@ -74,6 +74,6 @@ async def world_with_blobs(bus: Bus, database_url: str, folder: Path, **hooks: A
 @asynccontextmanager
 async def answering(bus: Bus, database: Database, pools: Pools = POOLS, *, timeout_s: float = 30.0) -> AsyncGenerator[asyncio.Task[None]]:
     """A replica that answers asks, and does nothing else."""
-    sources = Sources(database, pools, Blobs(bus), BlobChunks(bus))
+    sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), list, dict)
     async with at_work(Asks(bus, sources, timeout_s=timeout_s).run()) as runner:
         yield runner

@@ -26,7 +26,7 @@ from tests.scheduler.stages import ControlVerb, spec
 
 TENANTS = ("acme", "globex")
 VERBS_OF_JOBS: list[ControlVerb] = ["cancel", "pause", "resume", "delete"]
-ABOUT_A_TASK = {"status": {}, "events": {}, "failures": {}, "adapter": {}, "chunk": {"version": 1, "offset": 0}}
+ABOUT_A_TASK = {"status": {}, "why": {}, "events": {}, "failures": {}, "adapter": {}, "chunk": {"version": 1, "offset": 0}}
 
 GARBAGE = [
     ("tasks", b"\xff\xfe", "not a ask-tasks.1 message"),
@@ -67,7 +67,7 @@ async def test_another_tenants_task_and_none_are_one_answer(bus: Bus, nats_url: 
     async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
         await world.run("theirs", spec(tenant="globex"))
         await settled(world)
-        fields = {"status": {}, "adapter": {"version": 1}, "chunk": {"version": 1, "offset": 0}}
+        fields = {"status": {}, "why": {}, "adapter": {"version": 1}, "chunk": {"version": 1, "offset": 0}}
         for verb, others in fields.items():
             theirs, absent = [await asks.refused("acme", verb, task=task, **others) for task in ("theirs", "absent")]
             assert (theirs[0], theirs[1].replace("theirs", "absent")) == absent == ("unknown", "no task 'absent' of tenant 'acme'")
