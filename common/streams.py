@@ -12,6 +12,7 @@
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
+    filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
 Where a message carries several members of a group, <trajectory> is the first of them.
@@ -47,6 +48,11 @@ class Stream:
     """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
     duplicate_window_s: float = 120.0
 
+    @property
+    def filling(self) -> str:
+        """Subject of messages without content, in streams of IN_FLIGHT; no consumer takes it."""
+        return f"filling.{self.name}"
+
 
 @dataclass(frozen=True)
 class Consumer:
@@ -69,10 +75,10 @@ class Consumer:
 
 
 JOBS = Stream("JOBS", ("jobs.>",))
-PROMPTS = Stream("PROMPTS", ("prompts.>",))
-TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>"))
-SCORED = Stream("SCORED", ("trajectories.scored.>",), retention="limits")
-BATCHES = Stream("BATCHES", ("trajectories.batch.>",))
+PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"))
+TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "filling.TURNS"))
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits")
+BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"))
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S)
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S)

@@ -82,7 +82,7 @@ class EnvService:
             for out in replies.first_turns(group, opened):
                 yield out
         elif isinstance(opened, Failed):
-            log.warning("group_failed", group=group.group, reason=opened.reason)
+            log.warning("group_failed", group=group.group)
             TRAJECTORIES_ENDED.labels(group.family, "failed").inc(group.size)
             for out in replies.unopened(group, opened):
                 yield out

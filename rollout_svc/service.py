@@ -77,7 +77,7 @@ class Rollout:
                         for answer in _answers(group, turns):
                             yield answer
         except Reject as error:
-            log.warning("group_failed", group=group.group, reason=str(error))
+            log.warning("group_failed", group=group.group)
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
                 yield answer
         finally:

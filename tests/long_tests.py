@@ -28,6 +28,8 @@ REASONS: dict[str, str] = {
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/scheduler/doctor/test_doctor.py::test_process_prints_violations_and_exits_with_a_status":
         "four processes, of which two look twice, three seconds apart",
+    "tests/scheduler/handlers/test_erasure.py::test_deleted_task_leaves_no_content_in_tables_files_and_logs":
+        "three tasks run, and NATS rewrites its files",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "two processes load torch",

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from nats.js import api
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from common.blobs.store import CHUNK_BYTES, STREAM_NAME
+from common.blobs.store import CHUNK_BYTES, STREAM_NAME, chunk_sequences
 from common.bus import Bus, unavailable_as
 from common.errors import Reject
 from common.messages import BlobRef
@@ -20,8 +19,6 @@ LAYOUTS = 256
 """Blobs of which it is remembered where their chunks are."""
 CHUNKS = 8
 """Chunks of the store in memory, of 4 MiB each: the parts of one are requested one after the other."""
-ANSWER_S = 5.0
-"""Maximum time for each chunk's number, and each chunk."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -77,16 +74,7 @@ class BlobChunks:
             if there.get(subject, 0) != count:
                 raise Reject(f"blob {ref.name} is in the store, but not all of it")
             options = info.options.max_chunk_size if info.options else None
-            return Layout(await self._sequences(subject, count), options or CHUNK_BYTES)
-
-    async def _sequences(self, subject: str, count: int) -> list[int]:
-        """Positions of the messages on `subject`, without their bodies."""
-        config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
-        subscription = await self._js.subscribe(subject, stream=STREAM_NAME, ordered_consumer=True, config=config)
-        try:
-            return [(await subscription.next_msg(timeout=ANSWER_S)).metadata.sequence.stream for _ in range(count)]
-        finally:
-            await subscription.unsubscribe()
+            return Layout(await chunk_sequences(self._js, subject, count), options or CHUNK_BYTES)
 
     async def _chunk(self, ref: BlobRef, sequence: int) -> bytes:
         with unavailable_as(f"read blob {ref.name}"):

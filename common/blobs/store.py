@@ -20,12 +20,13 @@ from typing import Any
 
 import structlog
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext, api
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
 from common.blobs.archive import pack, unpack
-from common.bus import Bus, unavailable_as
+from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
@@ -42,6 +43,10 @@ MIN_BYTES_PER_S = 1024 * 1024
 """Minimum rate at which a blob is fetched before it times out."""
 LARGE_BYTES = 64 * 1024 * 1024
 """Minimum size of a blob whose fetch is logged."""
+ANSWER_S = 5.0
+"""Maximum time for each chunk's number, and each chunk."""
+ERASED_S = 1.0
+"""The same while chunks are erased, which may be gone already."""
 MAX_LISTINGS = 3
 """Maximum attempts to list the store; one that entries are deleted beside may fall silent."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
@@ -167,13 +172,26 @@ class Blobs:
         """Remove a blob, if it is there. Raises: Unavailable when the store does not answer.
 
         nats-py's own `delete` leaves a marker for every name, for ever, and a full store does not take one. The content goes
-        first: an interruption leaves a name without content, which counts as absent and can still be deleted.
+        first: an interruption leaves a name without content, which counts as absent and can still be deleted. Its bytes are
+        overwritten: a purge would leave them in NATS's files.
         """
         with unavailable_as(f"delete blob {name}"), suppress(ObjectNotFoundError, NotFoundError):
             info = await (await self._store()).get_info(name, show_deleted=True)
             if info.nuid:
-                await self._js.purge_stream(STREAM_NAME, subject=_chunk_subject(info))
+                await self._erase_chunks(info)
             await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
+
+    async def _erase_chunks(self, info: ObjectInfo) -> None:
+        """Raises: TimeoutError, and the store's errors."""
+        subject = _chunk_subject(info)
+        for _ in range(MAX_LISTINGS):
+            there = (await self._chunks(info.nuid)).get(subject, 0)
+            if not there:
+                return
+            with suppress(TimeoutError):  # another replica was faster with some
+                for sequence in await chunk_sequences(self._js, subject, there, answer_s=ERASED_S):
+                    await erase_message(self._js, STREAM_NAME, sequence)
+        raise TimeoutError(f"the chunks of {info.name} were not all listed, {MAX_LISTINGS} times")
 
     async def forget_deleted(self) -> None:
         """Remove the markers of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
@@ -247,6 +265,16 @@ class _Bounded(io.BytesIO):
         if self.tell() + memoryview(chunk).nbytes > self._ref.size_bytes:
             raise Reject(f"blob {self._ref.name} has more than the expected {self._ref.size_bytes} bytes in the store")
         return super().write(chunk)
+
+
+async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, answer_s: float = ANSWER_S) -> list[int]:
+    """Positions of the messages on `subject`, without their bodies. Raises: NATS's own errors."""
+    config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
+    subscription = await js.subscribe(subject, stream=STREAM_NAME, ordered_consumer=True, config=config)
+    try:
+        return [(await subscription.next_msg(timeout=answer_s)).metadata.sequence.stream for _ in range(count)]
+    finally:
+        await subscription.unsubscribe()
 
 
 def fetch_timeout_s(size_bytes: int) -> float:

@@ -206,8 +206,7 @@ class Bus:
             if len(messages) == 1 and not isinstance(error, MarlaasError):
                 log.exception("handler_failed", consumer=consumer.name)
             elif len(messages) > 1:
-                reason = str(error) or type(error).__name__
-                log.warning("handled_one_by_one", consumer=consumer.name, messages=len(messages), reason=reason)
+                log.warning("handled_one_by_one", consumer=consumer.name, messages=len(messages), error=type(error).__name__)
             return False
 
     @asynccontextmanager

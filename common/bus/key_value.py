@@ -1,6 +1,6 @@
 """Key-value buckets: small values that several processes share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,13 +11,18 @@ from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSe
 from nats.js.kv import KeyValue
 
 from common.bus.connection import Connection, unavailable_as
+from common.bus.erasure import fill
 from common.errors import Reject, Retry, Unavailable
 from common.messages import Message
+from common.streams import value_subject
 
 M = TypeVar("M", bound=Message)
 
 MAX_EMPTY_READS = 3
 """Attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+
+FILLING = "filling"
+"""Key of messages that fill a file, and are deleted markers to readers."""
 
 log = structlog.get_logger()
 
@@ -94,6 +99,24 @@ class KeyValueStore:
     async def delete(self, bucket: str, key: str) -> None:
         with suppress(KeyNotFoundError, NatsError):
             await (await self._bucket(bucket)).delete(key)
+
+    async def erase(self, bucket: str, keys: Collection[str]) -> None:
+        """Remove entries, and the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
+
+        A bucket permits no erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
+        old files, which have none any more. An entry that is set meanwhile is in the new file already.
+        """
+        stream, filling = f"KV_{bucket}", value_subject(bucket, FILLING)
+        with unavailable_as(f"erase entries of {bucket}"):
+            store, js = await self._bucket(bucket), self._connection.js
+            for key in keys:
+                await js.purge_stream(stream, subject=value_subject(bucket, key))
+            await fill(js, filling, {"KV-Operation": "DEL"})
+            for subject in (await js.stream_info(stream, subjects_filter=">")).state.subjects or {}:
+                with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
+                    entry = await store.get(subject.removeprefix(value_subject(bucket, "")))
+                    await store.update(entry.key, entry.value or b"", last=entry.revision)
+            await js.purge_stream(stream, subject=filling)
 
     async def watch(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
         """(key, value) of every entry, then of every change; None when deleted. An entry that expires is no change."""

@@ -10,6 +10,7 @@ from nats.js.errors import NotFoundError
 
 from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
+from common.bus.erasure import erase_message, fill
 from common.streams import Consumer, Stream
 
 
@@ -81,6 +82,33 @@ class StreamReader:
         """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
         with unavailable_as(f"purge {subject}"):
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
+
+    async def erase(self, stream: Stream, subject: str) -> int:
+        """Delete stored messages on `subject` one by one, which overwrites their bytes; `purge` leaves those in NATS's files.
+
+        Returns their number. Takes some milliseconds each.
+        """
+        erased, sequence = 0, 1
+        with unavailable_as(f"erase {subject}"):
+            while True:
+                try:
+                    found = await self._js.get_msg(stream.name, sequence, subject, next=True)
+                except NotFoundError:
+                    return erased
+                assert found.seq is not None
+                await erase_message(self._js, stream.name, found.seq)
+                erased, sequence = erased + 1, found.seq + 1
+
+    async def begin_block(self, stream: Stream) -> None:
+        """Make NATS append to a new file, so that it frees older ones of the bytes of deleted messages.
+
+        NATS removes a file without messages, also the one that it appends to. It rewrites another once less than half of it is
+        messages, within two minutes, but never the one that it appends to.
+        """
+        with unavailable_as(f"fill {stream.name}"):
+            if (await self._js.stream_info(stream.name)).state.messages:
+                await fill(self._js, stream.filling)
+                await self._js.purge_stream(stream.name, subject=stream.filling)
 
     async def acknowledged(self, consumer: Consumer) -> int:
         """Last sequence that `consumer` acknowledged with all before it; 0 at first."""

@@ -147,12 +147,13 @@ async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """The sweep deletes late announcements of a trainer; a status that remains would stay for ever."""
-    announced = await bus.streams.subjects(streams.WEIGHTS) if recorded.deleted else {}
+    """The sweep deletes late announcements and dead letters; a status that remains would stay for ever."""
+    reports = {stream.name: await bus.streams.subjects(stream) if recorded.deleted else {} for stream in (streams.WEIGHTS, streams.FAILED)}
     statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if recorded.deleted else []
     found = [
-        Violation(DELETED, f"stream=WEIGHTS subject={subject} messages={count}")
-        for subject, count in sorted(announced.items())
+        Violation(DELETED, f"stream={name} subject={subject} messages={count}")
+        for name, subjects in reports.items()
+        for subject, count in sorted(subjects.items())
         if streams.token(subject, 2) in recorded.deleted
     ]
     return found + [
@@ -165,7 +166,10 @@ async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:
     return [
         Violation(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
         async for letter in bus.streams.stored(streams.FAILED, "failed.>")
-        if letter.sequence not in recorded.letters and _is_readable(letter) and not concerns_dead_letter(letter)
+        if letter.sequence not in recorded.letters
+        and streams.token(letter.subject, 2) not in recorded.deleted
+        and _is_readable(letter)
+        and not concerns_dead_letter(letter)
     ]
 
 

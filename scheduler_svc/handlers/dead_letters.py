@@ -20,7 +20,7 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
-from scheduler_svc.store.queries import dead_letters, groups, tasks
+from scheduler_svc.store.queries import dead_letters, deleted, groups, tasks
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
@@ -45,12 +45,14 @@ async def handle_dead_letters(context: HandlerContext, deliveries: Sequence[Deli
 
 
 async def message_failed(tx: Transaction, delivery: Delivery) -> None:
-    """Record the dead letter; its group becomes void, or its task fails."""
+    """Record the dead letter; its group becomes void, or its task fails. One about a deleted task leaves nothing."""
     letter = delivery.read(DeadLetter)
     task_id = recorded_task(delivery.subject)
+    if task_id and await deleted.find(tx.connection, task_id) is not None:
+        return
     if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
         return
-    log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, reason=letter.reason)
+    log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, letter=delivery.sequence)
     task = next(iter(await tasks.lock_tasks(tx.connection, [task_id])), None) if task_id else None
     if task is None:
         return

@@ -51,6 +51,7 @@ async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
                 await _delete_ended(tx, task, delivery.sequence)
         for blob in surplus:
             await collector.delete_blob(blob.name)
+        context.wake_relay()  # erasure waits for what is published
         await collector.erase_deleted()
     log.info("pruned", tenant=request.tenant, tasks=len(ended), blobs=len(surplus), dry_run=request.dry_run)
     async with database.transaction() as tx:

@@ -133,7 +133,7 @@ def _digest(job: SubmitTask) -> str:
 
 
 async def _reject(tx: Transaction, job: SubmitTask, reasons: list[str]) -> None:
-    log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=reasons)
+    log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=len(reasons))
     tx.emit_event(job.tenant, job.task, "rejected", {"reasons": [shortened(reason) for reason in reasons]})
 
 

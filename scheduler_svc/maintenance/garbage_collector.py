@@ -30,8 +30,9 @@ from common.messages import BlobRef
 from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, evaluations, steps, tasks
+from scheduler_svc.store.queries import deleted, evaluations, outbox, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
+from scheduler_svc.store.queries.deleted import DeletedTask
 from scheduler_svc.store.queries.steps import StepBlob
 from scheduler_svc.store.queries.tasks import Task
 
@@ -39,6 +40,8 @@ SPACING_S = 0.5
 """Seconds between collections after steps: one serves all steps since the last, and no step waits for it."""
 POSTPONED_S = 2.0
 """Pause after an error before the data of deleted tasks is erased."""
+OUTBOX_CHECKS, OUTBOX_PAUSE_S = 100, 0.05
+"""How often, and in which interval, the outbox is examined before an erasure is postponed."""
 MAX_PENDING_STEPS = 1000
 """Maximum steps queued for collection while NATS deletes slowly; the sweep covers older ones."""
 
@@ -157,23 +160,39 @@ class GarbageCollector:
             await _quietly(self._bus.streams.purge(stream, subject))
 
     async def erase_deleted(self) -> None:
-        """Erase the data of deleted tasks from NATS, with an event for each. Raises: Retry when NATS or PostgreSQL is unavailable."""
-        async with self._database.transaction() as tx:
-            pending = await deleted.pending(tx.connection)
+        """Erase the data of deleted tasks from NATS and its files, with an event for each. Raises: Retry when a store is unavailable.
+
+        Bytes of messages are overwritten with them. Those of messages that were taken from a queue, and of replaced statuses, are freed
+        with their files, once for all tasks together.
+        """
+        pending = await self._no_longer_published()
         if not pending:
             return
         stored = await self._blobs_by_task()
+        freed = {task.id: await self._erase(task.id, stored.get(task.id, [])) for task in pending}
+        await self._bus.kv.erase(streams.TASKS_BUCKET, freed.keys())
+        for stream in streams.IN_FLIGHT:
+            await self._bus.streams.begin_block(stream)
         for task in pending:
-            freed = await self._erase(task.id, stored.get(task.id, []))
             async with self._database.transaction() as tx:
-                if await deleted.erased(tx.connection, task.id, freed):
-                    tx.emit_event(task.tenant, task.id, "deleted", {"bytes": freed})
+                if await deleted.erased(tx.connection, task.id, freed[task.id]):
+                    tx.emit_event(task.tenant, task.id, "deleted", {"bytes": freed[task.id]})
         self._erased()
+
+    async def _no_longer_published(self) -> list[DeletedTask]:
+        """Deleted tasks to erase, once the outbox has no message about one: it would be stored afterwards. Raises: Retry."""
+        for _ in range(OUTBOX_CHECKS):
+            async with self._database.transaction() as tx:
+                pending = await deleted.pending(tx.connection)
+                if not await outbox.has_messages_about(tx.connection, [task.id for task in pending]):
+                    return pending
+            await asyncio.sleep(OUTBOX_PAUSE_S)
+        raise Retry("messages about a deleted task are still in the outbox")
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
         """Erase a deleted task's messages and blobs, except adapters that others started from; returns the bytes freed."""
         for stream, subject in (*streams.in_flight(task), *streams.stored_reports(task)):
-            await self._bus.streams.purge(stream, subject)
+            await self._bus.streams.erase(stream, subject)
         async with self._database.transaction() as tx:
             needed = await needed_blobs(tx.connection, task)
         surplus = [blob for blob in stored if needed is None or blob.name not in needed.kept]
@@ -221,18 +240,19 @@ class GarbageCollector:
                 await stored_blobs.forget_others(tx.connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
-        """Purge messages of tasks that have ended or are unknown (a task is written before its first message), and announcements of
-        deleted tasks, which a trainer may have published late."""
+        """Purge messages of tasks that have ended or are unknown (a task is written before its first message), and erase reports about
+        deleted tasks, which other services may have published late."""
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:
                 live = await tasks.live_tasks(tx.connection)
             await self._purge_subjects(stream, {name: count for name, count in subjects.items() if streams.task_of(name) not in live})
-        announced = await self._bus.streams.subjects(streams.WEIGHTS)
-        async with self._database.transaction() as tx:
-            known = {name: streams.token(name, 2) or "" for name in announced}
-            gone = await deleted.deleted_among(tx.connection, set(known.values()))
-        await self._purge_subjects(streams.WEIGHTS, {name: count for name, count in announced.items() if known[name] in gone})
+        for stream in (streams.WEIGHTS, streams.FAILED):
+            reports = {name: streams.token(name, 2) or "" for name in await self._bus.streams.subjects(stream)}
+            async with self._database.transaction() as tx:
+                gone = await deleted.deleted_among(tx.connection, set(reports.values()))
+            for subject in [name for name, task in reports.items() if task in gone]:
+                log.info("messages_swept", subject=subject, messages=await self._bus.streams.erase(stream, subject))
 
     async def _purge_subjects(self, stream: streams.Stream, subjects: Mapping[str, int]) -> None:
         for subject, count in subjects.items():

@@ -40,6 +40,8 @@ class StagesWithBlobs(Stages):
 
     blobs: Blobs | None = None
     folder: Path = field(default_factory=Path)
+    content: str = ""
+    """Text in every blob."""
     untrained: Sequence[str] = ()
     """Tasks whose batches the trainer ignores."""
 
@@ -56,7 +58,7 @@ class StagesWithBlobs(Stages):
             await eventually(lambda: any((group.task, group.group) == ("live", 4) for group in self.opened), 60)
         if batch.task not in self.untrained:
             kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
-            stored = await self.store(batch.task, batch.version + 1, kinds=kinds)
+            stored = await self.store(batch.task, batch.version + 1, self.content, kinds)
             made = updated(batch)
             message: Any = made.message
             adapter = message.adapter.model_copy(update={"blob": stored["adapter"]})

@@ -53,8 +53,8 @@ async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
         .scalar_subquery()
         for kind in KINDS
     }
-    own = {name: tasks.c[name] for name in ("id", "tenant", "name", "state", "version", "submitted_at")}
-    row = {**own, "ended_at": func.coalesce(tasks.c.ended_at, tasks.c.updated_at), **spent, "deleted_by": literal(by)}
+    own = {name: tasks.c[name] for name in ("id", "tenant", "state", "version", "submitted_at")}
+    row = {**own, "name": literal(""), "ended_at": func.coalesce(tasks.c.ended_at, tasks.c.updated_at), **spent, "deleted_by": literal(by)}
     await connection.execute(insert(deleted_tasks).from_select(list(row), select(*row.values()).where(tasks.c.id == task)))
     for table in OF_A_TASK:
         await connection.execute(delete(table).where(table.c.task == task))

@@ -1,9 +1,9 @@
 """Queries on the outbox: messages are written in the transaction that decides them, and relayed afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, delete, func, select, text, update
+from sqlalchemy import ARRAY, BigInteger, Text, cast, delete, exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.store.queries.sql.parameters import any_of, given
@@ -38,6 +38,14 @@ _OLDEST = Statement(
 async def oldest_rows(connection: AsyncConnection, most: int) -> list[OutboxRow]:
     rows = await _OLDEST.run(connection, {"most": most})
     return [OutboxRow(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
+
+
+async def has_messages_about(connection: AsyncConnection, tasks: Collection[str]) -> bool:
+    """Whether a message whose subject names one of the tasks has not been published."""
+    if not tasks:
+        return False
+    named = func.string_to_array(outbox.c.subject, ".").op("&&")(cast(list(tasks), ARRAY(Text)))
+    return bool((await connection.execute(select(exists().where(named)))).scalar_one())
 
 
 _forgotten = delete(outbox).where(outbox.c.id == any_of("ids", BigInteger)).cte("forgotten")

@@ -19,6 +19,8 @@ STREAM_CALLS = {
     "subjects": Use.INSPECT,
     "backlog": Use.INSPECT,
     "purge": Use.PURGE,
+    "erase": Use.PURGE,
+    "begin_block": Use.PURGE,
     "acknowledged": Use.INSPECT,
     "recreate": Use.RECREATE,
 }
@@ -30,6 +32,7 @@ BUCKET_CALLS = {
     "put": Use.PUBLISH,
     "replace": Use.PUBLISH,
     "delete": Use.PUBLISH,
+    "erase": Use.PURGE,
 }
 BLOB_CALLS = {
     "fetch_folder": Use.READ,

@@ -23,10 +23,11 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
+from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import POOLS, running_world, spec, within
 
@@ -38,18 +39,19 @@ LIMIT_S = 120.0
 
 @dataclass
 class Scene:
-    """Task `a` has ended at version 4 and keeps version 1 only because `second` started from it; no service runs."""
+    """Task `a` has ended at version 4 and keeps version 1 only because `second` started from it; only the relay runs."""
 
     database: Database
     bus: Bus
     cleaner: GarbageCollector
+    relay: OutboxRelay
     sequence: int = 10**6
 
     @property
     def context(self) -> HandlerContext:
         registry = ReplicaRegistry(self.bus, lambda: None)
         return HandlerContext(
-            self.bus, self.database, POOLS, SchedulingPolicy.ASYNCHRONOUS, registry, self.cleaner, lambda: None, lambda: None
+            self.bus, self.database, POOLS, SchedulingPolicy.ASYNCHRONOUS, registry, self.cleaner, self.relay.wake, lambda: None
         )
 
     def delivery(self, out: Outgoing) -> Delivery:
@@ -109,7 +111,9 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
     async with await Database.connect(database_url) as database:
         async with database.transaction() as tx:
             await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
-        yield Scene(database, bus, GarbageCollector(database, bus, sweep_s=300))
+        relay = OutboxRelay(database, bus)
+        async with at_work(relay.run()):
+            yield Scene(database, bus, GarbageCollector(database, bus, sweep_s=300), relay)
 
 
 async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refused(bus: Bus, database_url: str, tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ async def test_prunes_and_sweeps_beside_steps_and_evaluations_delete_nothing_tha
 ) -> None:
     async with running_world(bus, database_url, stages(bus, tmp_path)) as world:
         cleaner = GarbageCollector(database, bus, sweep_s=300)
-        scene = Scene(database, bus, cleaner)
+        scene = Scene(database, bus, cleaner, OutboxRelay(database, bus))
         names = [f"live-{number}" for number in range(3)]
         for name in names:
             await world.submit(name, spec(steps=8, evaluation={"every": 2, "prompts": 1}, keep={"checkpoints": 1}))
