@@ -33,7 +33,7 @@ BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
-JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant")
+JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant", "set-price")
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,11 @@ def resend(tenant: str) -> str:
 
 def set_tenant(tenant: str) -> str:
     return f"jobs.set-tenant.{tenant}"
+
+
+def set_price() -> str:
+    """Prices are of no tenant."""
+    return f"jobs.set-price.{EVERY_TENANT}"
 
 
 def preview(tenant: str) -> str:

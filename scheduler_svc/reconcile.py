@@ -27,7 +27,7 @@ from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
 from scheduler_svc.store.queries import dead_letters, groups, outbox, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
-from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 DETAIL = "the stores had different histories"
@@ -82,7 +82,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
 
 async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
     """Void the work in flight of a live, locked task, so that it resumes from its version; pause it where that is not stored."""
-    done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL)
+    done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL, paid_as=VoidReason.FAILED)
     await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
         await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked for the new history

@@ -39,7 +39,7 @@ from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, replicas, tasks
+from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, tasks
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
 
@@ -47,6 +47,8 @@ LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
 """Ticks between checks of how full the blob store is."""
 STALLS_EVERY_S = 30.0
+STORED_EVERY_S = 300.0
+"""Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
 """Pause between transactions that settle scores, and between admissions: under load one transaction serves many messages."""
 JOBS_BATCH_SIZE = 4
@@ -101,6 +103,7 @@ class Scheduler:
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
+            runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
                 handle = partial(handler, self._context)
                 runners.create_task(self._bus.consume_batches(consumer, handle, max_batch=most, spacing_s=spacing_s))
@@ -145,6 +148,10 @@ class Scheduler:
     async def _find_stalls(self) -> None:
         if await warn_about_stalls(self._database, self._replicas.reports, running_s=time.monotonic() - self._started):
             self._relay.wake()
+
+    async def _record_stored(self) -> None:
+        async with self._database.transaction() as tx:
+            await ledger.record_stored_bytes(tx.connection)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and resolve the environments of waiting tasks."""

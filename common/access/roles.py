@@ -19,9 +19,9 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "reader": (),
     "admin": streams.JOB_VERBS,
 }
-QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk")
+QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk", "invoice", "prices")
 """Verbs of `ask.<tenant>.<verb>`."""
-OWNERS_QUESTIONS = ("usage",)
+OWNERS_QUESTIONS = ("usage", "invoice", "prices")
 """Questions that only an owner may ask: what everything costs."""
 
 

@@ -7,6 +7,8 @@ Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered 
     events    AskEvents      EventsAnswer        stored events of one task after a number
     usage     AskUsage       UsageAnswer         tokens and stored bytes, of the tenant and by task
     why       AskTask        WhyAnswer           what one task waits for
+    invoice   AskInvoice     InvoiceAnswer       quantities and money by day, a page at a time
+    prices    AskPrices      PricesAnswer        prices, former ones included
     failures  AskFailures    FailuresAnswer      dead letters
     envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
     pools     AskDeployment  PoolsAnswer         base models

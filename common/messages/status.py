@@ -30,6 +30,7 @@ class Event(Message, kind="event.1"):
         "warning",
         "previewed",
         "tenant",
+        "price",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from marlaas.cli import database, environments, stack, tasks, tenants
+from marlaas.cli import database, environments, prices, stack, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(prices.app, name="prices")
 app.add_typer(database.app, name="database")
 for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)

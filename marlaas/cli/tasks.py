@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -35,10 +36,25 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
         echo(said)
 
 
-def usage(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List the tokens that each tenant and task used, and what they have stored."""
-    from marlaas.reporting import storage
+def usage(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    wide: Wide = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the invoice as CSV, amounts to the last digit.")] = False,
+    first: Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the invoice, in UTC.")] = None,
+    last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the invoice.")] = None,
+) -> None:
+    """List the tokens that each tenant and task used, and what they have stored; or their invoice by day, pool and kind."""
+    from marlaas.reporting import billing, storage
 
+    if as_csv or first or last:
+        days = first.date() if first else None, last.date() if last else None
+        lines = with_client(data, url, lambda client: client.invoice(*days))
+        if as_csv:
+            echo(billing.invoice_csv(lines).rstrip("\n"))
+        else:
+            print_table(lambda width: billing.invoice_table(lines, width), wide)
+        return
     found = with_client(data, url, lambda client: client.usage())
     if found.tenants:
         print_table(lambda width: storage.usage_table(found, width), wide)

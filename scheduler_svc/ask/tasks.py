@@ -2,6 +2,9 @@
 
 import json
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import streams
 from common.messages import (
     AskEvents,
     AskFailures,
@@ -43,11 +46,16 @@ async def answer_status(question: Question, request: AskTask) -> StatusAnswer:
 async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
     """An unknown task has no events: a client asks for those of an id before it submits it."""
     async with question.reading() as connection:
-        tenant = question.tenant or await events.tenant_of(connection, request.task)
+        tenant = question.tenant or await _tenant_of(connection, request.task)
         if tenant is None:
             return EventsAnswer(events=[], last=0)
         found, last = await events.events_after(connection, tenant, request.task, request.after, most=MOST)
     return EventsAnswer(events=page([_fitting(event) for event in found]), last=last)
+
+
+async def _tenant_of(connection: AsyncConnection, task: str) -> str | None:
+    """Whose events an operator means; those about no task are its own, as answers about prices."""
+    return streams.EVERY_TENANT if task == "none" else await events.tenant_of(connection, task)
 
 
 def _fitting(event: Event) -> Event:

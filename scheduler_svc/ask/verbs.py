@@ -4,8 +4,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from common.messages import AskAdapter, AskChunk, AskDeployment, AskEvents, AskFailures, AskTask, AskTasks, AskUsage, Message
+from common.messages import (
+    AskAdapter,
+    AskChunk,
+    AskDeployment,
+    AskEvents,
+    AskFailures,
+    AskInvoice,
+    AskPrices,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    Message,
+)
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.billing import answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
@@ -25,6 +38,8 @@ VERBS = {
     "events": Verb(AskEvents, answer_events),
     "usage": Verb(AskUsage, answer_usage),
     "why": Verb(AskTask, answer_why),
+    "invoice": Verb(AskInvoice, answer_invoice),
+    "prices": Verb(AskPrices, answer_prices),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),

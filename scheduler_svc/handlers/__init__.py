@@ -5,6 +5,7 @@ jobs.py                submit, cancel, pause, resume
 deletion.py            delete, prune
 preview.py             preview
 tenant_settings.py     set-tenant
+prices.py              set-price
 offer.py               Offer: what the deployment has for a task
 environment_checks.py  environments checked
 scores.py              trajectories scored, and groups past their deadlines

@@ -20,6 +20,7 @@ from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.handlers.preview import preview_task
+from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
@@ -30,7 +31,14 @@ from scheduler_svc.store.queries import deleted, tasks, tenants
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
-OWN_TRANSACTION = {"resend": resend_message, "delete": delete_task, "prune": prune_tasks, "preview": preview_task, "set-tenant": set_tenant}
+OWN_TRANSACTION = {
+    "resend": resend_message,
+    "delete": delete_task,
+    "prune": prune_tasks,
+    "preview": preview_task,
+    "set-tenant": set_tenant,
+    "set-price": set_price,
+}
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
 log = structlog.get_logger()

@@ -4,24 +4,37 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.decisions.billing import Payer, payer_of_void
 from scheduler_svc.store.queries import evaluations, ledger, shares
-from scheduler_svc.store.queries.groups import EndedGroup
+from scheduler_svc.store.queries.groups import EndedGroup, VoidedGroups
 from scheduler_svc.store.queries.ledger import Entry
 from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.states import VoidReason
 
 
-async def charge_evaluation(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup]) -> None:
-    """Ledger rows for what evaluation groups consumed, and the difference to their charge."""
-    entries = [Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens) for group in ended if group.tokens]
+async def charge_evaluation(
+    connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup], *, void: VoidReason | None = None
+) -> None:
+    """Ledger rows for what evaluation groups consumed, and the difference to their charge. `void`: why they were abandoned."""
+    entries = [
+        Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens, _payer(by_id[group.task], void))
+        for group in ended
+        if group.tokens
+    ]
     await ledger.record_usage(connection, entries)
     await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
-async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup]) -> None:
-    """Ledger rows for what training groups consumed, and the difference to their charge."""
-    entries = [Entry(by_id[group.task].tenant, group.task, "prompt", group.number, group.prompt_tokens) for group in ended]
-    entries += [Entry(by_id[group.task].tenant, group.task, "sampled", group.number, group.sampled_tokens) for group in ended]
+async def settle_accounts(
+    connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None
+) -> None:
+    """Ledger rows for what training groups consumed, and the difference to their charge. `void`: why they trained nothing."""
+    entries: list[Entry] = []
+    for group in ended:
+        tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
+        entries.append(Entry(tenant, group.task, "prompt", group.number, group.prompt_tokens, payer))
+        entries.append(Entry(tenant, group.task, "sampled", group.number, group.sampled_tokens, payer))
     await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
     await shares.charge(
         connection,
@@ -30,3 +43,13 @@ async def settle_accounts(connection: AsyncConnection, by_id: dict[str, Task], e
             for group in ended
         ],
     )
+
+
+async def settle_void(connection: AsyncConnection, by_id: dict[str, Task], voided: VoidedGroups, reason: VoidReason) -> None:
+    """The same for groups that became void; those that were paid for when they became ready may be forgiven."""
+    await settle_accounts(connection, by_id, voided.ended, void=reason)
+    await ledger.forgive(connection, [key for key in voided.complete if _payer(by_id[key[0]], reason) == "nobody"])
+
+
+def _payer(task: Task, void: VoidReason | None) -> Payer:
+    return "tenant" if void is None else payer_of_void(void, task.spec.environment.name)

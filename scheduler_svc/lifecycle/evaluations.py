@@ -23,7 +23,7 @@ from scheduler_svc.store.queries.progress import progress_of
 from scheduler_svc.store.queries.shares import Charge
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
-from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 
@@ -57,7 +57,7 @@ async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[Mem
 
 async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[GroupKey], detail: str) -> None:
     """End unfinished groups: missing attempts count as failed, and no group is refilled."""
-    await _ended(tx, by_id, await evaluations.abandon_groups(tx.connection, keys, detail))
+    await _ended(tx, by_id, await evaluations.abandon_groups(tx.connection, keys, detail), void=VoidReason.FAILED)
 
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: float) -> None:
@@ -78,8 +78,8 @@ async def finish_if_done(tx: Transaction, task: Task) -> bool:
     return await end_task(tx, task, TaskState.FINISHED, data={"version": task.version, "reward": progress.reward})
 
 
-async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EvaluatedGroup]) -> None:
-    await charge_evaluation(tx.connection, by_id, ended)
+async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EvaluatedGroup], *, void: VoidReason | None = None) -> None:
+    await charge_evaluation(tx.connection, by_id, ended, void=void)
     for evaluation in await evaluations.complete(tx.connection, {(group.task, group.version) for group in ended}):
         await _finish(tx, by_id[evaluation[0]], evaluation)
 

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.task_end import reason_to_fail
-from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_accounts
+from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_void
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.metrics import VOID_GROUPS
 from scheduler_svc.store.queries import evaluations, groups, steps, tasks
@@ -22,23 +22,26 @@ async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = 
     """Move a live task to a final state and void what is in flight; False when it ended before."""
     if not await tasks.transition_task(tx.connection, task.id, LIVE, to, reason=reason):
         return False
-    await void_live_groups(tx.connection, task, f"task {to}")
+    # Who pays for what is in flight: where the task fails, whoever pays for the work that failed it.
+    void = VoidReason.FAILED if to == TaskState.FAILED else VoidReason.CANCELLED
+    await void_live_groups(tx.connection, task, f"task {to}", paid_as=void)
     await steps.void_steps(tx.connection, task.id)
     unfinished = await evaluations.live_group_keys(tx.connection, task.id)
-    await charge_evaluation(tx.connection, {task.id: task}, await evaluations.abandon_groups(tx.connection, unfinished, f"task {to}"))
+    abandoned = await evaluations.abandon_groups(tx.connection, unfinished, f"task {to}")
+    await charge_evaluation(tx.connection, {task.id: task}, abandoned, void=void)
     await evaluations.void_running(tx.connection, task.id)
     tx.emit_event(task.tenant, task.id, to, data if data is not None else {"reason": reason})
     await publish_status(tx, task.id)
     return True
 
 
-async def void_live_groups(connection: AsyncConnection, task: Task, detail: str) -> int:
-    """Void the task's live groups, without counting failures; returns their number."""
+async def void_live_groups(connection: AsyncConnection, task: Task, detail: str, *, paid_as: VoidReason = VoidReason.CANCELLED) -> int:
+    """Void the task's live groups, without counting failures; returns their number. `paid_as`: the reason that says who pays."""
     live = await groups.live_group_keys(connection, task.id)
     if live:
-        ended = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
+        voided = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
         await tasks.count_voided(connection, task.id, len(live))
-        await settle_accounts(connection, {task.id: task}, ended)
+        await settle_void(connection, {task.id: task}, voided, paid_as)
     return len(live)
 
 
@@ -57,8 +60,7 @@ async def void_and_refund(
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):
-        ended = await groups.void_groups(tx.connection, [key], reason, details.get(key, ""))
-        await settle_accounts(tx.connection, by_id, ended)
+        await settle_void(tx.connection, by_id, await groups.void_groups(tx.connection, [key], reason, details.get(key, "")), reason)
     for task_id, count in Counter(task for task, _ in keys).items():
         task = by_id[task_id]
         failed = reason in (VoidReason.FAILED, VoidReason.DEADLINE) and task_id not in excused

@@ -8,5 +8,6 @@ access.py       which role may do what with which table or view
 roles.py        makes the roles; tenant_roles.py those of tenants
 states.py       states of tasks, groups, trajectories and steps
 queries/        every SQL statement of the scheduler's work
+billing/        prices and invoices
 asked/          SQL that only reads, for asks
 """

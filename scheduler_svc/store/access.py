@@ -80,7 +80,9 @@ TABLES: dict[str, Access] = {
     "evaluations": Access(ALL, _OF_ITS_TASKS),
     "evaluation_groups": Access(ALL, _OF_ITS_TASKS),
     "evaluation_members": Access(ALL, _OF_ITS_TASKS),
-    "ledger": Access(_NO_UPDATE, _OF_THE_TENANT),
+    "ledger": Access(ALL, _OF_THE_TENANT),
+    "prices": Access(SELECT | {Right.INSERT}, "true"),
+    "deleted_usage": Access(SELECT | {Right.INSERT}, _OF_THE_TENANT),
     "events": Access(_NO_UPDATE, _OF_THE_TENANT),
     "event_numbers": Access(_NO_DELETE, _OF_THE_TENANT),
     "dead_letters": Access(ALL, _OF_ITS_TASKS),
@@ -99,6 +101,8 @@ VIEW_ACCESS: dict[str, Access] = {
     "task_evaluations": Access(SELECT, ""),
     "task_storage": Access(SELECT, ""),
     "tenant_usage": Access(SELECT, ""),
+    "task_invoice": Access(SELECT, ""),
+    "tenant_invoice": Access(SELECT, ""),
     "stage_health": Access(SELECT),
 }
 

@@ -94,6 +94,26 @@ SELECT e.task, t.tenant, e.version, e.state, e.reward, e.results -> 'pass_at' AS
 FROM evaluations e JOIN tasks t ON t.id = e.task
 """
 
+TASK_INVOICE = """
+SELECT l.task, l.tenant, (l.at AT TIME ZONE 'UTC')::date AS day, t.pool,
+       CASE WHEN l.paid_by = 'tenant' THEN l.kind WHEN l.kind = 'env_ms' THEN 'void_env_ms' ELSE 'void' END AS kind,
+       sum(l.tokens) AS quantity,
+       sum(CASE WHEN l.paid_by = 'tenant' THEN l.tokens * coalesce(p.each, 0) ELSE 0 END) AS money
+FROM ledger l JOIN tasks t ON t.id = l.task
+LEFT JOIN LATERAL (
+    SELECT price * ('1e-' || (length(per::text) - 1))::numeric AS each FROM prices
+    WHERE prices.kind = l.kind AND (prices.pool IS NULL OR prices.pool = t.pool) AND prices.valid_from <= l.at
+    ORDER BY prices.pool, prices.valid_from DESC, prices.id DESC LIMIT 1) p ON true
+GROUP BY 1, 2, 3, 4, 5
+"""
+
+TENANT_INVOICE = """
+SELECT tenant, day, pool, kind, sum(quantity) AS quantity, sum(money) AS money
+FROM (SELECT tenant, day, pool, kind, quantity, money FROM task_invoice
+      UNION ALL SELECT tenant, day, pool, kind, quantity, money FROM deleted_usage) used
+GROUP BY tenant, day, pool, kind
+"""
+
 STAGE_HEALTH = """
 SELECT r.service AS stage, r.id AS replica, r.pool, r.seen_at > now() - interval '15 seconds' AS alive, r.seen_at,
        r.report -> 'busy' AS busy, (r.report ->> 'sequences')::int AS sequences, (r.report ->> 'kv_tokens')::int AS kv_tokens
@@ -107,5 +127,7 @@ VIEWS = {
     "task_evaluations": TASK_EVALUATIONS,
     "task_storage": TASK_STORAGE,
     "tenant_usage": TENANT_USAGE,
+    "task_invoice": TASK_INVOICE,
+    "tenant_invoice": TENANT_INVOICE,
     "stage_health": STAGE_HEALTH,
 }

@@ -1,6 +1,8 @@
 """The contract on the wire: golden bytes per kind, and what may and may not change."""
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ GROUP = group_context("a", 4, tenant="t", pool="p", size=2, version=1, adapter=A
 REQUEST = TurnRequest(member=0, turn=1, transcript=RECORD, messages=[ChatMessage(role="user", content="hi")], state=b"s")
 TURN = SampledTurn(member=0, turn=1, transcript=RECORD, reply="hi", finish="stop", state=b"s")
 SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2)
+DAY = datetime(2030, 1, 2, tzinfo=UTC)
 STATUS = messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0)
 
 SAMPLES: list[Message] = [
@@ -45,6 +48,7 @@ SAMPLES: list[Message] = [
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
     messages.SetTenant(tenant="t", request="r", weight=2.0, max_tasks=3, unlimited=["max_tokens"]),
+    messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
     messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
     messages.OpenGroup(group=GROUP),
     messages.SampleTurns(group=GROUP, members=[REQUEST]),
@@ -83,6 +87,12 @@ ASKS: list[Message] = [
     messages.AskTask(task="a"),
     messages.AskEvents(task="a", after=3),
     messages.AskUsage(cursor="a"),
+    messages.AskInvoice(first=DAY.date(), cursor=3),
+    messages.AskPrices(),
+    messages.InvoiceAnswer(
+        lines=[messages.InvoiceLine(day=DAY.date(), tenant="t", pool="p", kind="void", quantity=7, money=Decimal("0.10"))], cursor=1
+    ),
+    messages.PricesAnswer(prices=[messages.PriceOf(of="trained", pool=None, price=Decimal("0.0000007"), per=1, valid_from=DAY)]),
     messages.AskFailures(task="a", after=3),
     messages.AskDeployment(),
     messages.AskAdapter(task="a", version=1),

@@ -6,6 +6,7 @@ import subprocess
 import time
 import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,25 @@ async def test_show_and_compare_read_what_evaluations_found(world: World, run: R
     assert refused == "marlaas: task worse: protocol 'greedy' has no version '1'; use best, last or one of 0, 2, 3\n"
     refused = complaint(await run("compare", "worse", "other"))
     assert refused == "marlaas: task worse is of tenant 'acme', other of 'globex'; compare tasks of one tenant\n"
+
+
+async def test_prices_are_set_and_an_invoice_is_printed(world: World, run: Run) -> None:
+    assert "usage costs nothing" in await out(run("prices", "list"))
+    said = await out(run("prices", "set", "sampled", "2.50", "--per", "1000000"))
+    assert said == "sampled: 2.50 per 1000000 in all pools without a price of their own, from now on\n"
+    await out(run("prices", "set", "trained", "1", "--pool", "other", "--from", "2999-01-02"))
+    listed = await out(run("prices", "list"))
+    assert "2.50" in listed and "2999-01-02T00:00:00+00:00" in listed
+    await world.run("a")
+    [(sampled,)] = await world.rows("SELECT sum(tokens) FROM ledger WHERE kind = 'sampled'")
+    lines = (await out(run("usage", "--csv", "--from", "2001-01-01"))).splitlines()
+    assert lines[0] == "day,tenant,pool,kind,quantity,money"
+    [line] = [line for line in lines if ",sampled," in line]
+    assert line.split(",")[1:5] == ["acme", "tiny", "sampled", str(sampled)]
+    assert Decimal(line.split(",")[5]) == sampled * Decimal("0.0000025")
+    assert await out(run("usage", "--csv", "--to", "2001-01-01")) == lines[0] + "\n"
+    assert "sampled" in await out(run("usage", "--from", "2001-01-01"))
+    refused = await run("prices", "set", "sampled", "1", "--from", "2001-01-01")
+    assert refused.returncode == 1 and "in the past" in refused.stderr
+    assert (await run("prices", "set", "coffee", "1")).returncode == 2
+    assert (await run("prices", "set", "sampled", "1", "--per", "7")).returncode == 2

@@ -94,7 +94,7 @@ async def test_any_number_of_groups_can_be_ended(bus: Bus, database_url: str) ->
     async with running_world(bus, database_url, Stages()) as world, world.database.transaction() as tx:
         assert await evaluations.abandon_groups(tx.connection, many, "over") == []
         assert await evaluations.complete(tx.connection, many) == []
-        assert await groups.void_groups(tx.connection, many, VoidReason.CANCELLED) == []
+        assert await groups.void_groups(tx.connection, many, VoidReason.CANCELLED) == ([], [])
 
 
 async def test_failures_with_successes_between_them_are_not_in_a_row(bus: Bus, database_url: str) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TaskUsage, TenantUsage
-from scheduler_svc.store.queries.ledger import KINDS
+from common.messages.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import deleted_tasks, ledger, stored_blobs, tasks, tenants
 
@@ -16,9 +16,9 @@ BYTES = ("adapter", "checkpoint", "batch")
 
 async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:
     """By name. A tenant that is unknown used nothing, and has no entry."""
-    spent = _sums(ledger.c.tokens, ledger.c.kind, KINDS, "tokens")
+    spent = _sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")
     booked = select(ledger.c.tenant, *spent).group_by(ledger.c.tenant)
-    deleted = [func.sum(deleted_tasks.c[f"{kind}_tokens"]).label(f"{kind}_tokens") for kind in KINDS]
+    deleted = [func.sum(deleted_tasks.c[f"{kind}_tokens"]).label(f"{kind}_tokens") for kind in TOKEN_KINDS]
     erased = select(deleted_tasks.c.tenant, *deleted).group_by(deleted_tasks.c.tenant)
     owned = union_all(select(tasks.c.id, tasks.c.tenant), select(deleted_tasks.c.id, deleted_tasks.c.tenant)).subquery()
     kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
@@ -54,7 +54,7 @@ async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after:
 
 
 async def _spent_and_stored(connection: AsyncConnection, ids: Collection[str]) -> list[Any]:
-    spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, KINDS, "tokens")).where(ledger.c.task.in_(ids))
+    spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")).where(ledger.c.task.in_(ids))
     stored = select(stored_blobs.c.task, *_sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes"))
     of_tasks = stored.where(stored_blobs.c.task.in_(ids)).group_by(stored_blobs.c.task)
     return [

@@ -4,10 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, func, insert, literal, select, update
+from sqlalchemy import delete, func, insert, literal, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.store.queries.ledger import KINDS
+from common.messages.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import (
     dead_letters,
@@ -25,6 +25,12 @@ from scheduler_svc.store.tables import (
 
 OF_A_TASK = (evaluation_members, evaluation_groups, evaluations, trajectories, groups, steps, ledger, events, dead_letters)
 """Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
+
+
+_KEEP_USAGE = text(
+    "INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money) "
+    "SELECT task, day, kind, tenant, pool, quantity, money FROM task_invoice WHERE task = :task"
+)
 
 
 @dataclass(frozen=True)
@@ -46,16 +52,17 @@ async def find(connection: AsyncConnection, task: str) -> DeletedTask | None:
 
 
 async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
-    """Replace all rows of an ended, locked task by one with what it consumed. `by`: the job's sequence."""
+    """Replace all rows of an ended, locked task by one with what it consumed, and its days on invoices. `by`: the job's sequence."""
     spent = {
         f"{kind}_tokens": select(func.coalesce(func.sum(ledger.c.tokens), 0))
         .where(ledger.c.task == task, ledger.c.kind == kind)
         .scalar_subquery()
-        for kind in KINDS
+        for kind in TOKEN_KINDS
     }
     own = {name: tasks.c[name] for name in ("id", "tenant", "state", "version", "submitted_at")}
     row = {**own, "name": literal(""), "ended_at": func.coalesce(tasks.c.ended_at, tasks.c.updated_at), **spent, "deleted_by": literal(by)}
     await connection.execute(insert(deleted_tasks).from_select(list(row), select(*row.values()).where(tasks.c.id == task)))
+    await connection.execute(_KEEP_USAGE, {"task": task})
     for table in OF_A_TASK:
         await connection.execute(delete(table).where(table.c.task == task))
     await connection.execute(delete(tasks).where(tasks.c.id == task))

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -142,7 +143,16 @@ async def refills_by_version(connection: AsyncConnection, versions: Collection[t
     return {(row.task, row.version): row.refills for row in found}
 
 
-async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> list[EndedGroup]:
+class VoidedGroups(NamedTuple):
+    """Groups that became void."""
+
+    ended: list[EndedGroup]
+    """Those that were open, with what they consumed."""
+    complete: list[GroupKey]
+    """Those whose consumption was recorded when they became ready."""
+
+
+async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> VoidedGroups:
     """Void live groups among `found`, and their unfinished members."""
     statement = (
         update(groups)
@@ -152,7 +162,7 @@ async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], 
     )
     voided = (await connection.execute(statement, keys(found))).all()
     if not voided:
-        return []
+        return VoidedGroups([], [])
     await connection.execute(
         update(trajectories)
         .where(
@@ -162,7 +172,8 @@ async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], 
         .values(state=TrajectoryState.VOID, void_reason=reason, detail=detail),
         keys([(row.task, row.number) for row in voided]),
     )
-    return await _ended(connection, [(row.task, row.number, row.charged_tokens) for row in voided if row.ready_at is None])
+    ended = await _ended(connection, [(row.task, row.number, row.charged_tokens) for row in voided if row.ready_at is None])
+    return VoidedGroups(ended, [(row.task, row.number) for row in voided if row.ready_at is not None])
 
 
 async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, float]]) -> list[EndedGroup]:

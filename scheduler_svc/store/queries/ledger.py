@@ -1,18 +1,20 @@
-"""Queries on the ledger of consumed tokens. A row is written once; a trigger (migration 0010) adds it to its task's totals."""
+"""Queries on the ledger of what tasks used. A row is written once; a trigger adds its tokens to its task's totals.
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+Only who pays for it may change later, from the tenant to nobody.
+"""
 
-from sqlalchemy import BigInteger, Integer, Text, select
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Integer, Text, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.store.queries.sql.parameters import Rows
+from common.messages.billing import Kind
+from scheduler_svc.decisions.billing import Payer
+from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.tables import ledger, tasks
-
-Kind = Literal["prompt", "sampled", "trained", "evaluation"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+from scheduler_svc.store.tables import ledger, stored_blobs, tasks
 
 
 class Entry(NamedTuple):
@@ -22,11 +24,13 @@ class Entry(NamedTuple):
     task: str
     kind: Kind
     number: int
-    """Number of the group or, for `trained`, the version that the step made."""
+    """Number of the group; for `trained`, the version that the step made; for `stored_byte_hours`, the hour since 1970."""
     tokens: int
+    """Quantity in units of the kind."""
+    paid_by: Payer = "tenant"
 
 
-_entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger)
+_entry = Rows("entry", tenant=Text, task=Text, kind=Text, number=Integer, tokens=BigInteger, paid_by=Text)
 _RECORD_USAGE = Statement(
     insert(ledger).from_select(list(Entry._fields), select(*(_entry.c[name] for name in Entry._fields))).on_conflict_do_nothing()
 )
@@ -41,3 +45,31 @@ async def record_usage(connection: AsyncConnection, entries: Sequence[Entry]) ->
 async def recorded_tokens(connection: AsyncConnection, task: str) -> int:
     """Tokens of all the task's entries."""
     return int((await connection.execute(select(tasks.c.booked_tokens).where(tasks.c.id == task))).scalar_one())
+
+
+_OF_A_GROUP = ("prompt", "sampled", "env_ms")
+_FORGIVE = Statement(
+    update(ledger)
+    .where(keyed(ledger.c.task, ledger.c.number), or_(*(ledger.c.kind == kind for kind in _OF_A_GROUP)), ledger.c.paid_by == "tenant")
+    .values(paid_by="nobody")
+)
+
+
+async def forgive(connection: AsyncConnection, found: Collection[GroupKey]) -> None:
+    """Let nobody pay for these groups of locked tasks, which were complete before they became void."""
+    if found:
+        await _FORGIVE.run(connection, keys(found))
+
+
+async def record_stored_bytes(connection: AsyncConnection) -> int:
+    """Write the bytes that each task has stored now, for this hour; an hour counts once. Returns the number of entries."""
+    hour = func.floor(func.extract("epoch", func.now()) / 3600).cast(Integer)
+    stored = (
+        select(tasks.c.tenant, tasks.c.id, literal("stored_byte_hours"), hour, func.sum(stored_blobs.c.bytes).cast(BigInteger))
+        .join(stored_blobs, stored_blobs.c.task == tasks.c.id)
+        .group_by(tasks.c.tenant, tasks.c.id)
+        .having(func.sum(stored_blobs.c.bytes) > 0)
+        .order_by(tasks.c.id)
+    )
+    written = insert(ledger).from_select(["tenant", "task", "kind", "number", "tokens"], stored).on_conflict_do_nothing()
+    return len((await connection.execute(written.returning(ledger.c.id))).all())

@@ -6,6 +6,7 @@ enums, versions within the task's steps, a reason for everything void.
 
 # pyright: reportUnusedImport=false
 from scheduler_svc.store.tables.base import metadata
+from scheduler_svc.store.tables.billing import deleted_usage, ledger, prices
 from scheduler_svc.store.tables.messages import dead_letters, event_numbers, events, outbox, relay
 from scheduler_svc.store.tables.work import (
     MAY_ADMIT,
@@ -15,7 +16,6 @@ from scheduler_svc.store.tables.work import (
     evaluation_members,
     evaluations,
     groups,
-    ledger,
     replicas,
     steps,
     store_alarm,

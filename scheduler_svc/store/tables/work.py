@@ -1,4 +1,4 @@
-"""Tables of work: tenants, tasks, their groups, steps and evaluations, what they used, and replicas."""
+"""Tables of work: tenants, tasks, their groups, steps and evaluations, and replicas."""
 
 from typing import Any
 
@@ -209,20 +209,6 @@ evaluation_members = sa.Table(
     sa.Column("failure", sa.Text),
     sa.ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
     sa.CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
-)
-
-ledger = sa.Table(
-    "ledger",
-    metadata,
-    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),  # the group's, or the step's version
-    sa.Column("tokens", sa.BigInteger, nullable=False),
-    now_by_default("at"),
-    sa.CheckConstraint("kind IN ('prompt', 'sampled', 'trained', 'evaluation')", name="kind"),
-    sa.UniqueConstraint("task", "kind", "number"),
 )
 
 replicas = sa.Table(

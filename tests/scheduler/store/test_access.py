@@ -34,6 +34,9 @@ INSERT INTO evaluation_groups (task, number, version, prompt, size, state, detai
 INSERT INTO evaluation_members (task, number, member, prompt_tokens, sampled_tokens, turns, truncated, failure)
     VALUES ('TENANT' || '-task', 1, 0, 0, 0, 0, false, 'TENANT');
 INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('TENANT', 'TENANT' || '-task', 'sampled', 0, 5);
+INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
+    VALUES ('TENANT' || '-old', '2030-01-02', 'sampled', 'TENANT', 'tiny', 1, 1);
+INSERT INTO prices (kind, price, per) VALUES ('sampled', 1, 1);
 INSERT INTO events (tenant, task, event, data)
     VALUES ('TENANT', 'TENANT' || '-task', 'accepted', jsonb_build_object('canary', 'TENANT'));
 INSERT INTO dead_letters (sequence, stage, task, subject, reason, attempts)
@@ -138,7 +141,7 @@ def test_tenant_sees_its_own_rows_and_no_others(users: dict[str, str]) -> None:
     for user in ("app", "reader"):
         with psycopg.connect(users[user], autocommit=True) as connection:
             for relation, rights in RELATIONS.items():
-                if rights.own is not None and relation != "tenant_roles":
+                if rights.own not in (None, "true") and relation != "tenant_roles":
                     rows = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(relation))).fetchall()
                     assert all(tenant in str(rows) for tenant in TENANTS), (user, relation)
 

@@ -1,0 +1,27 @@
+"""Handles prices, which operators set; work from then on is paid by them."""
+
+import structlog
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Delivery
+from common.messages import SetPrice, as_json
+from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.store.billing import prices
+
+log = structlog.get_logger()
+
+
+async def set_price(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-price._all`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetPrice)
+    check_tenant(streams.token(delivery.subject, 2) or "", streams.EVERY_TENANT)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        objection = await prices.add_price(tx.connection, request)
+        if objection is not None:
+            answer["reasons"] = [objection]
+        else:
+            answer.update({name: value for name, value in as_json(request).items() if name != "request"})
+            log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
+        tx.emit_event(streams.EVERY_TENANT, "none", "price", answer)
