@@ -4,8 +4,10 @@
     ├── Reject      this message can never succeed   → dead letter now, with the reason
     │   └── Forbidden  the user's key does not permit it
     ├── Retry       the world was not ready          → redeliver after `delay_s`
+    │   ├── QueueFull      as many messages wait as may
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     └── Fatal       this process is broken           → stop consuming, exit 1
+        └── Undeclared     JetStream refuses a declaration
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
 (`asyncio.CancelledError`) is none of these: unfinished messages are redelivered at once.
@@ -32,9 +34,17 @@ class Retry(MarlaasError):
         self.delay_s = delay_s
 
 
+class QueueFull(Retry):
+    """NATS refuses the message: as many of its subject wait as may."""
+
+
 class Unavailable(Retry):
     """NATS or PostgreSQL does not answer, or a disk is full. It is no message's fault, and none is lost."""
 
 
 class Fatal(MarlaasError):
     """This process cannot do its work; another replica, or its restart, may."""
+
+
+class Undeclared(Fatal):
+    """JetStream refuses to declare a stream or a consumer."""

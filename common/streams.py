@@ -1,6 +1,7 @@
 """Subjects, streams, consumers and buckets, as data.
 
-    jobs.<verb>.<tenant>                              anyone → scheduler          work queue
+    jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, a consumer a tenant
+    stored.jobs.>                                     NATS → scheduler            none: headers of jobs that are stored
     prompts.check.<family>.<task>                     scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
     prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
@@ -44,6 +45,10 @@ class Stream:
     subjects: tuple[str, ...]
     retention: Literal["workqueue", "limits"] = "workqueue"
     max_per_subject: int = -1
+    """Maximum messages of one subject. A new one drops the oldest, or is refused where `refuses` says so."""
+    refuses: bool = False
+    announced: str = ""
+    """Subject, for NATS's core, of the headers of each message once it is stored; empty: it is not announced."""
     max_age_s: float = 0.0
     """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
     duplicate_window_s: float = 120.0
@@ -72,9 +77,17 @@ class Consumer:
     max_deliveries: int = 20
     """Maximum deliveries without an answer; many more than attempts, as a dying process affects innocent messages too."""
     headers_only: bool = False
+    also: str | None = None
+    """A second filter beside `subject`."""
+    unused_s: float | None = None
+    """Seconds without a request after which NATS removes the consumer; its messages stay. None: never."""
 
 
-JOBS = Stream("JOBS", ("jobs.>",))
+MAX_WAITING_JOBS = 100
+"""Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
+STORED_JOBS = "stored.jobs.>"
+
+JOBS = Stream("JOBS", ("jobs.>",), max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
 PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"))
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "filling.TURNS"))
 SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits")
@@ -206,11 +219,25 @@ def task_of(subject: str) -> str:
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
 
 
-SCHEDULER_JOBS = Consumer("scheduler-jobs", "JOBS", "jobs.>", "jobs", task_token=-1)
 SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
 SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
 SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
 SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
+
+
+ALL_JOBS = "scheduler-jobs"
+"""Consumer of every tenant's jobs, of schedulers before each tenant's had one of its own. A work queue's filters must not overlap."""
+UNUSED_JOBS_S = 60.0
+
+
+def scheduler_jobs(tenant: str) -> Consumer:
+    """Jobs of one tenant: none waits behind another tenant's."""
+    name, subject = f"scheduler-jobs-{tenant}", f"jobs.*.{tenant}"
+    return Consumer(name, "JOBS", subject, "jobs", task_token=-1, also=f"{subject}.>", unused_s=UNUSED_JOBS_S)
+
+
+NAMELESS_JOBS = Consumer("scheduler-jobs-_", "JOBS", "jobs.*", "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
+"""Messages that name no tenant."""
 
 
 def env_checks(family: str) -> Consumer:

@@ -8,13 +8,14 @@ from common.access.services import SERVICES, Deployment, table
 EXAMPLE = Deployment(pools=("<pool>",), families=("<family>",))
 USES: dict[Use, str] = {
     Use.PUBLISH: "publishes",
-    Use.SUBSCRIBE: "is asked on",
+    Use.SUBSCRIBE: "hears",
     Use.CONSUME: "takes the messages of the consumers",
     Use.FOLLOW: "follows the streams",
     Use.READ: "reads single messages of the streams",
     Use.INSPECT: "inspects",
     Use.DECLARE: "declares the streams",
     Use.PURGE: "deletes messages of the streams",
+    Use.FORGET: "deletes a former consumer of",
     Use.RECREATE: "deletes and recreates the streams",
 }
 

@@ -25,7 +25,7 @@ from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.dead_letters import handle_dead_letters
 from scheduler_svc.handlers.environment_checks import handle_environment_checks
-from scheduler_svc.handlers.jobs import handle_jobs
+from scheduler_svc.handlers.job_intake import JobIntake
 from scheduler_svc.handlers.scores import handle_scores, void_overdue
 from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
@@ -51,15 +51,14 @@ STORED_EVERY_S = 300.0
 """Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
 """Pause between transactions that settle scores, and between admissions: under load one transaction serves many messages."""
-JOBS_BATCH_SIZE = 4
-"""Maximum tasks accepted or started in one transaction: of many submitted together, the first start while the others are read."""
+CHECKED_BATCH_SIZE = 4
+"""Maximum tasks started in one transaction: of many submitted together, the first start while the others are checked."""
 SETTLEMENT_BATCH_SIZE = 256
 POSTPONED_S = 5.0
 """Pause after an error that is not the database's unavailability, and may repeat."""
 
 CONSUMERS = {
-    streams.SCHEDULER_JOBS: (handle_jobs, JOBS_BATCH_SIZE, 0.0),
-    streams.SCHEDULER_CHECKED: (handle_environment_checks, JOBS_BATCH_SIZE, 0.0),
+    streams.SCHEDULER_CHECKED: (handle_environment_checks, CHECKED_BATCH_SIZE, 0.0),
     streams.SCHEDULER_SCORED: (handle_scores, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_WEIGHTS: (handle_weight_updates, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
@@ -86,15 +85,17 @@ class Scheduler:
         sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
-        self._context = HandlerContext(
+        self._context = context = HandlerContext(
             bus, database, pools, settings.policy, self._replicas, self._collector, self._relay.wake, self._admission_wanted.set
         )
+        self._intake = JobIntake(bus, context)
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._replicas.watch())
             runners.create_task(self._asks.run())
+            runners.create_task(self._intake.run())
             runners.create_task(self._relay.run())
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._collector.run())

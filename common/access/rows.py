@@ -22,6 +22,7 @@ class Use(StrEnum):
     DECLARE = "declare"
     PURGE = "purge"
     RECREATE = "recreate"
+    FORGET = "forget"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,13 @@ def consumes(consumer: Consumer) -> list[Row]:
     return [Row(Use.CONSUME, consumer.name, publish=requests), *publishes(failed(consumer.stage, "*"))]
 
 
+def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
+    """Take messages of any named consumer of a stream. `examples`: some of them."""
+    requests = (f"{API}.CONSUMER.CREATE.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"{ACK}.{stream}.>")
+    taken = [Row(Use.CONSUME, example.name, publish=requests) for example in examples]
+    return taken + publishes(*(failed(example.stage, "*") for example in examples))
+
+
 def follows(stream: str) -> Row:
     """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare."""
     return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}",))
@@ -94,6 +102,11 @@ def purges(stream: str) -> Row:
 def recreates(stream: str) -> Row:
     """Delete a stream with all that it stores."""
     return Row(Use.RECREATE, stream, publish=(f"{API}.STREAM.DELETE.{stream}",))
+
+
+def forgets(stream: str, consumer: str) -> Row:
+    """Delete a consumer; the stream keeps its messages."""
+    return Row(Use.FORGET, stream, publish=(f"{API}.CONSUMER.DELETE.{stream}.{consumer}",))
 
 
 def bucket(name: str) -> str:

@@ -26,7 +26,6 @@ STORES = (
 )
 """Every stream there is, those behind buckets and blobs included."""
 SCHEDULER_CONSUMERS = (
-    streams.SCHEDULER_JOBS,
     streams.SCHEDULER_CHECKED,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
@@ -47,6 +46,9 @@ def scheduler(_: Deployment) -> list[Row]:
         found += rows.consumes(consumer)
         info = f"{rows.API}.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         found.append(Row(rows.Use.INSPECT, consumer.name, publish=(info,)))
+    found += rows.consumes_all(streams.JOBS.name, streams.scheduler_jobs("<tenant>"), streams.NAMELESS_JOBS)
+    found.append(rows.subscribes(streams.STORED_JOBS))
+    found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
     for name in streams.BUCKETS:
         found += rows.watches(name)
     found += rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)

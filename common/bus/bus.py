@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from nats.errors import BadHeaderError, BadSubjectError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
+from nats.js.errors import APIError
 
 from common import crashpoints
 from common.access.credentials import Credentials
@@ -27,11 +28,13 @@ from common.bus.pull import Pull
 from common.bus.requests import Requests
 from common.bus.stream_reader import StreamReader
 from common.bus.timings import DEFAULT, Timings
-from common.errors import Fatal, MarlaasError, Reject, Unavailable
+from common.errors import Fatal, MarlaasError, QueueFull, Reject, Unavailable
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
 
 IDLE_RATIO = 4.0
 """Interval between batches as a multiple of the previous batch's handling time."""
+SUBJECT_FULL = 10077
+"""JetStream's error code for a message that exceeds the maximum of its subject."""
 MAX_IDLE_S = 0.5
 """Maximum pause between batches: one that took seconds because a server was unavailable must not wait for many more."""
 
@@ -111,7 +114,7 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large;
+        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull;
         Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
         """
         body = out.message.encode()
@@ -136,6 +139,8 @@ class Bus:
             except (BadSubjectError, BadHeaderError) as error:
                 raise Reject(f"{subject} cannot be published: {error}") from None
             except (TimeoutError, NatsError, OSError) as error:
+                if isinstance(error, APIError) and error.err_code == SUBJECT_FULL:
+                    raise QueueFull(f"as many messages wait on {subject} as may") from None
                 attempt += 1
                 self._connection.raise_if_refused()
                 if time.monotonic() - started > self._timings.publish_patience_s:

@@ -18,7 +18,7 @@ from common.bus.address import is_plain_beyond_loopback, nodes, objection_to_add
 from common.bus.delivery import MAX_PAYLOAD_BYTES
 from common.bus.refusals import refused_key, refused_subject, violated
 from common.bus.timings import Timings
-from common.errors import Fatal, Forbidden, Unavailable
+from common.errors import Fatal, Forbidden, Unavailable, Undeclared
 from common.heartbeats import Heartbeats
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Connection:
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.
 
-        Raises: Fatal when a declaration is refused; Unavailable when this connection is closed.
+        Raises: Undeclared when a declaration is refused; Unavailable when this connection is closed.
         """
         attempt = 0
         while True:
@@ -171,7 +171,7 @@ class Connection:
             except (TimeoutError, NatsError, OSError, Unavailable) as error:
                 attempt += 1
                 if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
-                    raise Fatal(f"JetStream refuses the declaration: {error.description}") from None
+                    raise Undeclared(f"JetStream refuses the declaration: {error.description}") from None
                 self.raise_if_refused()
                 if self.client.is_closed:
                     raise Unavailable("the connection to NATS is closed") from None

@@ -1,6 +1,7 @@
 """Declarations of streams, consumers and buckets. They are idempotent: every service declares all of them at its start."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 from nats.js import api
@@ -11,6 +12,8 @@ from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS
 
 STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
+ROOM = 0.5
+"""Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
 
 log = structlog.get_logger()
 
@@ -35,7 +38,9 @@ class Declarations:
         config = api.ConsumerConfig(
             name=consumer.name,  # with it the request's subject names the filter, so that NATS can permit this consumer alone
             durable_name=consumer.name,
-            filter_subject=consumer.subject,
+            filter_subject=None if consumer.also else consumer.subject,
+            filter_subjects=[consumer.subject, consumer.also] if consumer.also else None,
+            inactive_threshold=consumer.unused_s,
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=consumer.ack_wait_s,
             max_deliver=-1,
@@ -43,6 +48,11 @@ class Declarations:
             headers_only=consumer.headers_only or None,
         )
         await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
+
+    async def forget_consumer(self, stream: Stream, name: str) -> None:
+        """Delete a consumer; its messages stay. Nothing happens when there is none. Raises: Unavailable when NATS does not answer."""
+        with unavailable_as(f"delete consumer {name}"), suppress(NotFoundError):
+            await self._js.delete_consumer(stream.name, name)
 
     async def recreate(self, stream: Stream, *, first_sequence: int) -> None:
         """Delete a stream with its messages, message ids and consumers, and create it empty.
@@ -57,10 +67,22 @@ class Declarations:
     async def _stream(self, config: api.StreamConfig) -> None:
         assert config.name is not None and config.num_replicas is not None
         try:
-            present = (await self._js.stream_info(config.name)).config.num_replicas or 1
-            await self._js.update_stream(config.evolve(num_replicas=max(present, config.num_replicas)))
+            present = (await self._js.stream_info(config.name)).config
         except NotFoundError:
             await self._js.add_stream(config)
+            return
+        config = config.evolve(num_replicas=max(present.num_replicas or 1, config.num_replicas))
+        if config.discard_new_per_subject and not present.discard_new_per_subject and await self._is_filled(config):
+            log.warning("bound_postponed", stream=config.name, messages=config.max_msgs_per_subject, until="the next start of a service")
+            names = ("max_msgs_per_subject", "discard", "discard_new_per_subject")
+            config = config.evolve(**{name: getattr(present, name) for name in names})
+        await self._js.update_stream(config)
+
+    async def _is_filled(self, config: api.StreamConfig) -> bool:
+        """Whether a subject has so many messages that the new bound might drop some: NATS enforces one on what is stored."""
+        assert config.name is not None
+        stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
+        return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
 
     async def _bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
         try:
@@ -105,6 +127,9 @@ def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
         retention=api.RetentionPolicy(stream.retention),
         storage=api.StorageType.FILE,
         max_msgs_per_subject=stream.max_per_subject,
+        discard=api.DiscardPolicy.NEW if stream.refuses else api.DiscardPolicy.OLD,
+        discard_new_per_subject=stream.refuses,
+        republish=api.RePublish(src=stream.subjects[0], dest=stream.announced, headers_only=True) if stream.announced else None,
         max_age=stream.max_age_s,
         duplicate_window=stream.duplicate_window_s,
         num_replicas=replicas,

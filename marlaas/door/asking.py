@@ -9,7 +9,7 @@ from typing import TypeVar
 from common import streams
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.errors import Forbidden, Reject, Unavailable
+from common.errors import Forbidden, QueueFull, Reject, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
 from common.streams import KIND_HEADER
@@ -97,12 +97,17 @@ class Door:
     async def publish(self, out: Outgoing) -> None:
         """Publish a job.
 
-        Raises: ClientError when that is not permitted; Unavailable when NATS did not store it; Reject when it is too large.
+        Raises: ClientError when that is not permitted, or as many jobs wait as may; Unavailable when NATS did not store it; Reject when
+        it is too large.
         """
         try:
             await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:
             raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+        except QueueFull:
+            _, verb, tenant, *_ = out.subject.split(".")
+            waiting = f"tenant '{tenant}' has {streams.MAX_WAITING_JOBS} jobs '{verb}' waiting, which is the maximum"
+            raise ClientError(f"{waiting}; send this one again once some are handled") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
         """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.

@@ -1,6 +1,7 @@
 """Message handlers; each runs in one transaction.
 
 context.py             HandlerContext: what every handler is given
+job_intake.py          takes jobs, fair by tenant
 jobs.py                submit, cancel, pause, resume
 deletion.py            delete, prune
 preview.py             preview

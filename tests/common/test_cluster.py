@@ -21,7 +21,7 @@ from tests.common.cluster import NODES, Cluster, running_cluster
 from tests.conftest import at_work, eventually
 
 T = TypeVar("T")
-JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=5.0)
+JOBS = replace(streams.scheduler_jobs("acme"), ack_wait_s=5.0)
 MORE = 50
 """Messages that must come through after each event."""
 

@@ -23,6 +23,7 @@ STREAM_CALLS = {
     "begin_block": Use.PURGE,
     "acknowledged": Use.INSPECT,
     "recreate": Use.RECREATE,
+    "forget_consumer": Use.FORGET,
 }
 BUCKET_CALLS = {
     "get": Use.READ,

@@ -12,11 +12,12 @@ from common.messages import SubmitTask
 from common.streams import Consumer
 from tests.conftest import at_work, eventually_equals
 
-JOBS = replace(streams.SCHEDULER_JOBS, ack_wait_s=60.0, max_attempts=3)
+JOBS = replace(streams.scheduler_jobs("acme"), ack_wait_s=60.0, max_attempts=3)
 
 
 def job(task: str) -> Outgoing:
-    return Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
+    """On a subject of its own, as if by a key of its own: NATS bounds the messages of each."""
+    return Outgoing(f"{streams.submit('acme')}.{task}", SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
 
 
 Work = Handler | Callable[[Delivery], Awaitable[None]]

@@ -40,7 +40,7 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
         await bus.publish(job("a"))
         letter = (await message_on(bus, streams.FAILED, "failed.jobs.none")).read(DeadLetter)
         assert letter.reason == "no such thing"
-        assert letter.subject == "jobs.submit.acme"
+        assert letter.subject == "jobs.submit.acme.a"
         assert SubmitTask.decode(letter.body).task == "a"
         await drained(bus)
 

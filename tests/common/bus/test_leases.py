@@ -89,7 +89,7 @@ async def test_lease_of_a_consumer_that_is_there_already_becomes_the_current_one
     async def lease_s() -> float | None:
         return (await bus.blobs_context().consumer_info(JOBS.stream, JOBS.name)).config.ack_wait
 
-    for wanted_s in (30.0, streams.SCHEDULER_JOBS.ack_wait_s):
+    for wanted_s in (30.0, streams.scheduler_jobs("acme").ack_wait_s):
         async with consuming(bus, handler, consumer=replace(JOBS, ack_wait_s=wanted_s)):
             await eventually_equals(lease_s, wanted_s)
 

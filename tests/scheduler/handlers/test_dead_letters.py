@@ -236,7 +236,7 @@ async def test_dead_letter_of_a_large_message_has_no_body(bus: Bus) -> None:
         raise Reject("no use")
         yield
 
-    async with at_work(bus.consume(streams.SCHEDULER_JOBS, handler, Slots(1))) as runner:
+    async with at_work(bus.consume(streams.scheduler_jobs("acme"), handler, Slots(1))) as runner:
         await bus.publish_raw("jobs.submit.acme", b"x" * (MAX_PAYLOAD_BYTES - 1000), "large", {})
         letter = (await message_on(bus, streams.FAILED, "failed.jobs.none")).read(DeadLetter)
         assert (letter.body, letter.reason) == (b"", "no use")

@@ -1,0 +1,135 @@
+"""Intake of jobs: fair by tenant, bounded by tenant, each handled once."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+
+import nats
+import pytest
+from sqlalchemy import text
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.errors import QueueFull
+from common.messages import DeadLetter
+from common.streams import MAX_WAITING_JOBS
+from marlaas.client import Client, ClientError
+from scheduler_svc.handlers.job_intake import JobIntake
+from scheduler_svc.service import Scheduler
+from scheduler_svc.settings import SchedulerSettings
+from tests.conftest import at_work, eventually, eventually_equals, message_on
+from tests.scheduler.stages import POOLS, Stages, running_world, spec, submission
+
+EARLIER = """
+SELECT count(*) FROM tasks WHERE tenant = 'acme' AND submitted_at < (SELECT submitted_at FROM tasks WHERE id = 'last')
+"""
+WITHOUT_BOUND = replace(streams.JOBS, max_per_subject=-1, refuses=False, announced="")
+
+
+async def fill(bus: Bus, tenant: str, jobs: int) -> None:
+    """Store so many submissions of one tenant."""
+    await asyncio.gather(*(bus.publish(submission(f"{tenant}-{number}", spec(tenant=tenant))) for number in range(jobs)))
+
+
+async def test_job_does_not_wait_behind_those_of_another_tenant(bus: Bus, database_url: str) -> None:
+    await fill(bus, "acme", MAX_WAITING_JOBS)
+    await bus.publish(submission("last", spec(tenant="globex")))
+    async with running_world(bus, database_url, Stages(trains=False)) as world:
+        await world.rows_become("SELECT count(*) FROM tasks", [(MAX_WAITING_JOBS + 1,)])
+        [(earlier,)] = await world.rows(EARLIER)
+        assert earlier <= 20
+        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+
+
+async def test_job_does_not_wait_for_one_that_takes_long(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: True)) as world:
+        await world.run("slow", until="accepted")
+        async with world.database.transaction() as tx:
+            await tx.connection.execute(text("SELECT 1 FROM tasks WHERE id = 'slow' FOR UPDATE"))
+            await world.control("pause", "slow")
+            await world.run("quick", spec(tenant="globex"), until="accepted")
+            assert await bus.streams.subjects(streams.JOBS) == {"jobs.pause.acme": 1}
+        await world.event("slow", "paused")
+
+
+async def test_more_jobs_than_may_wait_are_refused_at_once(bus: Bus, nats_url: str, database_url: str) -> None:
+    await fill(bus, "acme", MAX_WAITING_JOBS)
+    began = time.monotonic()
+    with pytest.raises(QueueFull, match=r"as many messages wait on jobs\.submit\.acme as may"):
+        await bus.publish(submission("more", spec()))
+    await bus.publish(submission("acme-3", spec()))  # stored already, so it is no other job
+    bare = await nats.connect(nats_url)
+    answer = json.loads((await bare.request("jobs.submit.acme", b"{}")).data)
+    assert answer["error"]["description"] == "maximum messages per subject exceeded"
+    assert time.monotonic() - began < 5
+    await fill(bus, "globex", 3)
+    async with running_world(bus, database_url, Stages(trains=False)) as world, Client.connect(nats_url, "acme") as client:
+        await world.rows_become("SELECT tenant, count(*) FROM tasks GROUP BY 1 ORDER BY 1", [("acme", MAX_WAITING_JOBS), ("globex", 3)])
+        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+        async with world.database.transaction() as tx:  # the next jobs wait
+            await tx.connection.execute(text("SELECT 1 FROM tasks WHERE tenant = 'acme' FOR UPDATE"))
+            for number in range(MAX_WAITING_JOBS):
+                await bus.publish(replace(submission("acme-1", spec()), message_id=f"again {number}"))
+            began = time.monotonic()
+            with pytest.raises(ClientError) as refused:
+                await client.submit(spec(), "more")
+            assert str(refused.value) == (
+                "tenant 'acme' has 100 jobs 'submit' waiting, which is the maximum; send this one again once some are handled"
+            )
+            assert time.monotonic() - began < 5
+        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+        assert await client.submit(spec(), "more") == "more"
+    await bare.close()
+
+
+async def test_two_replicas_handle_each_job_once(bus: Bus, nats_url: str, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(trains=False)) as world, await Bus.connect(nats_url, "second") as second:
+        other = Scheduler(SchedulerSettings(database_url=database_url, tick_s=0.1), second, world.database, POOLS)
+        async with at_work(other.run()):
+            for tenant in ("acme", "globex", "initech"):
+                await fill(bus, tenant, 20)
+            await world.rows_become("SELECT count(*) FROM events WHERE event = 'accepted'", [(60,)])
+            for number in range(20):
+                await world.control("cancel", f"acme-{number}")
+            await world.rows_become("SELECT count(*) FROM tasks WHERE state = 'cancelled'", [(20,)])
+    assert await world.bus.streams.subjects(streams.FAILED) == {}
+
+
+@pytest.mark.parametrize("subject", ["jobs.submit", "jobs.submit.ACME", "jobs.submit.a*b.c.d", "jobs.nothing.acme"])
+async def test_subject_that_is_no_tenants_is_a_dead_letter(bus: Bus, database_url: str, subject: str) -> None:
+    async with running_world(bus, database_url, Stages(trains=False)) as world:
+        out = submission("a", spec())
+        await bus.publish(Outgoing(subject, out.message, "odd"))
+        letter = (await message_on(bus, streams.FAILED, "failed.jobs.none")).read(DeadLetter)
+        assert letter.subject == subject
+        await world.run("after", until="accepted")
+        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+
+
+async def test_jobs_of_an_older_version_are_kept_and_handled(nats_url: str, database_url: str) -> None:
+    """Its stream has no bound, which would drop what exceeds it, and its consumer takes all jobs."""
+    async with await Bus.connect(nats_url, "test") as bus:
+        await bus.declare([WITHOUT_BOUND, *streams.STREAMS[1:]])
+        await fill(bus, "acme", MAX_WAITING_JOBS + 20)
+        await bus.declarations.declare_consumer(replace(streams.NAMELESS_JOBS, name=streams.ALL_JOBS, subject="jobs.>", unused_s=None))
+        await bus.declare()
+        assert await bus.streams.subjects(streams.JOBS) == {"jobs.submit.acme": MAX_WAITING_JOBS + 20}
+        async with running_world(bus, database_url, Stages(trains=False)) as world:
+            await world.rows_become("SELECT count(*) FROM tasks", [(MAX_WAITING_JOBS + 20,)])
+            await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+        await bus.declare()
+        await fill(bus, "globex", MAX_WAITING_JOBS)
+        with pytest.raises(QueueFull):
+            await bus.publish(submission("more", spec(tenant="globex")))
+
+
+async def test_runner_ends_without_jobs_and_comes_back(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(trains=False)) as world:
+        intake = JobIntake(bus, world.scheduler._context, unused_s=0.5)
+        async with at_work(intake.run()):
+            for task in ("a", "b", "c"):
+                await world.submit(task)
+                await eventually(lambda: intake._runners)
+                await world.event(task, "accepted")
+                await eventually(lambda: not intake._runners)
