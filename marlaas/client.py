@@ -90,21 +90,28 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, url: str = DEFAULT_URL, tenant: str | None = None, *, timeout_s: float = CONNECT_TIMEOUT_S, patience_s: float = PATIENCE_S
+        cls,
+        url: str = DEFAULT_URL,
+        tenant: str | None = None,
+        *,
+        creds: Path | None = None,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator["Client"]:
-        """Connect. `tenant`: whose tasks are read; None for everybody's, as the operator may. `patience_s`: how long to ask while no
-        scheduler answers.
+        """Connect. `tenant`: whose tasks are read; default: that of the key, or everybody's, as the operator may. `creds`: file with a key,
+        where NATS wants one. `patience_s`: how long to ask while no scheduler answers.
 
         Raises: ClientError when `url` is no address; NoAnswer when NATS is unavailable; Fatal when it refuses the credentials."""
         if objection := objection_to_address(url):
             raise ClientError(objection)
         try:
             async with asyncio.timeout(timeout_s):
-                bus = await Bus.connect(url, "client")
+                bus = await Bus.connect(url, "client", creds=creds)
         except TimeoutError:
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         async with bus:
-            yield cls(bus, url, tenant, patience_s=patience_s)
+            of_key = bus.key.tenant if bus.key is not None and bus.key.role != "admin" else None
+            yield cls(bus, url, tenant or of_key, patience_s=patience_s)
 
     # --------------------------------------------------------------------------------------------------------- requests
 

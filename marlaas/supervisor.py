@@ -14,8 +14,9 @@ from pathlib import Path
 
 import structlog
 
+from common.access.services import Deployment
 from common.runtime.logs import configure_logs
-from marlaas.stack import database_folder, os_processes, servers
+from marlaas.stack import database_folder, keys, os_processes, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, write_stack
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
@@ -99,7 +100,13 @@ def _nats(plan: StackPlan) -> ProcessSpec:
         """False when JetStream is off, or refuses writes although the disk has room: both last until a restart."""
         return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_recovered()
 
-    return ProcessSpec("nats", lambda: servers.nats_command(plan.data / "nats", plan.nats_port), is_ready, is_well)
+    def command() -> Command:
+        accounts = ""
+        if plan.keys is not None:
+            accounts = keys.prepared(plan.keys, plan.data / "nats", Deployment(tuple(plan.pools), tuple(plan.families)))
+        return servers.nats_command(plan.data / "nats", plan.nats_port, accounts=accounts)
+
+    return ProcessSpec("nats", command, is_ready, is_well)
 
 
 def _postgres(plan: StackPlan) -> ProcessSpec:

@@ -16,6 +16,7 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import MarlaasError, Reject
 from common.messages import DeadLetter, HistoryMark, TaskStatus
+from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
@@ -130,7 +131,7 @@ def main() -> None:
 
 
 async def _run(settings: SchedulerSettings) -> int:
-    async with await Database.connect(settings.database_url) as database, await Bus.connect(settings.nats_url, "accept") as bus:
+    async with await Database.connect(settings.database_url) as database, await connect_bus(settings, "accept") as bus:
         try:
             await bus.declare(replicas=settings.nats_replicas)
             async with database.alone(RELAY_LOCK):  # waits for a scheduler that still runs

@@ -11,6 +11,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
     secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "database_url", "database_owner_url", "database_admin_url")
+    declares_streams: ClassVar[bool] = True
 
     database_url: str = Field(default="postgresql+psycopg://marlaas_app@127.0.0.1:5432/marlaas", repr=False)
     """PostgreSQL's address, for the role of the scheduler. Parameters of libpq may follow, such as `?passfile=…`."""

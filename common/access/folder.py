@@ -60,7 +60,12 @@ class SigningKeys:
 
     def credentials(self, user: str) -> Path:
         """Creds file of a service, or of SYSTEM."""
-        return self.folder / "creds" / f"{user}.creds"
+        return credentials_path(self.folder, user)
+
+
+def credentials_path(folder: Path, user: str) -> Path:
+    """Creds file of a service, or of SYSTEM, in a folder of signing keys."""
+    return folder / "creds" / f"{user}.creds"
 
 
 def open_or_make(folder: Path) -> SigningKeys:

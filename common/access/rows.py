@@ -76,7 +76,7 @@ def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
 
 def follows(stream: str) -> Row:
     """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare."""
-    return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}",))
+    return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}", f"{API}.CONSUMER.INFO.{stream}.*"))
 
 
 def reads(stream: str) -> Row:

@@ -85,7 +85,7 @@ def operator(_: Deployment) -> list[Row]:
     """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
     found += rows.fetches_blobs(streams.BLOBS_BUCKET)
-    return found + rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*")
+    return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
 
 
 def _reports(service: str) -> list[Row]:

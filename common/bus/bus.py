@@ -103,12 +103,16 @@ class Bus:
         return self._connection.js
 
     async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0) -> None:
-        """Create or update every stream and bucket. Safe to run from every service at once.
+        """Create or update every stream and bucket; the scheduler's replicas do, at their start. Safe to run from several at once.
 
-        `replicas`: minimum copies of each in a cluster: a service that does not know of them must not take them from the others.
-        `blobs_bytes`: bound of the blob store; 0 leaves it as it is, for the same reason.
+        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: bound of the blob store; 0 leaves it as it is.
         """
         await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes)
+        await self.clock.read()
+
+    async def wait_until_declared(self) -> None:
+        """Wait until a scheduler has declared the streams. Raises: Fatal when NATS closes the connection for good."""
+        await self.declarations.wait()
         await self.clock.read()
 
     async def publish(self, out: Outgoing) -> int:

@@ -1,5 +1,7 @@
-"""Declarations of streams, consumers and buckets. They are idempotent: every service declares all of them at its start."""
+"""Declarations, all idempotent: the scheduler declares streams and buckets at its start, and each service its consumers."""
 
+import asyncio
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -8,12 +10,14 @@ from nats.js import api
 from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
 from common.bus.connection import Connection, unavailable_as
-from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET, TASKS_BUCKET, Consumer, Stream
+from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, JOBS, REPLICA_TTL_S, REPLICAS_BUCKET, TASKS_BUCKET, Consumer, Stream
 
 STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
 ROOM = 0.5
 """Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
+LAST = JOBS
+"""Stream that is declared last: where it is, the others are."""
 
 log = structlog.get_logger()
 
@@ -22,17 +26,35 @@ class Declarations:
     def __init__(self, connection: Connection) -> None:
         self._js = connection.js
         self._retry_until_ready = connection.retry_until_ready
+        self._backoff = connection.timings.backoff
 
     async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int) -> None:
         """See `Bus.declare`."""
-        for stream in streams:
-            config = _configuration(stream, replicas)
-            await self._retry_until_ready(lambda config=config: self._stream(config))
         for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
             await self._retry_until_ready(lambda bucket=bucket, ttl_s=ttl_s: self._bucket(bucket, ttl_s, replicas))
         await self._retry_until_ready(lambda: self._blobs(replicas))
         if blobs_bytes:
             await self._retry_until_ready(lambda: self._bound_blobs(blobs_bytes))
+        for stream in sorted(streams, key=LAST.__eq__):
+            config = _configuration(stream, replicas)
+            await self._retry_until_ready(lambda config=config: self._stream(config))
+
+    async def wait(self) -> None:
+        """Wait until `declare` has been completed once in this store, by some process."""
+        for attempt in itertools.count(1):
+            try:
+                await self._retry_until_ready(self._declared)
+                return
+            except LookupError:
+                log.warning("streams_not_declared", attempt=attempt, next="a scheduler declares them at its start; is there one?")
+                await asyncio.sleep(self._backoff.pause_s(attempt))
+
+    async def _declared(self) -> None:
+        """Raises: LookupError when the streams are not there."""
+        try:
+            await self._js.stream_info(LAST.name)
+        except NotFoundError:
+            raise LookupError(LAST.name) from None
 
     async def declare_consumer(self, consumer: Consumer) -> None:
         config = api.ConsumerConfig(

@@ -75,12 +75,21 @@ async def _run(settings: S, main: Callable[[Running[S]], Awaitable[None]]) -> in
 async def _connected(settings: S, health: Health, main: Callable[[Running[S]], Awaitable[None]]) -> None:
     async with asyncio.TaskGroup() as runners:
         beating = runners.create_task(health.beat())
-        async with await Bus.connect(settings.nats_url, f"{settings.service.lower()}-{settings.replica}", until_accepted=True) as bus:
-            await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
+        async with await connect_bus(settings, f"{settings.service.lower()}-{settings.replica}", until_accepted=True) as bus:
+            if settings.declares_streams:
+                await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
+            else:
+                await bus.wait_until_declared()
             others = [beating, runners.create_task(bus.wait_fatal()), runners.create_task(bus.clock.sync())]
             await main(Running(settings, bus, health))
             for other in others:
                 other.cancel()
+
+
+async def connect_bus(settings: Settings, name: str, *, until_accepted: bool = False) -> Bus:
+    """A connection with this process's key. Raises: as `Bus.connect`."""
+    creds, insecure = settings.nats_creds, settings.nats_insecure
+    return await Bus.connect(settings.nats_url, name, creds=creds, insecure=insecure, until_accepted=until_accepted)
 
 
 def _report(error: BaseException) -> int:

@@ -38,9 +38,15 @@ class Settings(BaseSettings):
     service: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ("nats_url",)
     """Fields that may hold a password: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
+    declares_streams: ClassVar[bool] = False
+    """Whether this service makes the streams; the others wait for them."""
 
     nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
     """Address, with credentials where the server wants them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
+    nats_creds: Path | None = None
+    """File with this process's key, which nobody else can read; absent where NATS wants none, or a password."""
+    nats_insecure: bool = False
+    """Whether a key may be used without TLS beyond loopback: for networks that only this deployment's machines are on."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
     """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
     nats_blobs_bytes: int = Field(default=0, ge=0)

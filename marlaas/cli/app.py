@@ -7,6 +7,8 @@ can correct is one line on stderr and exit status 1.
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -18,6 +20,19 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    creds: Annotated[
+        Path | None,
+        typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar="MARLAAS_NATS_CREDS"),
+    ] = None,
+) -> None:
+    context.obj = creds
+
+
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(prices.app, name="prices")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from marlaas.client import Client
+    from marlaas.stack.state_files import StackPlan
 
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
@@ -48,13 +49,43 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
     from marlaas.stack.state_files import running_stack
 
     async def run() -> T:
-        async with Client.connect(url or running_stack(data).nats_url, os.environ.get(TENANT) or None) as client:
+        where, tenant = url or running_stack(data).nats_url, os.environ.get(TENANT) or None
+        async with Client.connect(where, tenant, creds=_creds(data, url)) as client:
             return await ask(client)
 
     # The bus logs for a service's operator; here errors come as one line.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     return asyncio.run(run())
+
+
+def _creds(data: Path, url: str) -> Path | None:
+    """Key for the NATS at `url`: the one that is named, or the operator's where that is the stack in `data` and has keys."""
+    from common.access.folder import credentials_path
+    from marlaas.stack.state_files import find_stack, read_plan
+
+    if (named := typer_creds()) is not None:
+        return named
+    stack = find_stack(data)
+    if stack is None or (url and url != stack.nats_url):
+        return None
+    keys = read_plan(data).keys
+    return credentials_path(keys, "operator") if keys else None
+
+
+def operator_key(plan: "StackPlan") -> dict[str, str]:
+    """Setting of a program that the operator runs on a stack with keys."""
+    from common.access.folder import credentials_path
+
+    return {"MARLAAS_NATS_CREDS": str(credentials_path(plan.keys, "operator"))} if plan.keys else {}
+
+
+def typer_creds() -> Path | None:
+    """File of `marlaas --creds`."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    return context.find_root().obj if context else None
 
 
 def open_console(wide: bool = False) -> "Console":

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, pools_file, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
 from marlaas.cli.tasks import ps
 
 
@@ -20,6 +20,9 @@ def up(
     ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of signing keys, made where there is none: NATS then takes nobody without a key.")
+    ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay attached, and stop the stack on Ctrl-C.")] = False,
     start_timeout_s: Annotated[
         float, typer.Option(min=1, help="Seconds until ready; large models load for long.", envvar="MARLAAS_START_TIMEOUT_S")
@@ -32,7 +35,7 @@ def up(
     from marlaas.stack import control, placement
 
     offered = pools or pools_file()
-    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port)
+    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port, keys=keys)
     for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
         echo(line)
     starting = control.start(plan, end_with_parent=foreground)
@@ -101,7 +104,8 @@ def doctor(
 
     running_stack(data)
     given = {"--deep": deep, "--strict": strict, "--json": as_json}
-    exec_module(["scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)], read_plan(data).prepare_env)
+    plan = read_plan(data)
+    exec_module(["scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)], plan.prepare_env | operator_key(plan))
 
 
 def psql(

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Task, Url, Wide, echo, exec_module, pools_file, print_table, valid_ids, with_client
+from marlaas.cli.session import (
+    DEFAULT_DATA,
+    Data,
+    Task,
+    Url,
+    Wide,
+    echo,
+    exec_module,
+    operator_key,
+    pools_file,
+    print_table,
+    valid_ids,
+    with_client,
+)
 
 if TYPE_CHECKING:
     from common.messages import TaskStatus, UsageAnswer
@@ -278,5 +291,8 @@ def _exec_trainer(module: list[str], data: Path, url: str, pool: str, pools: Pat
     if url:
         offered = str((pools or pools_file()).resolve())
         exec_module(module, {"MARLAAS_NATS_URL": url, "MARLAAS_TRAINER_POOL": pool, "MARLAAS_POOLS_FILE": offered})
-    services = {service.name: service for service in read_plan(data).services}
-    exec_module(module, services[f"trainer-{pool}"].env | ({"MARLAAS_POOLS_FILE": str(pools.resolve())} if pools else {}))
+    plan = read_plan(data)
+    services = {service.name: service for service in plan.services}
+    exec_module(
+        module, services[f"trainer-{pool}"].env | operator_key(plan) | ({"MARLAAS_POOLS_FILE": str(pools.resolve())} if pools else {})
+    )

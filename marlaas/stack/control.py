@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.access.folder import credentials_path
 from common.pools import Pools, read_pools
 from marlaas import needs
 from marlaas.stack import database_folder, os_processes, placement, servers
+from marlaas.stack.keys import belongs_to_accounts, installed_families
 from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     MARK,
@@ -28,6 +30,7 @@ from marlaas.stack.state_files import (
     is_locked,
     log_path,
     prepare_folder,
+    read_plan,
     read_stack,
 )
 from marlaas.stack.supervised_process import last_words, tail
@@ -46,14 +49,20 @@ def make_plan(
     nats_port: int | None = None,
     postgres_port: int | None = None,
     settings: Mapping[str, str] | None = None,
+    keys: Path | None = None,
 ) -> StackPlan:
     """The whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
 
-    `settings`: environment variables of the services, which override the plan's.
-    Raises: Fatal when the pools file is wrong.
+    `settings`: environment variables of the services, which override the plan's. `keys`: folder of signing keys, made where there is
+    none; default: that of the last run.
+    Raises: Fatal when the pools file is wrong; StackError when the streams belong to keys that are not there.
     """
     data = data.resolve()
     before = read_stack(data)
+    keys = keys.resolve() if keys else _keys_of_last_run(data)
+    if keys is None and belongs_to_accounts(data / "nats"):
+        raise StackError(f"the streams in {data / 'nats'} belong to keys; name their folder with --keys")
+    pools = read_pools(pools_file)
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
@@ -71,17 +80,34 @@ def make_plan(
         nats_port=nats_port,
         postgres_port=postgres_port,
         pools_file=pools_file.resolve(),
+        keys=keys,
+        families=installed_families(_hosts_file()) if keys else [],
+        pools=list(pools),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
         prepare_env=common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[
-            service.model_copy(update={"env": {**service.env, **(settings or {})}})
-            for service in _services(data, common, database, read_pools(pools_file))
+            service.model_copy(update={"env": {**service.env, **_key_env(keys, service.name), **(settings or {})}})
+            for service in _services(data, common, database, pools)
         ],
     )
 
 
 def _database_url(data: Path, port: int, role: str) -> str:
     return servers.database_url(port, role=role, passfile=database_folder.passfile(data / "postgres"))
+
+
+def _keys_of_last_run(data: Path) -> Path | None:
+    return read_plan(data).keys if (data / "plan.json").exists() else None
+
+
+def _hosts_file() -> Path | None:
+    name = os.environ.get("MARLAAS_ENV_HOSTS_FILE")
+    return Path(name) if name else None
+
+
+def _key_env(keys: Path | None, service: str) -> dict[str, str]:
+    """`service`: its name in the stack, such as rollout-tiny."""
+    return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service.partition("-")[0]))} if keys else {}
 
 
 def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools) -> list[Service]:

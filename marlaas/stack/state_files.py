@@ -52,6 +52,11 @@ class StackPlan(BaseModel):
     postgres_port: int
     pools_file: Path | None = None
     """Absolute path; None where no service needs it."""
+    keys: Path | None = None
+    """Absolute path of the folder of signing keys; None where NATS takes everybody."""
+    families: list[str] = []
+    """Families of environments, for the key of the service that serves them."""
+    pools: list[str] = []
     prepare: list[str]
     """Migrations, run once the servers are ready. Empty: none."""
     prepare_env: dict[str, str] = {}

@@ -27,8 +27,8 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
 
     import structlog
 
-    from common.bus import Bus
     from common.errors import MarlaasError
+    from common.runtime.service import connect_bus
     from scheduler_svc.doctor.report import as_json, as_lines
     from scheduler_svc.doctor.runner import Depth, examine
     from scheduler_svc.store.database import Database
@@ -40,7 +40,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
         async with asyncio.timeout(options.timeout_s):
             database = await Database.connect(settings.database_url)
             missing = "NATS does not answer; correct MARLAAS_NATS_URL"
-            bus = await Bus.connect(settings.nats_url, "doctor")
+            bus = await connect_bus(settings, "doctor")
         try:
             found = await examine(database, bus, Depth(grace_s=0 if options.strict else 2 * settings.sweep_s, deep=options.deep))
         finally:

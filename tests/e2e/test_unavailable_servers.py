@@ -94,8 +94,10 @@ async def test_service_waits_for_nats_and_continues_when_it_returns(
         await process.says("nats_unreachable", times=2)
         assert not process.is_ready()
         with nats(tmp_path, port) as kill:
-            await eventually(process.is_ready, PATIENCE_S)
+            await process.says("streams_not_declared")
             async with await Bus.connect(url, "test") as bus:
+                await bus.declare()
+                await eventually(process.is_ready, PATIENCE_S)
                 await handles_a_message(bus, subject, 1)
             kill()
         before = process.said("nats_unreachable")

@@ -9,6 +9,7 @@ from common.runtime.settings import Settings
 
 class DummySettings(Settings):
     service = "DUMMY"
+    declares_streams = True
 
 
 async def main(running: Running[DummySettings]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from common.bus import Bus
 from common.errors import Fatal
 from common.runtime.settings import Settings
 from rollout_svc.engine import Engine, Sampled, SampleRequest
@@ -42,7 +43,7 @@ async def test_pool_is_required(nats_url: str, tmp_path: Path) -> None:
     assert await ended(nats_url, tmp_path) == (2, "rollout: MARLAAS_ROLLOUT_POOL: is required\n")
 
 
-async def test_unknown_pool_names_those_that_there_are(nats_url: str, tmp_path: Path) -> None:
+async def test_unknown_pool_names_those_that_there_are(bus: Bus, nats_url: str, tmp_path: Path) -> None:
     status, output = await ended(nats_url, tmp_path, MARLAAS_ROLLOUT_POOL="huge")
     assert status == 1
     assert "MARLAAS_ROLLOUT_POOL is 'huge', but pools.toml has tiny" in output

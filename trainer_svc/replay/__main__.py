@@ -34,14 +34,14 @@ async def _run(settings: TrainerSettings, options: argparse.Namespace) -> int:
 
     import structlog
 
-    from common.bus import Bus
     from common.errors import MarlaasError, Reject
+    from common.runtime.service import connect_bus
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # errors come as one line
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            bus = await Bus.connect(settings.nats_url, "replay")
+            bus = await connect_bus(settings, "replay")
     except TimeoutError:
         sys.stderr.write("replay: NATS does not answer; correct MARLAAS_NATS_URL\n")
         return 2

@@ -94,6 +94,8 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
     assert {subject for subject in shared if not subject.startswith(("$JS.API.STREAM.INFO.", "$JS.API.DIRECT.GET."))} == {
         "$JS.API.CONSUMER.CREATE.KV_tasks",
         "$JS.API.CONSUMER.CREATE.OBJ_blobs",
+        "$JS.API.CONSUMER.INFO.KV_tasks.*",
+        "$JS.API.CONSUMER.INFO.OBJ_blobs.*",
         "$JS.API.STREAM.MSG.GET.KV_tasks",
         "$JS.API.STREAM.MSG.GET.OBJ_blobs",
         "$JS.API.STREAM.NAMES",
@@ -103,9 +105,9 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_hears_its_own_replies_only(service: str) -> None:
     heard = set(service_permissions(service, DEPLOYMENT).subscribe)
-    assert heard - {"ask.*.*", "stored.jobs.>"} == {f"_INBOX.{service}.>"}
-    assert {"ask.*.*", "stored.jobs.>"} <= heard or service != "scheduler"
-    assert heard == {f"_INBOX.{service}.>"} or service == "scheduler"
+    assert heard - {"ask.*.*", "stored.jobs.>", "events.>"} == {f"_INBOX.{service}.>"}
+    assert ("events.>" in heard) == (service == "operator")
+    assert ({"ask.*.*", "stored.jobs.>"} <= heard) == (service == "scheduler")
 
 
 @pytest.mark.parametrize("role", ROLES)

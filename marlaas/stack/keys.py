@@ -1,0 +1,44 @@
+"""Keys of a one-machine stack: NATS's configuration, and where its streams are."""
+
+import re
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from common.access.folder import SigningKeys, issue_service_keys, open_or_make, server_configuration
+from common.access.services import Deployment
+from marlaas.stack import servers
+
+EVERYBODY = "$G"
+"""NATS's own name of the account of a server without accounts."""
+ACCOUNT = re.compile(r"^A[A-Z2-7]{55}$")
+
+
+def installed_families(hosts_file: Path | None) -> list[str]:
+    """Families that an environment replica on this machine may serve, as `env_svc.registry` lists them."""
+    hosted = list(tomllib.loads(hosts_file.read_text())) if hosts_file and hosts_file.exists() else []
+    return [*hosted, *sorted({one.name for one in entry_points(group="marlaas.environments")}), "module"]
+
+
+def prepared(folder: Path, nats: Path, deployment: Deployment) -> str:
+    """NATS's configuration about accounts, once the services' keys are written and the streams are in their account.
+
+    Raises: Fatal when the folder of keys is not complete, or others can read it.
+    """
+    keys = open_or_make(folder)
+    issue_service_keys(keys, deployment)
+    move_streams(nats / servers.STORE / "jetstream", keys)
+    return server_configuration(keys, nats / "accounts")
+
+
+def move_streams(store: Path, keys: SigningKeys) -> None:
+    """Give the streams of a server without accounts to the services: NATS looks for them in a folder with the account's name."""
+    before, after = store / EVERYBODY, store / keys.services.public
+    if before.is_dir() and not after.exists():
+        before.rename(after)
+
+
+def belongs_to_accounts(nats: Path) -> bool:
+    """Whether NATS's streams are in an account, so that a server without keys would show none of them."""
+    store = nats / servers.STORE / "jetstream"
+    return store.is_dir() and any(ACCOUNT.match(path.name) for path in store.iterdir())
