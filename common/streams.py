@@ -127,6 +127,11 @@ def prune(tenant: str) -> str:
     return f"jobs.prune.{tenant}"
 
 
+def sent_by(job: str, key: str) -> str:
+    """A job's subject with the public key of its sender. NATS permits it to that key alone, so it proves who has sent the job."""
+    return f"{job}.{key}"
+
+
 def check(family: str, task: str) -> str:
     return f"prompts.check.{family}.{task}"
 

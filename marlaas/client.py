@@ -23,6 +23,7 @@ from typing import Literal, TypeVar
 from pydantic import JsonValue
 
 from common import streams
+from common.access.credentials import Credentials
 from common.bus import Bus, Outgoing, objection_to_address
 from common.errors import Retry
 from common.messages import (
@@ -83,6 +84,11 @@ class Client:
     def tenant(self) -> str | None:
         """Whose tasks it reads; None for everybody's."""
         return self._door.tenant
+
+    @property
+    def key(self) -> Credentials | None:
+        """The key of this connection; None where NATS wants none."""
+        return self._door.key
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self._door = Door(bus, url, tenant, patience_s=patience_s)

@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from common import streams
+from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
 from common.errors import Forbidden, QueueFull, Reject, Unavailable
@@ -36,6 +38,11 @@ class Door:
         self._shown = url.rpartition("@")[2]
         self.tenant = tenant
         self._patience_s = patience_s
+
+    @property
+    def key(self) -> Credentials | None:
+        """The key of its connection; None where NATS wants none."""
+        return self._bus.key
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
         """The answer. `tenant`: in place of the door's own.
@@ -95,11 +102,13 @@ class Door:
         return (await self.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer, tenant=tenant)).last
 
     async def publish(self, out: Outgoing) -> None:
-        """Publish a job.
+        """Publish a job; its subject names the key of this connection, where it has one.
 
         Raises: ClientError when that is not permitted, or as many jobs wait as may; Unavailable when NATS did not store it; Reject when
         it is too large.
         """
+        if self.key is not None:
+            out = replace(out, subject=streams.sent_by(out.subject, self.key.public))
         try:
             await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:

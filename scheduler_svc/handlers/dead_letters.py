@@ -16,7 +16,7 @@ from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, check_tenant
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
@@ -137,8 +137,7 @@ async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     """Raises: Reject when it is none; Retry when NATS is unavailable."""
     job = delivery.read(ResendLetter)
-    if delivery.subject != streams.resend(job.tenant):
-        raise Reject(f"{delivery.subject} carries a job of tenant '{job.tenant}'")
+    check_tenant(streams.token(delivery.subject, 2) or "", job.tenant)
     try:
         stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
@@ -188,9 +187,8 @@ def recorded_task(subject: str) -> str | None:
 
 
 def _sender(subject: str) -> str | None:
-    """The tenant of `jobs.<verb>.<tenant>`; None for any other subject."""
-    parts = subject.split(".", 2)
-    return parts[2] if parts[0] == "jobs" and len(parts) == 3 else None
+    """The tenant of a job's subject; None for any other subject."""
+    return streams.token(subject, 2) if streams.token(subject, 0) == "jobs" else None
 
 
 async def _body(bus: Bus, letter: DeadLetter) -> bytes | None:

@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token
+from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token, user_token
 from common.access.credentials import write_credentials
 from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make, server_configuration
 from common.access.keys import Kind, Seed
 from common.access.roles import Role
+from common.access.rows import Permissions
 from common.access.services import Deployment
 from common.bus import Bus
 from marlaas.stack import servers
@@ -39,6 +40,13 @@ class Keyed:
         seed, path = Seed.new(Kind.USER), self.keys.folder / "creds" / f"{tenant}-{role}-{time.monotonic_ns()}.creds"
         token = tenant_user_token(self.keys.tenant(tenant), seed.public, path.stem, tenant, role, int(time.time()), end_s)
         write_credentials(path, token, seed)
+        return path
+
+    def stages_key(self) -> Path:
+        """A key for test doubles, which are every service in one process."""
+        seed, path = Seed.new(Kind.USER), self.keys.folder / "creds" / "stages.creds"
+        everything = Permissions((">",), (">",), "_INBOX")
+        write_credentials(path, user_token(self.keys.services, seed.public, path.stem, everything, int(time.time())), seed)
         return path
 
     async def push(self, tenant: str, limits: AccountLimits = AccountLimits()) -> None:  # noqa: B008  frozen

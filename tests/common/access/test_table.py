@@ -2,10 +2,12 @@
 
 import inspect
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from common import streams
+from common.access.folder import MAX_CONTROL_LINE_BYTES
 from common.access.roles import EXPORTS, JOBS_OF_ROLE, ROLES, imports, role_permissions
 from common.access.rows import Use, blob_store, bucket
 from common.access.services import SERVICES, STORES, Deployment, service_permissions, table
@@ -13,6 +15,7 @@ from common.streams import Consumer
 from tests.common.access.calls import BLOB_CALLS, BUCKET_CALLS, STREAM_CALLS, calls
 from tests.common.access.matching import covers
 
+ROOT = Path(__file__).parents[3]
 DEPLOYMENT = Deployment(pools=("tiny", "big"), families=("math", "code"))
 TABLE = table(DEPLOYMENT)
 NO_SUBJECTS = {"task_of"}
@@ -25,8 +28,16 @@ def functions(returns: type) -> list[tuple[str, object]]:
 
 
 def example_arguments(function: object) -> list[object]:
-    given: dict[str, object] = {"pool": "tiny", "family": "math", "group": 1, "verb": "cancel", "bucket": "tasks", "stage": "settle"}
-    given["tenant"] = "<tenant>"
+    given: dict[str, object] = {
+        "job": "jobs.submit.name",
+        "pool": "tiny",
+        "family": "math",
+        "group": 1,
+        "verb": "cancel",
+        "bucket": "tasks",
+        "stage": "settle",
+        "tenant": "<tenant>",
+    }
     return [given.get(name, "name") for name in inspect.signature(function).parameters]  # type: ignore[arg-type]
 
 
@@ -131,3 +142,8 @@ def test_key_may_use_its_own_subject_only() -> None:
     for verb, tenant, key in product(streams.JOB_VERBS, ("acme", "globex"), ("UMINE", "UOTHER")):
         mine = tenant == "acme" and key == "UMINE" and verb in JOBS_OF_ROLE["member"]
         assert covers(published, f"jobs.{verb}.{tenant}.{key}") == mine
+
+
+def test_servers_of_every_deployment_take_a_key_as_long_as_the_stacks() -> None:
+    for name in ("nats.conf", "nats-cluster.conf"):
+        assert f"max_control_line: {MAX_CONTROL_LINE_BYTES} " in (ROOT / "deploy" / name).read_text(), name
