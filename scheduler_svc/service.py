@@ -29,6 +29,7 @@ from scheduler_svc.handlers.job_intake import JobIntake
 from scheduler_svc.handlers.scores import handle_scores, void_overdue
 from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
+from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
@@ -161,7 +162,7 @@ class Scheduler:
             await replicas.record_replicas(tx.connection, self._replicas.reports)
             overdue = {task for task, _ in await groups.overdue_groups(tx.connection, now_s)}
             late = await evaluations.overdue_groups(tx.connection, now_s)
-            waiting = await tasks.tasks_waiting_for_an_environment(tx.connection) if families else set[str]()
+            waiting = await tasks.tasks_waiting_for_an_environment(tx.connection, most=CHECKS_PER_TENANT) if families else set[str]()
             await self._observe_samplers(tx.connection, now_s)
 
         async def end_late(tx: Transaction, task_id: str) -> None:

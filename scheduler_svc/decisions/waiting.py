@@ -3,7 +3,7 @@
     paused        its owner paused it
     no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
     budget        its tenant has used up its tokens
-    quota         its tenant has as many sequences in flight as it may have
+    quota         its tenant has as many sequences in flight, or checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
     environment   its groups are old, and the samplers have room: the environment takes the time
@@ -111,6 +111,8 @@ class WaitingTask:
     """Seconds that a group may take."""
     queue: TrainerQueue | None
     """None while no step of the task is with the trainers."""
+    checks: int | None = None
+    """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
 
 
 def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits) -> Cause | None:
@@ -121,6 +123,8 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
         )
     if not replicas.environments:
         return Cause(Kind.NO_REPLICA, 0, f"0 environment replicas serve '{task.environment}'; 1 is needed")
+    if task.checks is not None:
+        return Cause(Kind.QUOTA, task.checks, f"{task.checks} other tasks of its tenant are checked at '{task.environment}', the maximum")
     if not task.is_accepted:
         return Cause(Kind.ENVIRONMENT, replicas.environments, f"{replicas.environments} environment replicas have its check to answer")
     if task.queue is not None:

@@ -9,6 +9,7 @@ from common.messages import EnvironmentChecked
 from common.spec import TaskSpec
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
+from scheduler_svc.lifecycle.environment_resolution import request_waiting_checks
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
@@ -19,8 +20,11 @@ from scheduler_svc.store.transaction import Transaction
 
 async def handle_environment_checks(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     async with context.transaction() as tx:
-        for delivery in deliveries:
-            await environment_checked(tx, delivery.read(EnvironmentChecked))
+        answers = [delivery.read(EnvironmentChecked) for delivery in deliveries]
+        for answer in answers:
+            await environment_checked(tx, answer)
+        for tenant in sorted({answer.tenant for answer in answers}):
+            await request_waiting_checks(tx, tenant, context.replicas.families)
 
 
 async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> None:

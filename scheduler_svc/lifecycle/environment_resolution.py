@@ -8,6 +8,15 @@ from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
+CHECKS_PER_TENANT = 4
+"""Checks of one tenant's tasks that a family has at once: an environment replica takes checks in their order, eight at once."""
+
+
+async def request_waiting_checks(tx: Transaction, tenant: str, families: set[str]) -> None:
+    """Request checks of the tenant's oldest tasks that wait for one, as many as may be."""
+    for task in await tasks.lock_unchecked(tx.connection, tenant, most=CHECKS_PER_TENANT):
+        await check_environment(tx, task.id, task.tenant, task.spec.environment.name, families)
+
 
 async def resolve_environment(tx: Transaction, task_id: str, families: set[str]) -> None:
     """Request the check of a waiting task's environment, once an env replica serves it."""
@@ -17,14 +26,23 @@ async def resolve_environment(tx: Transaction, task_id: str, families: set[str])
 
 
 async def check_environment(tx: Transaction, task: str, tenant: str, name: str, families: set[str]) -> None:
-    """Request a check of the task's options from the environment's family; the task waits while no replica serves it."""
-    family = family_of(name, families)
-    if family is None:
-        await tasks.set_reason(tx.connection, task, f"waiting for an environment replica that serves '{name}'")
-        await publish_status(tx, task)
-        return
-    found = await tasks.find_task(tx.connection, task)
+    """Request a check of the task's options from the environment's family.
+
+    The task waits while no replica serves it, or while CHECKS_PER_TENANT of its tenant's tasks are checked there.
+    """
+    family, found = family_of(name, families), await tasks.find_task(tx.connection, task)
     assert found is not None
+    if family is None:
+        reason = f"waiting for an environment replica that serves '{name}'"
+    elif await tasks.checks_requested(tx.connection, tenant, family) >= CHECKS_PER_TENANT:
+        reason = f"waiting while {CHECKS_PER_TENANT} other tasks of its tenant are checked"
+    else:
+        reason = ""
+    if family is None or reason:
+        if found.reason != reason:
+            await tasks.set_reason(tx.connection, task, reason)
+            await publish_status(tx, task)
+        return
     await tasks.set_family(tx.connection, task, family)
     spec = found.spec
     held_out = {protocol.name: protocol for protocol in spec.evaluation.protocols if protocol.options}

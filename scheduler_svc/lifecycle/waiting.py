@@ -1,14 +1,16 @@
 """Why a task waits, from PostgreSQL and the live replicas."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ReplicaReport
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load
 from scheduler_svc.decisions.waiting import Cause, Places, Replicas, cause_of
-from scheduler_svc.lifecycle.environment_resolution import family_of
+from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
 from scheduler_svc.store.queries.shares import work_in_flight
+from scheduler_svc.store.queries.tasks import checks_requested
 from scheduler_svc.store.queries.waiting import Found, waiting_task
 
 NO_CAPACITY = Capacity(0, 0)
@@ -24,9 +26,19 @@ async def why(
     found = await waiting_task(connection, tenant, task)
     if found is None:
         raise LookupError(f"no task '{task}' that has not ended")
+    waiting = replace(found.task, checks=await _checks(connection, found, reports))
     in_flight = await work_in_flight(connection)
     places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
-    return cause_of(found.task, _replicas(found, reports), places, found.limits)
+    return cause_of(waiting, _replicas(found, reports), places, found.limits)
+
+
+async def _checks(connection: AsyncConnection, found: Found, reports: Sequence[ReplicaReport]) -> int | None:
+    """`WaitingTask.checks`."""
+    family = family_of(found.task.environment, {family for report in reports for family in report.families})
+    if found.task.is_accepted or found.family is not None or family is None:
+        return None
+    requested = await checks_requested(connection, found.tenant, family)
+    return requested if requested >= CHECKS_PER_TENANT else None
 
 
 def _places(tenant: str, task: str, in_flight: Mapping[str, InFlight], pool: str, capacity: Capacity) -> Places:

@@ -183,10 +183,31 @@ async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
     return [task_of(row) for row in (await connection.execute(statement)).all()]
 
 
-async def tasks_waiting_for_an_environment(connection: AsyncConnection) -> set[str]:
-    """Submitted tasks whose environment's family is not known yet."""
-    statement = select(tasks.c.id).where(tasks.c.state == TaskState.SUBMITTED, tasks.c.family.is_(None))
+_SUBMITTED = in_state(tasks.c.state, TaskState.SUBMITTED)
+
+
+async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most: int) -> set[str]:
+    """Submitted tasks whose check is not requested: the oldest `most` of each tenant and environment, less those that are checked."""
+    place = func.row_number().over(
+        partition_by=(tasks.c.tenant, tasks.c.spec["environment"]["name"].astext),
+        order_by=(tasks.c.family.is_(None), tasks.c.submitted_at, tasks.c.id),
+    )
+    ranked = select(tasks.c.id, tasks.c.family, place.label("place")).where(_SUBMITTED).subquery()
+    statement = select(ranked.c.id).where(ranked.c.family.is_(None), ranked.c.place <= most)
     return set((await connection.execute(statement)).scalars())
+
+
+async def lock_unchecked(connection: AsyncConnection, tenant: str, *, most: int) -> list[Task]:
+    """Lock the tenant's oldest tasks whose check is not requested, but for those that another transaction has locked."""
+    waiting = select(*_TASK).where(tasks.c.tenant == tenant, tasks.c.family.is_(None), _SUBMITTED)
+    statement = waiting.order_by(tasks.c.submitted_at, tasks.c.id).limit(most).with_for_update(of=tasks, skip_locked=True)
+    return [task_of(row) for row in (await connection.execute(statement)).all()]
+
+
+async def checks_requested(connection: AsyncConnection, tenant: str, family: str) -> int:
+    """Number of the tenant's tasks whose check the family has."""
+    statement = select(func.count()).select_from(tasks).where(tasks.c.tenant == tenant, tasks.c.family == family, _SUBMITTED)
+    return (await connection.execute(statement)).scalar_one()
 
 
 async def set_warnings(connection: AsyncConnection, task: str, warnings: Mapping[str, str]) -> None:

@@ -64,6 +64,7 @@ tasks = sa.Table(
     sa.CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
     sa.Index(None, "state"),
     sa.Index(None, "tenant"),
+    sa.Index("ix_tasks_submitted", "tenant", "family", "submitted_at", "id", postgresql_where=sa.text("state = 'submitted'")),
     sa.Index("ix_tasks_started", "id", postgresql_where=sa.text("start IS NOT NULL")),
 )
 

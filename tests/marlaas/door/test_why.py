@@ -19,10 +19,10 @@ TWO_POOLS = {**POOLS, "idle": POOLS["tiny"]}
 
 
 class Held(Stages):
-    """Checks of the task `unchecked`, and groups of tasks whose id begins with `slow`, are never answered."""
+    """Checks of tasks whose id begins with `unchecked`, and groups of those with `slow`, are never answered."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        if delivery.read(CheckEnvironment).task != "unchecked":
+        if not delivery.read(CheckEnvironment).task.startswith("unchecked"):
             async for out in super().check(delivery):
                 yield out
 
@@ -83,6 +83,15 @@ async def test_checks_replicas_trainers_and_the_pace(bus: Bus, nats_url: str, da
         await world.submit("unchecked")
         await world.rows_become("SELECT state FROM tasks WHERE id = 'unchecked'", [("submitted",)])
         await told(client, "unchecked", Kind.ENVIRONMENT, 1)
+        for number in range(4):
+            await world.submit(f"unchecked-{number}")
+        await world.rows_become("SELECT count(*) FROM tasks", [(5,)])
+        assert "4 other tasks of its tenant" in await told(client, "unchecked-3", Kind.QUOTA, 4)
+        for task in ("unchecked-2", "unchecked-3"):
+            await client.cancel(task)
+            await client.wait(task)
+        for number in range(2):
+            await client.cancel(f"unchecked-{number}")
         await world.run("elsewhere", spec(pool="idle"), until="accepted")
         assert "0 rollout replicas serve pool 'idle'" in await told(client, "elsewhere", Kind.NO_REPLICA, 0)
         await world.begin("first", batches=1)

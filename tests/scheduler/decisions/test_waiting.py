@@ -48,6 +48,9 @@ SITUATIONS: list[Situation] = [
     (MAY_OPEN, ALL, FULL, Limits(max_sequences=30), Kind.QUOTA, 30),
     (MAY_OPEN, ALL, ROOM, Limits(max_sequences=32), None, 0),
     (MAY_OPEN, ALL, full(0, 0), Limits(max_sequences=1), None, 0),
+    # As many checks as the tenant may have at once.
+    (replace(TASK, is_accepted=False, checks=4), ALL, ROOM, NONE, Kind.QUOTA, 4),
+    (replace(TASK, is_accepted=False, checks=4), replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     # Full, and others hold places: all places but the task's own.
     (MAY_OPEN, ALL, FULL, NONE, Kind.SHARE, 88),
     (MAY_OPEN, ALL, full(96, 0), NONE, Kind.SHARE, 96),

@@ -1,0 +1,54 @@
+"""Checks of environments, of which a tenant has a few at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from common.bus import Bus, Delivery, Outgoing
+from common.messages import CheckEnvironment
+from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
+from tests.conftest import eventually
+from tests.scheduler.stages import Stages, running_world, spec
+
+MANY = 15
+
+
+@dataclass
+class Gated(Stages):
+    """Checks of the tenant acme wait for the gate."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    now: Counter[str] = field(default_factory=Counter[str])
+    most: Counter[str] = field(default_factory=Counter[str])
+    """Maximum checks at once, by tenant."""
+
+    async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        tenant = delivery.read(CheckEnvironment).tenant
+        self.now[tenant] += 1
+        self.most[tenant] = max(self.most[tenant], self.now[tenant])
+        if tenant == "acme":
+            await self.gate.wait()
+        async for out in super().check(delivery):
+            yield out
+        self.now[tenant] -= 1
+
+
+async def test_slow_checks_of_one_tenant_hold_up_no_others(bus: Bus, database_url: str) -> None:
+    stages = Gated(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        for number in range(MANY):
+            await world.submit(f"acme-{number}")
+        await world.rows_become("SELECT count(*) FROM tasks", [(MANY,)])
+        await eventually(lambda: stages.now["acme"] == CHECKS_PER_TENANT)
+        for number in range(6):
+            await world.run(f"globex-{number}", spec(tenant="globex"), until="accepted")
+        waiting = f"waiting while {CHECKS_PER_TENANT} other tasks of its tenant are checked"
+        await world.rows_become(
+            "SELECT reason, count(*) FROM tasks WHERE state = 'submitted' GROUP BY 1 ORDER BY 1",
+            [("", CHECKS_PER_TENANT), (waiting, MANY - CHECKS_PER_TENANT)],
+        )
+        stages.gate.set()
+        await world.rows_become("SELECT count(*) FROM tasks WHERE tenant = 'acme' AND state = 'running'", [(MANY,)])
+        assert stages.most["acme"] == CHECKS_PER_TENANT
+        assert await world.rows("SELECT count(*) FROM tasks WHERE reason <> ''") == [(0,)]
