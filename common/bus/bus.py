@@ -28,6 +28,7 @@ from common.bus.pull import Pull
 from common.bus.requests import Requests
 from common.bus.stream_reader import StreamReader
 from common.bus.timings import DEFAULT, Timings
+from common.bus.tls import NO_FILES, TlsFiles
 from common.errors import Fatal, MarlaasError, QueueFull, Reject, Unavailable
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
 
@@ -67,6 +68,7 @@ class Bus:
         *,
         creds: Path | None = None,
         insecure: bool = False,
+        tls: TlsFiles = NO_FILES,
         until_accepted: bool = False,
         timings: Timings = DEFAULT,
     ) -> "Bus":
@@ -74,10 +76,10 @@ class Bus:
 
         `url`: one, or those of a cluster's nodes, separated by commas. Any that answers is taken, and another when that one dies.
         `creds`: file with a key, where NATS wants one. `insecure`: whether a key may be used without TLS beyond loopback.
-        Raises: Fatal when `url` is no address, or the server is too old, or `creds` is no key or others can read it, or the server
-        refuses the credentials otherwise.
+        Raises: Fatal when `url` is no address, or the server is too old, or `creds` is no key or others can read it, or a file of `tls`
+        cannot be used; and, unless `until_accepted`, when the server refuses the credentials, or its certificate is refused.
         """
-        return cls(await Connection.open(Server(url, name, creds, insecure), until_accepted=until_accepted, timings=timings))
+        return cls(await Connection.open(Server(url, name, creds, insecure, tls), until_accepted=until_accepted, timings=timings))
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
@@ -18,6 +17,7 @@ from common.bus.address import is_plain_beyond_loopback, nodes, objection_to_add
 from common.bus.delivery import MAX_PAYLOAD_BYTES
 from common.bus.refusals import refused_key, refused_subject, violated
 from common.bus.timings import Timings
+from common.bus.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
 from common.errors import Fatal, Forbidden, Unavailable, Undeclared
 from common.heartbeats import Heartbeats
 
@@ -43,6 +43,7 @@ class Server:
     """File with a key; None where the server wants none, or a password in `url`."""
     insecure: bool = False
     """Whether a key may be used without TLS beyond loopback."""
+    tls: TlsFiles = NO_FILES
 
     @property
     def shown(self) -> str:
@@ -50,7 +51,7 @@ class Server:
 
 
 class Connection:
-    def __init__(self, client: Client, beats: Heartbeats, timings: Timings, server: Server, key: Credentials | None) -> None:
+    def __init__(self, client: NatsClient, beats: Heartbeats, timings: Timings, server: Server, key: Credentials | None) -> None:
         self.client = client
         self.key = key
         self._server = server
@@ -74,7 +75,7 @@ class Connection:
         if objection := objection_to_address(server.url):
             raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
         key = read_credentials(server.creds) if server.creds else None
-        if key is not None and not server.insecure and is_plain_beyond_loopback(server.url):
+        if key is not None and not server.insecure and not server.tls.are_given and is_plain_beyond_loopback(server.url):
             raise Fatal(
                 f"{server.shown} is reached without TLS, where others may read and change what is sent: use tls://, or say that the network"
                 " is trusted with --insecure, or MARLAAS_NATS_INSECURE=1"
@@ -82,19 +83,21 @@ class Connection:
         beats = Heartbeats(lambda: _heartbeat_client(server, key, timings))
         attempt = 0
         while True:
-            connection = cls(Client(), beats, timings, server, key)
+            connection = cls(_client(server), beats, timings, server, key)
             try:
                 await connection._connect()
                 break
             except (TimeoutError, OSError, NatsError) as raised:
                 attempt += 1
                 error = connection._last_error or raised
-                if not _is_about_credentials(error):
+                reason = connection._why_refused(error)
+                if reason is None:
                     log.warning("nats_unreachable", url=server.shown, attempt=attempt, error=str(error) or type(error).__name__)
                 elif until_accepted:
-                    log.error("nats_refuses_credentials", url=server.shown, attempt=attempt, reason=connection._why_refused())
+                    event = "nats_tls_fails" if tls_failure(error) else "nats_refuses_credentials"
+                    log.error(event, url=server.shown, attempt=attempt, reason=reason)
                 else:
-                    raise Fatal(connection._why_refused()) from None
+                    raise Fatal(reason) from None
                 await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await connection.client.close()
         version, max_payload = connection.client.connected_server_version, connection.client.max_payload
@@ -104,7 +107,12 @@ class Connection:
             raise Fatal(f"NATS server takes messages of {max_payload} bytes; set max_payload to {MAX_PAYLOAD_BYTES} or more")
         return connection
 
-    def _why_refused(self) -> str:
+    def _why_refused(self, error: Exception) -> str | None:
+        """Why no later attempt would succeed, until somebody corrects it here or at the server; None where one may."""
+        if failure := tls_failure(error):
+            return f"NATS at {self._server.shown}: {failure}"
+        if not _is_about_credentials(error):
+            return None
         # A server that takes keys sends a nonce to be signed.
         return refused_key(self._server.shown, self.key, wants_key="nonce" in self.client._server_info)
 
@@ -212,8 +220,8 @@ class Connection:
         if self._attempt is None or self._is_closing:
             return
         error = self.client.last_error or self._last_error
-        about_key = error is not None and _is_about_credentials(error)
-        self._end(f"NATS has closed the connection: {self._why_refused() if about_key else error or 'it did not say why'}")
+        reason = self._why_refused(error) if error is not None else None
+        self._end(f"NATS has closed the connection: {reason or error or 'it did not say why'}")
 
     def _end(self, reason: str) -> None:
         if not self._fatal.done():
@@ -243,7 +251,7 @@ def _is_about_credentials(error: Exception) -> bool:
 
 def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[str, Any]:
     """`Any`: nats-py's annotations want whole seconds, its code takes fractions."""
-    options = {
+    options: dict[str, Any] = {
         "servers": nodes(server.url),
         "name": server.name,
         "connect_timeout": timings.connect_timeout_s,
@@ -251,16 +259,22 @@ def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[
         "ping_interval": timings.ping_every_s,
         "max_outstanding_pings": timings.pings_unanswered,
     }
+    if server.tls.are_given:
+        options["tls"] = server.tls.context()
     return options | ({"user_credentials": str(key.path), "inbox_prefix": key.inbox} if key else {})
 
 
-async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> Client:
+def _client(server: Server) -> NatsClient:
+    return NatsClient(needs_tls=server.tls.are_given)
+
+
+async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> NatsClient:
     """A second client for heartbeats. It meets the same errors as the first, which reports them."""
 
     async def reported_elsewhere(_: Exception) -> None:
         pass
 
-    client = Client()
+    client = _client(server)
     options = _options(replace(server, name=f"{server.name}-heartbeats"), key, timings)
     await client.connect(**options, max_reconnect_attempts=-1, error_cb=reported_elsewhere)
     return client

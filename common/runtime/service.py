@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from common import crashpoints
-from common.bus import Bus
+from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.periodic import run_periodically
@@ -88,8 +88,9 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
 
 async def connect_bus(settings: Settings, name: str, *, until_accepted: bool = False) -> Bus:
     """A connection with this process's key. Raises: as `Bus.connect`."""
+    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
     creds, insecure = settings.nats_creds, settings.nats_insecure
-    return await Bus.connect(settings.nats_url, name, creds=creds, insecure=insecure, until_accepted=until_accepted)
+    return await Bus.connect(settings.nats_url, name, creds=creds, insecure=insecure, tls=tls, until_accepted=until_accepted)
 
 
 def _report(error: BaseException) -> int:

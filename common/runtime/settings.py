@@ -47,6 +47,12 @@ class Settings(BaseSettings):
     """File with this process's key, which nobody else can read; absent where NATS wants none, or a password."""
     nats_insecure: bool = False
     """Whether a key may be used without TLS beyond loopback: for networks that only this deployment's machines are on."""
+    nats_ca: Path | None = None
+    """File with the certificates that NATS's own is checked against; absent: those of the system. With it, NATS is reached by TLS alone."""
+    nats_cert: Path | None = None
+    """File with this process's certificate, where NATS asks for one."""
+    nats_key: Path | None = None
+    """File with the private key of `nats_cert`."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
     """Copies of each stream in a NATS cluster; a stream that has more keeps them."""
     nats_blobs_bytes: int = Field(default=0, ge=0)

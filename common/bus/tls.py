@@ -1,0 +1,79 @@
+"""TLS of a connection to NATS: files with certificates, and a client that never goes on without TLS where it was asked for."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from common.errors import Fatal
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files in PEM. With any of them, the server must offer TLS also at a `nats://` address."""
+
+    ca: Path | None = None
+    """Certificates of the authorities that the server's certificate is checked against; None: those of this system."""
+    cert: Path | None = None
+    """This process's certificate, for a server that asks for one."""
+    key: Path | None = None
+    """The private key of `cert`."""
+
+    @property
+    def are_given(self) -> bool:
+        return any((self.ca, self.cert, self.key))
+
+    def context(self) -> ssl.SSLContext:
+        """Raises: Fatal, naming the setting and its file."""
+        if (self.cert is None) != (self.key is None):
+            raise Fatal("MARLAAS_NATS_CERT and MARLAAS_NATS_KEY belong together: set both, or neither")
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise Fatal(f"MARLAAS_NATS_CA: {self.ca} holds no certificate that can be read: {_reason(error)}") from None
+        if self.cert and self.key:
+            try:
+                context.load_cert_chain(self.cert, self.key)
+            except (OSError, ssl.SSLError) as error:
+                found = f"{self.cert} and {self.key}"
+                raise Fatal(f"MARLAAS_NATS_CERT, MARLAAS_NATS_KEY: {found} are no certificate and its key: {_reason(error)}") from None
+        return context
+
+
+NO_FILES = TlsFiles()
+
+
+class PlainServer(NatsError):
+    """The server offers no TLS."""
+
+
+class NatsClient(Client):
+    """nats-py's client. It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS."""
+
+    def __init__(self, *, needs_tls: bool) -> None:
+        super().__init__()
+        self._needs_tls = needs_tls
+
+    def _connect_command(self) -> bytes:
+        """The first message of ours, with the credentials; sent after TLS has been agreed on, at every connection."""
+        assert self._current_server is not None
+        if (self._needs_tls or self._current_server.uri.scheme == "tls") and not self._server_info.get("tls_required"):
+            raise PlainServer("the server offers no TLS")
+        return super()._connect_command()
+
+
+def tls_failure(error: Exception) -> str | None:
+    """What is wrong with a server's certificate, or with its lack of TLS; None for an error of another kind."""
+    if isinstance(error, PlainServer):
+        return "it offers no TLS: correct the server, or use nats:// where the network is trusted"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message.rstrip('.')}; name its authority's with MARLAAS_NATS_CA"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {_reason(error)}; where it asks for a certificate, name yours with MARLAAS_NATS_CERT and MARLAAS_NATS_KEY"
+    return None
+
+
+def _reason(error: OSError) -> str:
+    return (getattr(error, "reason", None) or error.strerror or str(error)).lower().replace("_", " ")
