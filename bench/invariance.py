@@ -58,9 +58,9 @@ def companion(number: int) -> TaskSpec:
 # ------------------------------------------------------------------------------------------------------------- digests
 
 
-async def digests(url: str, task: str, pool: str = "tiny") -> dict[str, str]:
-    """Digests of the task's latest adapter and optimizer state, from the manifest of its checkpoint."""
-    async with await Bus.connect(url, "bench") as bus:
+async def digests(url: str, task: str, pool: str = "tiny", creds: Path | None = None) -> dict[str, str]:
+    """Digests of the task's latest adapter and optimizer state, from the manifest of its checkpoint. `creds`: the operator's."""
+    async with await Bus.connect(url, "bench", creds=creds) as bus:
         last = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(pool, task))
         assert last is not None
         updated = last.read(WeightUpdated)

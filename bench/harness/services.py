@@ -102,12 +102,15 @@ def nats(folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def local_stack(pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1) -> Generator[Stack]:
-    """The running stack, with `samplers` rollout replicas a pool, until the block ends. Raises: BenchError when it does not start."""
+def local_stack(
+    pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1, keys: Path | None = None
+) -> Generator[Stack]:
+    """The running stack, with `samplers` rollout replicas a pool, until the block ends. `keys`: folder of signing keys, where NATS is to
+    take nobody without one. Raises: BenchError when it does not start."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
-            plan = _with_samplers(control.make_plan(data, pools, settings=settings), samplers)
+            plan = _with_samplers(control.make_plan(data, pools, settings=settings, keys=keys), samplers)
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
             raise BenchError(str(error)) from None
