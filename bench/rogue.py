@@ -4,9 +4,9 @@
 
 On a stack with keys a tenant trains a task strictly on policy, first undisturbed, then while two others send what they may not: a tenant
 with a valid key of its own, to every family of subjects, with requests and foreign reply subjects among them; and a client without a
-key. A reader that hears everything in the services' account counts what arrived; it must hear the same text from the operator. Compared are the digests of the task's last adapter
-and optimizer state, the time between its steps, and how long its own questions (`ask.<tenant>.tasks`) take. Exit status 1 where a
-message arrived, or a digest differs.
+key. A reader that hears everything in the services' account counts what arrived; it must hear the same text from the operator.
+Compared are the digests of the task's last adapter and optimizer state, the time between its steps, and how long its own questions
+(`ask.<tenant>.tasks`) take. Exit status 1 where a message arrived, or a digest differs.
 """
 
 import argparse
