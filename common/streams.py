@@ -34,7 +34,7 @@ BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
-JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant", "set-price")
+JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant", "set-price", "set-budget")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ def resend(tenant: str) -> str:
 
 def set_tenant(tenant: str) -> str:
     return f"jobs.set-tenant.{tenant}"
+
+
+def set_budget(tenant: str) -> str:
+    return f"jobs.set-budget.{tenant}"
 
 
 def set_price() -> str:

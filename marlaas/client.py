@@ -16,7 +16,6 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import date
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -33,15 +32,12 @@ from common.messages import (
     ControlTask,
     EnvironmentsAnswer,
     Event,
-    InvoiceLine,
     Message,
     PoolOffer,
     PoolsAnswer,
     PreviewTask,
-    PriceOf,
     PruneTasks,
     ResendLetter,
-    SetPrice,
     SetTenant,
     StatusAnswer,
     SubmitTask,
@@ -54,7 +50,7 @@ from common.task_states import ENDED
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.door.answers import answer_to, answer_to_submission
 from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
-from marlaas.door.billing import read_invoice, read_prices, set_price
+from marlaas.door.billing import Billing
 from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
 from marlaas.door.following import follow
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
@@ -89,6 +85,11 @@ class Client:
     def key(self) -> Credentials | None:
         """The key of this connection; None where NATS wants none."""
         return self._door.key
+
+    @property
+    def billing(self) -> Billing:
+        """Invoices, prices and budgets."""
+        return Billing(self._door)
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self._door = Door(bus, url, tenant, patience_s=patience_s)
@@ -234,10 +235,6 @@ class Client:
             raise ClientError("; ".join(rejection_reasons(answer)))
         return {name: value for name, value in answer.data.items() if name != "request"}
 
-    async def set_price(self, request: SetPrice, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Append a price, for operators. Raises: ClientError with the reasons; NoAnswer."""
-        await set_price(self._door, request, timeout_s)
-
     # ---------------------------------------------------------------------------------------------------------- reading
 
     async def tasks(self) -> list[TaskStatus]:
@@ -273,14 +270,6 @@ class Client:
     async def usage(self) -> UsageAnswer:
         """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""
         return await read_usage(self._door)
-
-    async def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:
-        """Quantities and money by day (UTC), tenant, pool and kind; for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_invoice(self._door, first, last)
-
-    async def prices(self) -> list[PriceOf]:
-        """Every price that there is or was; for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_prices(self._door)
 
     async def stored(self) -> dict[str, Stored]:
         """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""

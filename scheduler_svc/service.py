@@ -32,6 +32,7 @@ from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.maintenance import store_alarm
+from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
@@ -169,6 +170,8 @@ class Scheduler:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
             await end_overdue(tx, by_id, [key for key in late if key[0] == task_id], stable_for_s=stable_for_s)
 
+        async with self._context.transaction() as tx:
+            await enforce_budgets(tx, self._policy)
         await self._each(overdue, lambda tx, task: void_overdue(tx, task, self._policy, now_s, stable_for_s=stable_for_s))
         await self._each({task for task, _ in late}, end_late)
         await self._each(waiting, lambda tx, task: environment_resolution.resolve_environment(tx, task, families))

@@ -19,9 +19,9 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "reader": (),
     "admin": streams.JOB_VERBS,
 }
-QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk", "invoice", "prices")
+QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk", "invoice", "prices", "budgets")
 """Verbs of `ask.<tenant>.<verb>`."""
-OWNERS_QUESTIONS = ("usage", "invoice", "prices")
+OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets")
 """Questions that only an owner may ask: what everything costs."""
 
 

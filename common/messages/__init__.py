@@ -37,7 +37,19 @@ from common.messages.asks import (
     WhyAnswer,
 )
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
-from common.messages.billing import AskInvoice, AskPrices, InvoiceAnswer, InvoiceLine, PriceOf, PricesAnswer, SetPrice
+from common.messages.billing import (
+    AskBudgets,
+    AskInvoice,
+    AskPrices,
+    BudgetOf,
+    BudgetsAnswer,
+    InvoiceAnswer,
+    InvoiceLine,
+    PriceOf,
+    PricesAnswer,
+    SetBudget,
+    SetPrice,
+)
 from common.messages.jobs import ControlTask, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus

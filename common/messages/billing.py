@@ -1,4 +1,4 @@
-"""What work costs: prices, which operators set by `jobs.set-price._all`, and invoices, which are asked for (`asks.py`).
+"""What work costs: prices and budgets, which operators set by jobs, and invoices, which are asked for (`asks.py`).
 
 Money has no unit here: all prices are in the operator's one currency. Amounts are decimal numbers and travel as text, to the last digit.
 """
@@ -39,6 +39,39 @@ class SetPrice(Message, kind="set-price.1"):
     """Units of the kind that cost `price`."""
     valid_from: Moment | None = None
     """With its time zone; None: now. Never in the past."""
+
+
+class SetBudget(Message, kind="set-budget.1"):
+    """Set what a tenant may pay in a period, or remove that budget. For operators. Harmless when repeated."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    period: Literal["day", "month", "total"]
+    """By UTC."""
+    unit: Literal["tokens", "money"]
+    amount: Price | None
+    """None: remove it."""
+
+
+class AskBudgets(Message, kind="ask-budgets.1"):
+    pass
+
+
+class BudgetOf(Value):
+    tenant: str
+    period: Literal["day", "month", "total"]
+    unit: Literal["tokens", "money"]
+    amount: Money
+    spent: Money
+    """In the present period."""
+    reserved: Money
+    """Worst case of what is in flight."""
+
+
+class BudgetsAnswer(Message, kind="budgets-answer.1"):
+    budgets: list[BudgetOf]
+    """By tenant, period and unit."""
 
 
 class AskPrices(Message, kind="ask-prices.1"):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import database, environments, prices, stack, tasks, tenants
+from marlaas.cli import budgets, database, environments, prices, stack, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -36,6 +36,7 @@ def options(
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(prices.app, name="prices")
+app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")
 for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)

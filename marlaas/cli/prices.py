@@ -24,7 +24,7 @@ def list_prices(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) ->
     """List every price that there is or was; of one kind and pool, the last that has begun holds."""
     from marlaas.reporting import billing
 
-    found = with_client(data, url, lambda client: client.prices())
+    found = with_client(data, url, lambda client: client.billing.prices())
     if found:
         print_table(lambda width: billing.price_table(found, width), wide)
     else:
@@ -53,6 +53,6 @@ def set_price(
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    with_client(data, url, lambda client: client.set_price(request))
+    with_client(data, url, lambda client: client.billing.set_price(request))
     where = f"in pool {pool}" if pool else "in all pools without a price of their own"
     echo(f"{of}: {price} per {per} {where}, from {begins.isoformat() if begins else 'now'} on")

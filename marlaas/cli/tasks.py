@@ -62,7 +62,7 @@ def usage(
 
     if as_csv or first or last:
         days = first.date() if first else None, last.date() if last else None
-        lines = with_client(data, url, lambda client: client.invoice(*days))
+        lines = with_client(data, url, lambda client: client.billing.invoice(*days))
         if as_csv:
             echo(billing.invoice_csv(lines).rstrip("\n"))
         else:

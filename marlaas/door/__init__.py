@@ -5,6 +5,6 @@ A client needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`
 asking.py     Door: asks, with retries and clear errors
 following.py  events without loss or repetition
 answers.py    answers to jobs, which are events
-billing.py    invoices and prices
+billing.py    invoices, prices and budgets
 download.py   adapters, and what is stored
 """

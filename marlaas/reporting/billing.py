@@ -1,4 +1,4 @@
-"""Tables of invoices and prices. Pure."""
+"""Tables of invoices, prices and budgets. Pure."""
 
 import csv
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from io import StringIO
 from rich.table import Table
 from rich.text import Text
 
-from common.messages import InvoiceLine, PriceOf
+from common.messages import BudgetOf, InvoiceLine, PriceOf
 from marlaas.reporting.listing import Field, listing
 
 COLUMNS = ("day", "tenant", "pool", "kind", "quantity", "money")
@@ -25,6 +25,11 @@ def invoice_csv(lines: Sequence[InvoiceLine]) -> str:
 def invoice_table(lines: Sequence[InvoiceLine], width: int | None = None) -> Table:
     fields = [Field[InvoiceLine](name, lambda line, name=name: Text(str(line.model_dump()[name]))) for name in COLUMNS]
     return listing(lines, fields, lambda _: "", width)
+
+
+def budget_table(budgets: Sequence[BudgetOf], width: int | None = None) -> Table:
+    fields = [Field[BudgetOf](name, lambda one, name=name: Text(str(one.model_dump()[name]))) for name in BudgetOf.model_fields]
+    return listing(budgets, fields, lambda _: "", width)
 
 
 def price_table(prices: Sequence[PriceOf], width: int | None = None) -> Table:

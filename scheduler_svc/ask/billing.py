@@ -1,8 +1,8 @@
-"""Answers about money: prices, and invoices by day."""
+"""Answers about money: prices, budgets, and invoices by day."""
 
-from common.messages import AskInvoice, AskPrices, InvoiceAnswer, PricesAnswer
+from common.messages import AskBudgets, AskInvoice, AskPrices, BudgetOf, BudgetsAnswer, InvoiceAnswer, PricesAnswer
 from scheduler_svc.ask.question import Question, page
-from scheduler_svc.store.billing import invoices, prices
+from scheduler_svc.store.billing import budgets, invoices, prices
 
 MOST = 500
 """Maximum lines of a page."""
@@ -11,6 +11,14 @@ MOST = 500
 async def answer_prices(question: Question, _: AskPrices) -> PricesAnswer:
     async with question.reading() as connection:
         return PricesAnswer(prices=await prices.all_prices(connection))
+
+
+async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
+    async with question.reading() as connection:
+        found = [one.budget for one in (await budgets.standings(connection)).found]
+    own = [one for one in found if question.tenant in (None, one.tenant)]
+    names = BudgetOf.model_fields
+    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one, name) for name in names}) for one in own])
 
 
 async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:

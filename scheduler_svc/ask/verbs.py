@@ -6,6 +6,7 @@ from typing import Any
 
 from common.messages import (
     AskAdapter,
+    AskBudgets,
     AskChunk,
     AskDeployment,
     AskEvents,
@@ -18,7 +19,7 @@ from common.messages import (
     Message,
 )
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
-from scheduler_svc.ask.billing import answer_invoice, answer_prices
+from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
@@ -40,6 +41,7 @@ VERBS = {
     "why": Verb(AskTask, answer_why),
     "invoice": Verb(AskInvoice, answer_invoice),
     "prices": Verb(AskPrices, answer_prices),
+    "budgets": Verb(AskBudgets, answer_budgets),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),

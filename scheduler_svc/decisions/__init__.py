@@ -7,6 +7,8 @@ min_share.py          guaranteed share of a pool by tenant and task
 oversubscription.py   work in flight as a multiple of what the samplers decode concurrently
 shares.py             shares of tenants and tasks, load and capacity of a pool
 batching.py           which groups make the next optimizer step
+billing.py            who pays for work that trained nothing
+budgets.py            whether a tenant can pay for another group
 evaluation_plan.py    which versions are evaluated, on which prompts
 evaluation_results.py their results by protocol, differences between versions, and progress
 retention.py          which blobs of past versions are kept

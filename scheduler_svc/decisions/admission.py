@@ -36,7 +36,7 @@ class AdmissionDecision:
     groups: list[Admission]
     full_pools: set[str]
     limited_tenants: set[str] = field(default_factory=set[str])
-    """Tenants whose next group would exceed their limit of sequences in flight."""
+    """Tenants whose next group would exceed their limit of sequences in flight, or a budget."""
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
@@ -81,11 +81,17 @@ def groups_to_admit(
         if not tenant.may_hold(held[task.tenant], task.group_size):
             limited.add(task.tenant)
             continue
+        tokens, evaluates = round(task.reserved_tokens), task.evaluates
+        if tenant.purse is not None and tenant.purse.refusing(task.pool, tokens, evaluates=evaluates) is not None:
+            limited.add(task.tenant)
+            continue
         if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
             decision.full_pools.add(task.pool)
             continue
         load.add(task.tenant, tenant.weight, task.task, group)
         held[task.tenant] += task.group_size
+        if tenant.purse is not None:
+            tenant.purse = tenant.purse.after(task.pool, tokens, evaluates=evaluates)
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenant.charge(task.group_tokens)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
+from scheduler_svc.decisions.budgets import Purse
+
 
 @dataclass
 class TenantShare:
@@ -12,6 +14,8 @@ class TenantShare:
     virtual_time: float
     max_sequences: int | None = None
     """Maximum sequences in flight over all pools; None: no limit."""
+    purse: Purse | None = None
+    """Its budgets; None: it has none."""
 
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens / self.weight

@@ -12,6 +12,7 @@ from scheduler_svc.dispatch.pace import allowance_of_task
 from scheduler_svc.dispatch.steps import send_steps_together
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
+from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
 from scheduler_svc.store.queries import candidates, groups, shares, tasks
 from scheduler_svc.store.queries.groups import NewGroup
@@ -37,14 +38,18 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
         return nothing
     if policy is SchedulingPolicy.SYNCHRONOUS and (sent := await send_steps_together(tx)):
         return Admitted(sent, wants_more=False)
-    if not any(work) and policy is not SchedulingPolicy.SYNCHRONOUS:  # where stale groups may have just made room
+    if not work.is_some and policy is not SchedulingPolicy.SYNCHRONOUS:  # where stale groups may have just made room
         return nothing
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
+    purses = (await budgets.standings(tx.connection)).purses if work.has_budgets else {}
     limited: set[str] = set()
     while with_room:
         rooms = {pool: capacities[pool] for pool in with_room}
         found = await find_candidates(tx.connection, policy, rooms, work, in_flight, but_tenants=limited)
+        for tenant, purse in purses.items():
+            if tenant in found.tenants:
+                found.tenants[tenant].purse = purse
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
             opened = await _open_groups(tx, decision.groups, now_s)

@@ -128,6 +128,12 @@ RULES: dict[str, str] = {
         FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind NOT IN ('env_ms', 'stored_byte_hours') GROUP BY t.id
         HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
             OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
+    "what a task has paid is what is on its invoice": """
+        SELECT t.id AS task, t.paid_tokens, t.paid_money, coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) AS tokens,
+               coalesce(sum(i.money), 0) AS money
+        FROM tasks t LEFT JOIN (SELECT *, kind IN ('prompt', 'sampled', 'trained', 'evaluation') AS is_tokens FROM task_invoice) i
+             ON i.task = t.id GROUP BY t.id
+        HAVING t.paid_tokens <> coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) OR t.paid_money <> coalesce(sum(i.money), 0)""",
     "every ledger entry names its task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",

@@ -7,6 +7,7 @@ deletion.py            delete, prune
 preview.py             preview
 tenant_settings.py     set-tenant
 prices.py              set-price
+budgets.py             set-budget
 offer.py               Offer: what the deployment has for a task
 environment_checks.py  environments checked
 scores.py              trajectories scored, and groups past their deadlines

@@ -15,6 +15,7 @@ from common.pools import layers_of
 from common.spec import complete
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
+from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks
@@ -27,6 +28,7 @@ from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
+from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries import deleted, tasks, tenants
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
@@ -38,6 +40,7 @@ OWN_TRANSACTION = {
     "preview": preview_task,
     "set-tenant": set_tenant,
     "set-price": set_price,
+    "set-budget": set_budget,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
@@ -158,6 +161,8 @@ async def _control(tx: Transaction, verb: str, job: ControlTask, policy: Schedul
         if await tasks.transition_task(tx.connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
             tx.emit_event(job.tenant, job.task, "paused")
             await publish_status(tx, job.task)
+        else:
+            await budgets.leave_paused(tx.connection, job.task)
     elif await tasks.transition_task(tx.connection, job.task, [TaskState.PAUSED], TaskState.RUNNING):
         await join_fair_queue(tx.connection, found)
         tx.emit_event(job.tenant, job.task, "resumed")

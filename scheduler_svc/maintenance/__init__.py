@@ -2,6 +2,7 @@
 
 outbox_relay.py       publishes the rows of the outbox
 garbage_collector.py  deletes superseded messages and blobs from NATS
+budgets.py            warns, pauses and resumes by tenants' budgets
 step_rescuer.py       resends lost steps
 replica_registry.py   live replicas and their capacity
 stability.py          time since the last infrastructure disturbance

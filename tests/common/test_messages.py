@@ -89,6 +89,13 @@ ASKS: list[Message] = [
     messages.AskUsage(cursor="a"),
     messages.AskInvoice(first=DAY.date(), cursor=3),
     messages.AskPrices(),
+    messages.SetBudget(tenant="t", request="r", period="month", unit="money", amount=Decimal("99.50")),
+    messages.AskBudgets(),
+    messages.BudgetsAnswer(
+        budgets=[
+            messages.BudgetOf(tenant="t", period="day", unit="tokens", amount=Decimal(7), spent=Decimal(3), reserved=Decimal(2)),
+        ]
+    ),
     messages.InvoiceAnswer(
         lines=[messages.InvoiceLine(day=DAY.date(), tenant="t", pool="p", kind="void", quantity=7, money=Decimal("0.10"))], cursor=1
     ),

@@ -277,3 +277,19 @@ async def test_prices_are_set_and_an_invoice_is_printed(world: World, run: Run) 
     assert refused.returncode == 1 and "in the past" in refused.stderr
     assert (await run("prices", "set", "coffee", "1")).returncode == 2
     assert (await run("prices", "set", "sampled", "1", "--per", "7")).returncode == 2
+
+
+async def test_budgets_are_set_listed_and_removed(world: World, run: Run) -> None:
+    assert await out(run("budgets", "list")) == "no budgets\n"
+    refused = await run("budgets", "set", "acme", "5")
+    assert refused.returncode == 1 and "no tenant 'acme'" in refused.stderr
+    await world.run("a")
+    assert await out(run("budgets", "set", "acme", "12.50")) == "acme: 12.50 money a month\n"
+    assert await out(run("budgets", "set", "acme", "1000000", "--unit", "tokens", "--per", "total")) == "acme: 1000000 tokens in all\n"
+    [(spent,)] = await world.rows("SELECT paid_tokens FROM tasks")
+    lines = [line.split() for line in (await out(run("budgets", "list"))).splitlines()]
+    assert lines[1:] == [["acme", "month", "money", "12.50", "0", "0"], ["acme", "total", "tokens", "1000000", str(spent), "0"]]
+    await out(run("budgets", "set", "acme", "none"))
+    assert await world.rows("SELECT unit FROM budgets") == [("tokens",)]
+    for wrong in (("acme", "much"), ("acme", "-1"), ("acme", "1", "--per", "week"), ("acme", "1", "--unit", "coffee")):
+        assert (await run("budgets", "set", *wrong)).returncode == 2

@@ -17,7 +17,7 @@ async def add_price(connection: AsyncConnection, request: SetPrice) -> str | Non
     if request.valid_from is not None and request.valid_from < now:
         return f"valid_from: {request.valid_from.isoformat()} is in the past; a price holds from now on, or from a later moment"
     row = {"kind": request.of, "pool": request.pool, "price": request.price, "per": request.per, "request": request.request}
-    await connection.execute(insert(prices).values(**row, valid_from=request.valid_from or func.now()).on_conflict_do_nothing())
+    await connection.execute(insert(prices).values(**row, valid_from=request.valid_from).on_conflict_do_nothing())
     return None
 
 

@@ -12,7 +12,7 @@ from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.tenants import may_use_tokens
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState
-from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, evaluation_groups, evaluations, tasks, tenants
+from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, budgets, evaluation_groups, evaluations, tasks, tenants
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class AdmissibleWork(NamedTuple):
     """Whether the pace of a running task allows more groups."""
     evaluations: bool
     """Whether an evaluation has groups that are not opened yet."""
+    has_budgets: bool
+    """Whether any tenant has a budget."""
+
+    @property
+    def is_some(self) -> bool:
+        return self.groups or self.evaluations
 
 
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
@@ -55,6 +61,7 @@ _ADMISSIBLE_WORK = Statement(
     select(
         select(tasks.c.id).where(MAY_ADMIT).exists(),
         select(evaluation_groups.c.number).where(in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED)).exists(),
+        select(budgets.c.tenant).exists(),
     ).where(func.pg_try_advisory_xact_lock(given("lock", Integer)))
 )
 

@@ -228,9 +228,11 @@ async def set_reason(connection: AsyncConnection, task: str, reason: str) -> Non
     await connection.execute(update(tasks).where(tasks.c.id == task).values(reason=reason))
 
 
-async def transition_task(connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "") -> bool:
-    """Change a task's state; False when it is not in one of the states to leave."""
-    values: dict[str, Any] = {"state": to, "reason": reason, "updated_at": func.now()}
+async def transition_task(
+    connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "", over_budget: bool = False
+) -> bool:
+    """Change a task's state; False when it is not in one of the states to leave. `over_budget`: it is paused by its tenant's budget."""
+    values: dict[str, Any] = {"state": to, "reason": reason, "over_budget": over_budget, "updated_at": func.now()}
     if to not in LIVE:
         values["ended_at"] = func.now()
     if to == TaskState.RUNNING:

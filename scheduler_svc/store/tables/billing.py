@@ -1,4 +1,4 @@
-"""Tables of what work costs: the ledger, prices, and what deleted tasks used."""
+"""Tables of what work costs: the ledger, prices, budgets, and what deleted tasks used."""
 
 import sqlalchemy as sa
 
@@ -31,12 +31,28 @@ prices = sa.Table(
     sa.Column("pool", sa.Text),  # absent for all pools that have no price of their own
     sa.Column("price", sa.Numeric, nullable=False),
     sa.Column("per", sa.BigInteger, nullable=False),  # of the kind's units; a power of ten, so that no digit is lost
-    now_by_default("valid_from"),
+    sa.Column("valid_from", sa.DateTime(timezone=True), nullable=False),  # a trigger sets an absent one to now
     sa.Column("request", sa.Text, unique=True),  # of the job that set it
     sa.CheckConstraint(_is_a_kind, name="kind"),
     sa.CheckConstraint("price >= 0 AND price < 'infinity'", name="price"),
     sa.CheckConstraint("per > 0 AND per::text ~ '^10*$'", name="per"),
     sa.Index(None, "kind", "pool", "valid_from"),
+)
+
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("unit", sa.Text, primary_key=True),
+    sa.Column("amount", sa.Numeric, nullable=False),
+    sa.Column("begins_at", sa.DateTime(timezone=True), nullable=False),  # the period that `before` is of
+    sa.Column("before", sa.Numeric, nullable=False),  # what the tenant paid before that period
+    sa.Column("reported", sa.Text, nullable=False, server_default=sa.text("''")),  # by an event, in this period
+    sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
+    sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
+    sa.CheckConstraint("amount >= 0 AND amount < 'infinity'", name="amount"),
+    sa.CheckConstraint("reported IN ('', 'nearly', 'used_up')", name="reported"),
 )
 
 deleted_usage = sa.Table(

@@ -49,6 +49,11 @@ tasks = sa.Table(
     sa.Column("group_tokens", sa.Double),  # expected tokens of a group; absent until one was ready
     sa.Column("booked_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # total of the ledger, kept by a trigger
     sa.Column("sampled_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # sampled ones among them
+    sa.Column(
+        "paid_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")
+    ),  # those that its tenant pays for, kept by triggers
+    sa.Column("paid_money", sa.Numeric, nullable=False, server_default=sa.text("0")),  # the same for money
+    sa.Column("over_budget", sa.Boolean, nullable=False, server_default=sa.text("false")),  # paused until its tenant's budget allows more
     sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # standing warnings: sentences by name
     sa.Column("start", JSONB),  # adapter of version 0 after a warm start
     sa.Column("adapter", JSONB),
@@ -62,9 +67,11 @@ tasks = sa.Table(
     sa.CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
     sa.CheckConstraint("admitted - voided <= least((version + max_staleness + 1), steps) * groups_per_step", name="pace"),
     sa.CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
+    sa.CheckConstraint("NOT over_budget OR state <> 'running'", name="over_budget"),
     sa.Index(None, "state"),
     sa.Index(None, "tenant"),
     sa.Index("ix_tasks_submitted", "tenant", "family", "submitted_at", "id", postgresql_where=sa.text("state = 'submitted'")),
+    sa.Index("ix_tasks_over_budget", "id", postgresql_where=sa.text("over_budget")),
     sa.Index("ix_tasks_started", "id", postgresql_where=sa.text("start IS NOT NULL")),
 )
 

@@ -138,6 +138,15 @@ VIOLATIONS: dict[str, list[str]] = {
         ),
         *(f"UPDATE tasks SET {column} = 1 WHERE id = 'refused'" for column in ("booked_tokens", "sampled_tokens")),
     ],
+    "what a task has paid is what is on its invoice": [
+        *(
+            f"UPDATE tasks SET {column} = {column} + 1 WHERE id = '{task}'"
+            for column in ("paid_tokens", "paid_money")
+            for task in ("a", "refused")
+        ),
+        "UPDATE tasks SET paid_tokens = paid_tokens - 1 WHERE id = 'a'",
+        "ALTER TABLE ledger DISABLE TRIGGER count_forgiven; UPDATE ledger SET paid_by = 'nobody' WHERE task = 'a'",
+    ],
     "every ledger entry names its task's tenant": [
         "UPDATE ledger SET tenant = 'other' WHERE task = 'a' AND kind = 'trained'",
         "UPDATE ledger SET tenant = 'acme' WHERE task = 'live' AND kind = 'trained'",

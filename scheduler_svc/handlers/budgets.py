@@ -1,0 +1,29 @@
+"""Handles budgets of tenants, which operators set; they count from the next admission on."""
+
+import structlog
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Delivery
+from common.messages import SetBudget, as_json
+from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.store.billing import budgets
+from scheduler_svc.store.queries import tenants
+
+log = structlog.get_logger()
+
+
+async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetBudget)
+    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        if await tenants.find_tenant(tx.connection, request.tenant) is None:
+            answer["reasons"] = [f"tenant: no tenant '{request.tenant}'; there is one from its first task on"]
+        else:
+            await budgets.set_budget(tx.connection, request.tenant, request.period, request.unit, request.amount)
+            await budgets.begin_periods(tx.connection)
+            answer.update({name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")})
+            log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=answer["amount"])
+        tx.emit_event(request.tenant, "none", "budget", answer)

@@ -1,0 +1,176 @@
+"""Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
+
+What a tenant pays is the sum of its tasks' totals, which triggers keep, and of deleted tasks. A budget's row has what that sum was when its
+period began, so that no query reads the ledger but the one that begins a period.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import delete, literal_column, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.decisions.budgets import Budget, Period, Purse, TokenPrices, Unit
+from scheduler_svc.store.tables import budgets, tasks
+
+_TOKEN_KINDS = "('prompt', 'sampled', 'trained', 'evaluation')"
+_BEGINS = (
+    "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
+)
+_PAID = f"""
+    SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
+        SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
+        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant
+        UNION ALL
+        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {_TOKEN_KINDS}), sum(money) FROM deleted_usage
+        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant) both_kinds
+    GROUP BY tenant"""
+_IN_PERIOD = f"""
+    SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
+    WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_TOKEN_KINDS})"""
+_BEGIN_PERIODS = text(f"""
+WITH paid AS ({_PAID})
+UPDATE budgets b SET begins_at = {_BEGINS}, reported = '',
+    before = CASE b.period WHEN 'total' THEN 0
+             ELSE coalesce((SELECT CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END FROM paid p WHERE p.tenant = b.tenant), 0)
+                  - ({_IN_PERIOD}) END
+WHERE begins_at < {_BEGINS}
+""")
+_STANDING = text(f"""
+WITH paid AS ({_PAID}),
+highest AS (
+    SELECT p.pool, k.kind, coalesce(max(price), 0) AS each
+    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant IN (SELECT tenant FROM budgets) AND state IN ('submitted', 'running', 'paused')) p
+    CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation')) k (kind)
+    LEFT JOIN LATERAL (
+        SELECT unit_price(k.kind, p.pool, now()) AS price
+        UNION ALL SELECT unit_price(k.kind, p.pool, later.valid_from) FROM prices later
+        WHERE later.valid_from > now() AND later.kind = k.kind
+    ) prices ON true GROUP BY p.pool, k.kind),
+pools AS (
+    SELECT pool, max(each) FILTER (WHERE kind IN ('prompt', 'sampled')) AS sampled, max(each) FILTER (WHERE kind = 'trained') AS trained,
+           max(each) FILTER (WHERE kind = 'evaluation') AS evaluated FROM highest GROUP BY pool),
+live AS (
+    SELECT t.tenant, t.pool,
+           sum(t.group_size::bigint * t.trajectory_tokens * g.open) AS to_sample,
+           sum(t.group_size::bigint * t.trajectory_tokens * g.live) AS to_train,
+           sum(t.trajectory_tokens::bigint * e.attempts) AS to_evaluate,
+           bool_or(g.open + g.batched + e.attempts > 0) AS moving
+    FROM tasks t
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS live, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'batched') AS batched
+        FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
+    CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS attempts FROM evaluation_groups WHERE task = t.id AND state = 'open') e
+    WHERE t.tenant IN (SELECT tenant FROM budgets) AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
+reserved AS (
+    SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
+           sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated) AS money, bool_or(l.moving) AS moving
+    FROM live l JOIN pools p ON p.pool = l.pool GROUP BY l.tenant)
+SELECT b.tenant, b.period, b.unit, b.amount, b.reported, coalesce(r.moving, false) AS moving,
+       coalesce(CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END, 0) - b.before AS spent,
+       coalesce(CASE b.unit WHEN 'money' THEN r.money ELSE r.tokens END, 0) AS reserved,
+       (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text)) FROM pools) AS prices
+FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant LEFT JOIN reserved r ON r.tenant = b.tenant
+ORDER BY b.tenant, b.period, b.unit
+""")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A budget, and what was reported of it in this period."""
+
+    budget: Budget
+    reported: str
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Every budget."""
+
+    found: list[Standing]
+    prices: Mapping[str, TokenPrices]
+
+    @property
+    def purses(self) -> dict[str, Purse]:
+        """By tenant."""
+        by_tenant: dict[str, list[Budget]] = {}
+        for one in self.found:
+            by_tenant.setdefault(one.budget.tenant, []).append(one.budget)
+        return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
+
+
+async def set_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+    """Set a budget, or remove it."""
+    if amount is None:
+        of_it = (budgets.c.tenant == tenant, budgets.c.period == period, budgets.c.unit == unit)
+        await connection.execute(delete(budgets).where(*of_it))
+        return
+    row = {"tenant": tenant, "period": period, "unit": unit, "amount": amount, "before": 0}
+    new = insert(budgets).values(**row, begins_at=literal_column("'-infinity'::timestamptz"))
+    changed = {"amount": new.excluded.amount, "reported": ""}
+    await connection.execute(new.on_conflict_do_update(index_elements=[budgets.c.tenant, budgets.c.period, budgets.c.unit], set_=changed))
+
+
+async def begin_periods(connection: AsyncConnection) -> None:
+    """Begin the present period of budgets whose last one is over, or that are new."""
+    await connection.execute(_BEGIN_PERIODS)
+
+
+async def standings(connection: AsyncConnection) -> Standings:
+    rows = (await connection.execute(_STANDING)).all()
+    found = [
+        Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
+    ]
+    given: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
+    return Standings(found, {pool: TokenPrices(*map(Decimal, each)) for pool, each in given.items()})
+
+
+async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
+    """Record what is reported of the budget in this period; False when another replica has done so."""
+    of_it = (budgets.c.tenant == budget.tenant, budgets.c.period == budget.period, budgets.c.unit == budget.unit)
+    statement = update(budgets).where(*of_it, budgets.c.reported != reported).values(reported=reported)
+    return (await connection.execute(statement.returning(budgets.c.tenant))).first() is not None
+
+
+@dataclass(frozen=True)
+class WaitingTask:
+    """A task that could open a group, or that its tenant's budget has paused."""
+
+    task: str
+    tenant: str
+    pool: str
+    tokens: int
+    """Maximum of its next group."""
+    evaluates: bool
+    is_paused: bool
+
+
+_WAITING = text("""
+SELECT t.id, t.tenant, t.pool, t.over_budget, coalesce(e.size, t.group_size)::bigint * t.trajectory_tokens AS tokens,
+       e.size IS NOT NULL AS evaluates
+FROM tasks t
+LEFT JOIN LATERAL (SELECT size FROM evaluation_groups WHERE task = t.id AND state = 'planned' ORDER BY number LIMIT 1) e ON true
+WHERE t.over_budget OR (t.tenant = ANY(:tenants) AND t.state = 'running'
+      AND (e.size IS NOT NULL OR least(t.version + t.max_staleness + 1, t.steps) * t.groups_per_step - t.admitted + t.voided > 0))
+ORDER BY t.id
+""")
+
+
+async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[WaitingTask]:
+    """Tasks of these tenants that could open a group, and all that a budget has paused, by id."""
+    rows = (await connection.execute(_WAITING, {"tenants": sorted(tenants)})).all()
+    return [WaitingTask(row.id, row.tenant, row.pool, row.tokens, row.evaluates, row.over_budget) for row in rows]
+
+
+async def leave_paused(connection: AsyncConnection, task: str) -> bool:
+    """Make a task that its tenant's budget has paused one that its owner has paused; False when it is none."""
+    statement = update(tasks).where(tasks.c.id == task, tasks.c.over_budget).values(over_budget=False).returning(tasks.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def there_are_any(connection: AsyncConnection) -> bool:
+    """Whether any tenant has a budget, or any task is paused by one."""
+    paused = select(tasks.c.id).where(tasks.c.over_budget).exists()
+    return bool((await connection.execute(select(select(budgets.c.tenant).exists() | paused))).scalar_one())
