@@ -24,6 +24,7 @@ TABLES: dict[str, Table] = {
     "agentic": policy_tables.agentic,
     "machinery": tables.machinery,
     "slow-tools": tables.slow_tools,
+    "fairness": tables.fairness,
     "trl": tables.trl,
     "trl-asynchronous": tables.trl,
     "trl-eight": tables.trl,

@@ -65,6 +65,32 @@ def slow_tools(result: Result) -> str:
     return "\n".join(lines)
 
 
+def fairness(result: Result) -> str:
+    """What two tenants got of each resource, and how soon a job is accepted beside many of another tenant."""
+    options, lines = result["options"], [machine_line(result)]
+    lines += ["", "| waited for | weights | got | share of the tenant with one task | farthest off its due |", "|---|---|---|---|---|"]
+    units = {"tokens": "tokens", "environments": "s", "trainer": "s"}
+    for resource, unit in units.items():
+        for found in result.get(resource, []):
+            weights, got = (found[name] for name in ("weights", "got"))
+            what = f"{got['one']:,.0f} and {got['many']:,.0f} {unit}"
+            share = f"{found['share']['one']:.1%}, of {weights['one'] / sum(weights.values()):.0%}"
+            lines.append(f"| {resource} | {weights['one']} : {weights['many']} | {what} | {share} | {found['off']:.1%} |")
+    if "intake" in result:
+        found = result["intake"]
+        burst, let, quiet, busy = found["burst"], found["as_let"], *(found["accepted_s"][name] for name in ("quiet", "busy"))
+        lines += [
+            "",
+            "| jobs of one tenant | |",
+            "|---|---|",
+            f"| {burst['sent']:,} sent without a pause | {burst['taken']:,} taken, {burst['refused']:,} refused, in {burst['seconds']} s |",
+            f"| sent again until taken | {let['taken']:,} taken in {let['seconds']} s, {let['jobs_per_s']} a second |",
+            f"| another tenant's job is accepted, s, without these | p50 {quiet['p50']}, p90 {quiet['p90']}, at most {quiet['max']} |",
+            f"| the same, beside these ({found['samples']['busy']} jobs) | p50 {busy['p50']}, p90 {busy['p90']}, at most {busy['max']} |",
+        ]
+    return "\n".join([lines[0] + f" One task beside {options['tasks']}; {options['seconds']:g} s a row.", *lines[1:]])
+
+
 def trl(result: Result) -> str:
     """Both workloads, with MARLaaS and with TRL."""
     options = result["options"]

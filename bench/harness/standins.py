@@ -17,6 +17,7 @@ from typing import Any
 from bench.harness.injected import Times, turn_s
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
+from common.fairness.fair_slots import FairSlots
 from common.messages import (
     AdapterRef,
     BlobRef,
@@ -152,24 +153,27 @@ class NoAdapters:
 
 
 class WaitingTrainer:
-    """Trains one step at a time, in the order of arrival."""
+    """Trains one step at a time, of those that arrived in the real trainer's order."""
 
     def __init__(self, bus: Bus, train_s: float, trace: Trace) -> None:
         self._bus = bus
         self._train_s = train_s
         self._trace = trace
-        self._device = asyncio.Lock()
+        self._device = FairSlots(1)
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         batch = delivery.read(TrainBatch)
         asked_at = time.time()
         sequences = {member.sequence for group in batch.groups for member in group.members}
         messages = [(await self._bus.streams.read(streams.SCORED, sequence)).read(TrajectoriesScored) for sequence in sorted(sequences)]
-        async with self._device:
-            started_at = time.time()
+        await self._device.acquire(batch.claimant)
+        started_at = time.time()
+        try:
             if self._train_s:
                 await asyncio.sleep(self._train_s)
             span = TrainedSpan(batch.task, batch.version, asked_at, started_at, time.time())
+        finally:
+            self._device.release(batch.claimant, time.time() - started_at)
         self._trace.trained.append(span)
         tokens = sum(len(member.transcript) for message in messages for member in message.members)
         yield updated(batch, span, tokens)

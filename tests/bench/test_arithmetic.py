@@ -7,6 +7,7 @@ import pytest
 
 from bench import pages
 from bench.charts import tables
+from bench.fairness import compared
 from bench.harness import report, timeline
 from bench.harness.injected import Times, Work, lower_bounds, turn_s
 from bench.harness.standins import SampledSpan, Trace, TrainedSpan
@@ -126,3 +127,10 @@ def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, m
     stolen = result["machine"]["stolen_share"]
     assert 0 <= stolen < 1
     assert f"took {before:.1f} ms, afterwards {after:.1f} ms, its host gave {stolen:.0%} of the time to others." in tables.machinery(result)
+
+
+def test_tenant_farthest_off_its_due_counts() -> None:
+    found = compared({"one": 20.0, "many": 80.0}, {"one": 1, "many": 3})
+    assert found["share"] == {"one": 0.2, "many": 0.8}
+    assert found["off"] == 0.2
+    assert compared({"one": 5.0, "many": 5.0}, {"one": 1, "many": 1})["off"] == 0.0
