@@ -7,6 +7,7 @@ Each lies between two effects that are not one transaction, where at-least-once 
     after_commit       the scheduler has committed; relay and garbage collector do not know of it
     before_forget      the relay's messages are stored, their rows still in the outbox
     after_blobs        the trainer has stored a version's blobs, and not announced it
+    tenant_deletion    a step of the deletion of a tenant is done, the next has not begun
 
 MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
 """
@@ -15,7 +16,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs")
+NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion")
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 

@@ -34,7 +34,10 @@ BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
-JOB_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "set-tenant", "set-price", "set-budget")
+JOB_VERBS = (
+    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune"),
+    *("set-tenant", "delete-tenant", "set-price", "set-budget"),
+)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,10 @@ def set_budget(tenant: str) -> str:
 def set_price() -> str:
     """Prices are of no tenant."""
     return f"jobs.set-price.{EVERY_TENANT}"
+
+
+def delete_tenant(tenant: str) -> str:
+    return f"jobs.delete-tenant.{tenant}"
 
 
 def preview(tenant: str) -> str:

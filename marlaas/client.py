@@ -53,6 +53,7 @@ from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
 from marlaas.door.billing import Billing
 from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
 from marlaas.door.following import follow
+from marlaas.door.tenants import delete_tenant, set_tenant
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
 from marlaas.failures import Failure, read_failure, read_failures
 from marlaas.preview import Preview
@@ -227,13 +228,11 @@ class Client:
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
-        out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
-        answer = await answer_to(
-            self._door, out, request.tenant, "none", lambda event: event.data.get("request") == request.request, timeout_s
-        )
-        if "reasons" in answer.data:
-            raise ClientError("; ".join(rejection_reasons(answer)))
-        return {name: value for name, value in answer.data.items() if name != "request"}
+        return await set_tenant(self._door, request, timeout_s)
+
+    async def delete_tenant(self, tenant: str, *, timeout_s: float = DELETE_TIMEOUT_S) -> dict[str, JsonValue]:
+        """Delete all of a tenant but what it consumed; returns counts. Raises: ClientError when it is unknown; NoAnswer."""
+        return await delete_tenant(self._door, tenant, timeout_s)
 
     # ---------------------------------------------------------------------------------------------------------- reading
 

@@ -39,6 +39,7 @@ from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
+from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, tasks
@@ -85,10 +86,19 @@ class Scheduler:
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
         sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities)
+        self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         self._context = context = HandlerContext(
-            bus, database, pools, settings.policy, self._replicas, self._collector, self._relay.wake, self._admission_wanted.set
+            bus,
+            database,
+            pools,
+            settings.policy,
+            self._replicas,
+            self._collector,
+            self._relay.wake,
+            self._admission_wanted.set,
+            self._tenant_deletion.wake,
         )
         self._intake = JobIntake(bus, context)
 
@@ -101,6 +111,7 @@ class Scheduler:
             runners.create_task(self._relay.run())
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._collector.run())
+            runners.create_task(self._tenant_deletion.run())
             postpone = partial(log_postponed, "tick_postponed")
             runners.create_task(run_periodically(self.tick, self._settings.tick_s, self._tick_failed))
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))

@@ -26,10 +26,13 @@ REASONS: dict[str, str] = {
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
+    "tests/marlaas/stack/test_database_access.py::test_deleted_tenant_loses_its_role": "a scheduler starts, and six commands run",
     "tests/scheduler/doctor/test_doctor.py::test_process_prints_violations_and_exits_with_a_status":
         "four processes, of which two look twice, three seconds apart",
     "tests/scheduler/handlers/test_erasure.py::test_deleted_task_leaves_no_content_in_tables_files_and_logs":
         "three tasks run, and NATS rewrites its files",
+    "tests/scheduler/test_tenant_deletion.py::test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed":
+        "a scheduler process is started and killed seven times",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "two processes load torch",

@@ -12,7 +12,7 @@ ADMIN = "admin"
 """Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
 
 MEMBER_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend")
-OWNER_VERBS = ("delete", "prune")
+OWNER_VERBS = ("delete", "prune", "delete-tenant")
 JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "owner": (*MEMBER_VERBS, *OWNER_VERBS),
     "member": MEMBER_VERBS,

@@ -99,6 +99,11 @@ class StreamReader:
                 await erase_message(self._js, stream.name, found.seq)
                 erased, sequence = erased + 1, found.seq + 1
 
+    async def erase_one(self, stream: Stream, sequence: int) -> None:
+        """Delete a stored message and overwrite its bytes; does nothing where it is gone."""
+        with unavailable_as(f"erase message {sequence} of {stream.name}"):
+            await erase_message(self._js, stream.name, sequence)
+
     async def begin_block(self, stream: Stream) -> None:
         """Make NATS append to a new file, so that it frees older ones of the bytes of deleted messages.
 

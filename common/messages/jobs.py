@@ -57,6 +57,17 @@ class PruneTasks(Message, kind="prune-tasks.1"):
     """Report the deletions without making them."""
 
 
+class DeleteTenant(Message, kind="delete-tenant.1"):
+    """Cancel and delete all tasks of a tenant, and all else that is stored of it, but for what it consumed. For its owner and operators.
+
+    The answer is the event `tenant-deleted` with the receipt.
+    """
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+
+
 Limit = Literal["priority_ceiling", "max_tasks", "max_sequences", "max_tokens"]
 
 

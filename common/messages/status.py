@@ -32,6 +32,7 @@ class Event(Message, kind="event.1"):
         "tenant",
         "price",
         "budget",
+        "tenant-deleted",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

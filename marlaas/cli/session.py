@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -112,7 +113,16 @@ def pools_file() -> Path:
     return here if here.exists() or not theirs.exists() else theirs
 
 
+def run_module(module: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `python -m <module>` with these settings only."""
+    return subprocess.run([sys.executable, "-m", *module], env=_with(env), capture_output=True, text=True, check=False)
+
+
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:
     """Become `python -m <module>` with these settings only."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
-    os.execve(sys.executable, [sys.executable, "-m", *module], inherited | env)
+    os.execve(sys.executable, [sys.executable, "-m", *module], _with(env))
+
+
+def _with(env: dict[str, str]) -> dict[str, str]:
+    """Variables of this process, but of a stack those of `env` only."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | env

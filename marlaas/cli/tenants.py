@@ -1,13 +1,15 @@
-"""Commands for tenants, for operators: weights and limits."""
+"""Commands for tenants, for operators: weights, limits and deletion."""
 
 import secrets
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, run_module, with_client
 
-app = typer.Typer(no_args_is_help=True, help="Weights and limits of tenants, for operators.")
+app = typer.Typer(no_args_is_help=True, help="Weights, limits and deletion of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
 NO_LIMIT = "none"
 
@@ -50,6 +52,37 @@ def set_tenant(
 def show(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Show a tenant's weight and limits, and what it uses of them."""
     _print(tenant, data, url)
+
+
+@app.command()
+def delete(
+    tenant: Tenant,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    confirmed: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Cancel and delete all of a tenant's tasks, and all else that is stored of it; what it consumed stays.
+
+    Repeated after an interruption, it reports the rest, or that all is deleted.
+    """
+    if not confirmed:
+        typer.confirm(f"Delete everything that is stored of tenant {tenant}, adapters included?", abort=True)
+    role = "not removed here; `marlaas database revoke` does, where the stack is" if url else _revoke_role(data, tenant)
+    receipt = with_client(data, url, lambda client: client.delete_tenant(tenant))
+    width = max(map(len, receipt))
+    echo("\n".join(f"{name:{width}}  {count}" for name, count in {**receipt, "role": role}.items()))
+
+
+def _revoke_role(data: Path, tenant: str) -> str:
+    """Remove the tenant's role from PostgreSQL, which only the owner of the schema may."""
+    from marlaas.stack.state_files import read_plan, running_stack
+
+    running_stack(data)
+    done = run_module(["scheduler_svc.tenant_access", "revoke", tenant], read_plan(data).prepare_env)
+    if done.returncode and "has no role" not in done.stderr:
+        echo(done.stderr.strip(), to=sys.stderr)
+        raise typer.Exit(1)
+    return "none" if done.returncode else "removed"
 
 
 def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:

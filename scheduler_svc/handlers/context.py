@@ -25,6 +25,7 @@ class HandlerContext:
     collector: GarbageCollector
     wake_relay: Callable[[], None]
     wake_admission: Callable[[], None]
+    wake_tenant_deletion: Callable[[], None]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Transaction]:

@@ -1,4 +1,4 @@
-"""Handles deletion: delete removes a task that has ended, prune removes a tenant's old tasks and superseded blobs.
+"""Handles deletion: delete removes a task that has ended, prune a tenant's old tasks and superseded blobs, delete-tenant all of a tenant.
 
 A task is deleted in one transaction: its rows become one with what it consumed, its status goes, and no task can start from it. The
 garbage collector then erases its data in NATS and emits `deleted`. Adapters that other tasks started from stay until those are
@@ -9,18 +9,16 @@ from collections.abc import Sequence
 
 import structlog
 from pydantic import JsonValue
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.blobs import StoredBlob
 from common.bus import Delivery
-from common.messages import ControlTask, PruneTasks
+from common.messages import ControlTask, DeleteTenant, PruneTasks
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended, lock_with_source
 from scheduler_svc.store.queries import deleted, storage, tasks
 from scheduler_svc.store.transaction import Transaction
 
-PATIENCE_S = 900.0
-"""Time limit of the transaction that deletes a task: about a second for every 100,000 trajectories."""
 MAX_NAMED_TASKS = 1000
 """Maximum tasks named in the answer to `prune`."""
 
@@ -48,7 +46,7 @@ async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
     if not request.dry_run:
         for task in ended:
             async with database.transaction(patience_s=PATIENCE_S) as tx:
-                await _delete_ended(tx, task, delivery.sequence)
+                await delete_ended(tx, task, delivery.sequence)
         for blob in surplus:
             await collector.delete_blob(blob.name)
         context.wake_relay()  # erasure waits for what is published
@@ -75,7 +73,7 @@ def _answer(request: PruneTasks, ended: Sequence[str], freed: int, surplus: Sequ
 
 async def delete(tx: Transaction, job: ControlTask, *, by: int) -> bool:
     """Delete a task, or reject the job. `by`: the job's sequence, by which its redelivery is recognized."""
-    await _lock(tx.connection, job.task)
+    await lock_with_source(tx.connection, job.task)
     found, gone = await tasks.find_task(tx.connection, job.task), await deleted.find(tx.connection, job.task)
     if gone is not None and gone.tenant == job.tenant:
         if gone.deleted_by == by:
@@ -86,26 +84,33 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int) -> bool:
     elif found.is_live:
         objection = f"task: '{job.task}' is {found.state}; end it first with `marlaas cancel {job.task}`, then delete it"
     else:
-        await _delete_ended(tx, job.task, by)
+        await delete_ended(tx, job.task, by)
         return True
     log.warning("job_rejected", verb="delete", task=job.task, tenant=job.tenant, reasons=[objection])
     tx.emit_event(job.tenant, job.task, "rejected", {"verb": "delete", "reasons": [objection]})
     return False
 
 
-async def _delete_ended(tx: Transaction, task: str, by: int) -> None:
-    """Does nothing where the task is live, or already deleted."""
-    await _lock(tx.connection, task)
-    found = await tasks.find_task(tx.connection, task)
-    if found is None or found.is_live:
-        return
-    await deleted.delete_task(tx.connection, task, by)
-    tx.outbox.post_encoded(streams.value_subject(streams.TASKS_BUCKET, task), b"", "", {"KV-Operation": "DEL"})
-    log.info("task_deleted", task=task, tenant=found.tenant)
+async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.delete-tenant.<tenant>`: mark the tenant; `maintenance/tenant_deletion.py` deletes.
+
+    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    """
+    request = delivery.read(DeleteTenant)
+    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
+    async with context.transaction() as tx:
+        if await deleted.begin_tenant(tx.connection, request.tenant, delivery.sequence, request.request):
+            log.info("tenant_deletion_begins", tenant=request.tenant)
+        elif (objection := await _objection(tx, request.tenant, delivery.sequence)) is not None:
+            tx.emit_event(request.tenant, "none", "tenant-deleted", {"request": request.request, "reasons": [objection]})
+    context.wake_tenant_deletion()
 
 
-async def _lock(connection: AsyncConnection, task: str) -> None:
-    """Lock the task, and the one that it started from: no other task may start to rely on its hold on that adapter."""
-    found = await tasks.find_task(connection, task)
-    source = found.spec.start.task if found else None
-    await tasks.lock_tasks(connection, [task] if source is None else [task, source])
+async def _objection(tx: Transaction, tenant: str, by: int) -> str | None:
+    """None where the same job, delivered before, has marked the tenant."""
+    found = await deleted.find_tenant(tx.connection, tenant)
+    if found is None:
+        return f"tenant: no tenant '{tenant}'"
+    if found.deleted_at is not None:
+        return f"tenant: '{tenant}' was deleted already, at {found.deleted_at:%Y-%m-%d %H:%M:%S} UTC; only what it consumed is kept"
+    return None if found.by == by else f"tenant: '{tenant}' is being deleted"

@@ -9,7 +9,7 @@ import structlog
 
 from common import streams
 from common.bus import Delivery
-from common.errors import Reject
+from common.errors import Reject, Retry
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
 from common.spec import complete
@@ -18,7 +18,7 @@ from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
 from scheduler_svc.handlers.dead_letters import resend_message
-from scheduler_svc.handlers.deletion import delete_task, prune_tasks
+from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
@@ -41,6 +41,7 @@ OWN_TRANSACTION = {
     "set-tenant": set_tenant,
     "set-price": set_price,
     "set-budget": set_budget,
+    "delete-tenant": delete_tenant,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
@@ -91,6 +92,8 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
     if await deleted.find(tx.connection, job.task) is not None:
         reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
+    if await deleted.find_tenant(tx.connection, job.tenant) is not None:
+        reasons.append(f"tenant: '{job.tenant}' is deleted")
     tenant = await tenants.find_tenant(tx.connection, job.tenant)
     if tenant is not None and tenant.max_tasks is not None and tenant.live_tasks >= tenant.max_tasks:
         reasons.append(f"tenant: '{job.tenant}' has {tenant.live_tasks} tasks that have not ended, and may have {tenant.max_tasks}")
@@ -106,6 +109,8 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
         for present in await tasks.lock_tasks(tx.connection, [job.task]):
             await _repeat(tx, job, present, offer)
         return None
+    if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task
+        raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
     await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
     await publish_status(tx, job.task)

@@ -8,7 +8,7 @@ from common import streams
 from common.bus import Delivery
 from common.messages import SetTenant
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
-from scheduler_svc.store.queries import tenants
+from scheduler_svc.store.queries import deleted, tenants
 
 
 async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
@@ -18,9 +18,13 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     given = {name: value for name in ("weight", *tenants.LIMITS) if (value := getattr(request, name)) is not None}
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
-        await tenants.set_tenant(tx.connection, request.tenant, given | dict.fromkeys(request.unlimited))
+        gone = await deleted.find_tenant(tx.connection, request.tenant)
+        if gone is None:
+            await tenants.set_tenant(tx.connection, request.tenant, given | dict.fromkeys(request.unlimited))
         found = await tenants.find_tenant(tx.connection, request.tenant)
-        if found is None:
+        if gone is not None:
+            answer["reasons"] = [f"tenant: '{request.tenant}' is deleted"]
+        elif found is None:
             answer["reasons"] = [f"tenant: no tenant '{request.tenant}'; there is one from its first task on"]
         else:
             answer.update(asdict(found))

@@ -32,7 +32,6 @@ from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, evaluations, outbox, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
-from scheduler_svc.store.queries.deleted import DeletedTask
 from scheduler_svc.store.queries.steps import StepBlob
 from scheduler_svc.store.queries.tasks import Task
 
@@ -165,9 +164,11 @@ class GarbageCollector:
         Bytes of messages are overwritten with them. Those of messages that were taken from a queue, and of replaced statuses, are freed
         with their files, once for all tasks together.
         """
-        pending = await self._no_longer_published()
+        async with self._database.transaction() as tx:
+            pending = await deleted.pending(tx.connection)
         if not pending:
             return
+        await self.wait_until_published([task.id for task in pending])
         stored = await self._blobs_by_task()
         freed = {task.id: await self._erase(task.id, stored.get(task.id, [])) for task in pending}
         await self._bus.kv.erase(streams.TASKS_BUCKET, freed.keys())
@@ -179,15 +180,14 @@ class GarbageCollector:
                     tx.emit_event(task.tenant, task.id, "deleted", {"bytes": freed[task.id]})
         self._erased()
 
-    async def _no_longer_published(self) -> list[DeletedTask]:
-        """Deleted tasks to erase, once the outbox has no message about one: it would be stored afterwards. Raises: Retry."""
+    async def wait_until_published(self, names: Sequence[str]) -> None:
+        """Wait until the outbox has no message about these tasks or tenants: it would be stored after an erasure. Raises: Retry."""
         for _ in range(OUTBOX_CHECKS):
             async with self._database.transaction() as tx:
-                pending = await deleted.pending(tx.connection)
-                if not await outbox.has_messages_about(tx.connection, [task.id for task in pending]):
-                    return pending
+                if not await outbox.has_messages_about(tx.connection, names):
+                    return
             await asyncio.sleep(OUTBOX_PAUSE_S)
-        raise Retry("messages about a deleted task are still in the outbox")
+        raise Retry(f"messages about {names[0]} are still in the outbox")
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
         """Erase a deleted task's messages and blobs, except adapters that others started from; returns the bytes freed."""

@@ -47,6 +47,7 @@ SAMPLES: list[Message] = [
     messages.ControlTask(task="a", tenant="t", reason="r"),
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
+    messages.DeleteTenant(tenant="t", request="r"),
     messages.SetTenant(tenant="t", request="r", weight=2.0, max_tasks=3, unlimited=["max_tokens"]),
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
     messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),

@@ -1,10 +1,12 @@
-"""Queries on deleted tasks: each leaves one row, with what it consumed."""
+"""Queries on deleted tasks and tenants. A task leaves one row, with what it consumed; a tenant its row, with a receipt."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, func, insert, literal, select, text, update
+from sqlalchemy import ColumnElement, cast, delete, func, insert, literal, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages.billing import TOKEN_KINDS
@@ -19,10 +21,14 @@ from scheduler_svc.store.tables import (
     groups,
     ledger,
     steps,
+    stored_blobs,
     tasks,
+    tenants,
     trajectories,
 )
 
+COUNTED = (tasks, groups, trajectories, steps, evaluations)
+"""Tables whose rows a receipt counts, by task."""
 OF_A_TASK = (evaluation_members, evaluation_groups, evaluations, trajectories, groups, steps, ledger, events, dead_letters)
 """Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
 
@@ -95,3 +101,82 @@ async def ended_before(connection: AsyncConnection, tenant: str, age_s: float) -
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
     statement = select(tasks.c.id).where(tasks.c.tenant == tenant, tasks.c.state.not_in(LIVE), tasks.c.ended_at < before)
     return list((await connection.execute(statement.order_by(tasks.c.ended_at, tasks.c.id))).scalars())
+
+
+# -------------------------------------------------------------------------------------------------------------- tenants
+
+
+@dataclass(frozen=True)
+class DeletedTenant:
+    """A tenant whose deletion was requested."""
+
+    id: str
+    by: int
+    """Sequence of the requesting job."""
+    deletion: dict[str, Any]
+    """The request's id as `request`, and the receipt: counts of what is deleted, once its tasks have ended. `Any`: JSON."""
+    deleted_at: datetime | None
+    """None until all is deleted."""
+
+
+_TENANT = select(tenants.c.id, tenants.c.deleted_by, tenants.c.deletion, tenants.c.deleted_at).where(tenants.c.deleted_by.is_not(None))
+_IS_JOB = func.split_part(dead_letters.c.subject, ".", 1) == "jobs"
+
+
+async def begin_tenant(connection: AsyncConnection, tenant: str, by: int, request: str) -> bool:
+    """Mark a tenant as one that is deleted; False where there is none, or it is marked. Waits for submissions of its tasks."""
+    row = (await connection.execute(select(tenants.c.deleted_by).where(tenants.c.id == tenant).with_for_update())).first()
+    if row is None or row.deleted_by is not None:
+        return False
+    live = select(func.count()).where(tasks.c.tenant == tenant, tasks.c.state.in_(LIVE))
+    cancelled = int((await connection.execute(live)).scalar_one())
+    begun = {"request": request, "cancelled": cancelled}
+    await connection.execute(update(tenants).where(tenants.c.id == tenant).values(deleted_by=by, deletion=begun))
+    return True
+
+
+async def find_tenant(connection: AsyncConnection, tenant: str) -> DeletedTenant | None:
+    """The tenant's deletion; None where there is no such tenant, or it is not deleted."""
+    row = (await connection.execute(_TENANT.where(tenants.c.id == tenant))).first()
+    return DeletedTenant(*row) if row else None
+
+
+async def pending_tenants(connection: AsyncConnection) -> list[DeletedTenant]:
+    """Tenants whose deletion has not finished."""
+    rows = (await connection.execute(_TENANT.where(tenants.c.deleted_at.is_(None)).order_by(tenants.c.id))).all()
+    return [DeletedTenant(*row) for row in rows]
+
+
+async def tasks_of_tenant(connection: AsyncConnection, tenant: str) -> list[str]:
+    return list((await connection.execute(select(tasks.c.id).where(tasks.c.tenant == tenant).order_by(tasks.c.id))).scalars())
+
+
+async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) -> None:
+    """Write the receipt of a tenant whose tasks have ended, unless there is one. `messages`: those stored about it in NATS."""
+    own = select(tasks.c.id).where(tasks.c.tenant == tenant)
+    counts = {table.name: select(func.count()).where((table.c.id if table is tasks else table.c.task).in_(own)) for table in COUNTED}
+    counts |= {"events": select(func.count()).where(events.c.tenant == tenant)}
+    counts |= {"dead_letters": select(func.count()).where(dead_letters.c.task.in_(own) | _of_jobs(tenant))}
+    counts |= {"blobs": select(func.count()).where(stored_blobs.c.task.in_(own))}
+    counts |= {"blob_bytes": select(func.coalesce(func.sum(stored_blobs.c.bytes), 0)).where(stored_blobs.c.task.in_(own))}
+    row = (await connection.execute(select(*(count.scalar_subquery().label(name) for name, count in counts.items())))).one()
+    receipt = {name: int(count) for name, count in row._mapping.items()} | {"messages": messages}
+    statement = update(tenants).where(tenants.c.id == tenant, tenants.c.deletion["messages"].is_(None))
+    await connection.execute(statement.values(deletion=tenants.c.deletion.op("||")(cast(receipt, JSONB))))
+
+
+async def letters_about_jobs(connection: AsyncConnection, tenant: str) -> list[int]:
+    """Sequences of dead letters about the tenant's jobs, which belong to no task."""
+    return list((await connection.execute(select(dead_letters.c.sequence).where(_of_jobs(tenant)))).scalars())
+
+
+async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTenant | None:
+    """Delete what is left of a tenant without tasks but its row, and record the end; None where that was recorded before."""
+    await connection.execute(delete(events).where(events.c.tenant == tenant))
+    await connection.execute(delete(dead_letters).where(_of_jobs(tenant)))
+    statement = update(tenants).where(tenants.c.id == tenant, tenants.c.deleted_at.is_(None)).values(deleted_at=func.now())
+    return await find_tenant(connection, tenant) if (await connection.execute(statement.returning(tenants.c.id))).first() else None
+
+
+def _of_jobs(tenant: str) -> ColumnElement[bool]:
+    return _IS_JOB & (func.split_part(dead_letters.c.subject, ".", 3) == tenant)

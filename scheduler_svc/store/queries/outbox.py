@@ -40,11 +40,9 @@ async def oldest_rows(connection: AsyncConnection, most: int) -> list[OutboxRow]
     return [OutboxRow(row.id, row.subject, row.message_id, row.headers, row.body) for row in rows]
 
 
-async def has_messages_about(connection: AsyncConnection, tasks: Collection[str]) -> bool:
-    """Whether a message whose subject names one of the tasks has not been published."""
-    if not tasks:
-        return False
-    named = func.string_to_array(outbox.c.subject, ".").op("&&")(cast(list(tasks), ARRAY(Text)))
+async def has_messages_about(connection: AsyncConnection, names: Collection[str]) -> bool:
+    """Whether a message whose subject names one of the tasks or tenants has not been published."""
+    named = func.string_to_array(outbox.c.subject, ".").op("&&")(cast(list(names), ARRAY(Text)))
     return bool((await connection.execute(select(exists().where(named)))).scalar_one())
 
 

@@ -20,6 +20,10 @@ tenants = sa.Table(
     sa.Column("max_tasks", sa.Integer),  # that have not ended
     sa.Column("max_sequences", sa.Integer),  # in flight, over all pools
     sa.Column("max_tokens", sa.BigInteger),  # of the ledger; at the maximum no more work is admitted
+    # Absent unless it is deleted; its row stays for what it consumed:
+    sa.Column("deleted_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
+    sa.Column("deletion", JSONB),  # the request's id, and the receipt
+    moment("deleted_at"),
     sa.CheckConstraint("weight > 0", name="weight_positive"),
 )
 

@@ -20,6 +20,7 @@ STREAM_CALLS = {
     "backlog": Use.INSPECT,
     "purge": Use.PURGE,
     "erase": Use.PURGE,
+    "erase_one": Use.PURGE,
     "begin_block": Use.PURGE,
     "acknowledged": Use.INSPECT,
     "recreate": Use.RECREATE,

@@ -12,7 +12,9 @@ import pytest
 from common.passwords import read_passwords
 from marlaas.stack import control, database_folder, servers
 from marlaas.stack.state_files import Stack
+from tests.conftest import as_role, eventually
 from tests.marlaas.test_cli import MARLAAS
+from tests.services import is_ready, service_process, without_settings
 
 ROOT = Path(__file__).parents[3]
 TENANTS = "INSERT INTO tenants (id) VALUES ('acme'), ('globex')"
@@ -95,3 +97,20 @@ def test_no_process_or_file_but_one_has_a_password(stack: tuple[Path, Stack]) ->
     assert [name for name, text in texts.items() if any(password in text for password in passwords)] == []
     assert str(data / "plan.json") in texts
     assert servers.APP in texts[str(data / "plan.json")].decode()
+
+
+async def test_deleted_tenant_loses_its_role(stack: tuple[Path, Stack], tmp_path: Path) -> None:
+    data, running = stack
+    out(data, "psql", "--owner", "-c", "INSERT INTO tenants (id) VALUES ('umbrella')")
+    out(data, "database", "grant", "umbrella")
+    port, app = servers.free_port(), as_role(running.database_url, servers.APP)
+    settings = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": app, "MARLAAS_HTTP_PORT": str(port)}
+    with service_process("scheduler_svc", without_settings() | settings, tmp_path / "log"):
+        await eventually(lambda: is_ready(port), 60)
+        receipt = dict(line.split() for line in out(data, "tenants", "delete", "umbrella", "--yes").splitlines())
+        assert receipt.items() >= {"tasks": "0", "messages": "0", "role": "removed"}.items()
+        assert "umbrella" not in out(data, "database", "list")
+        again = marlaas(data, "tenants", "delete", "umbrella", "--yes")
+        assert (again.returncode, "'umbrella' was deleted already, at 20" in again.stderr) == (1, True), again.stderr
+        unanswered = marlaas(data, "tenants", "delete", "nobody")
+        assert (unanswered.returncode, "Aborted" in unanswered.stderr) == (1, True), unanswered.stderr

@@ -51,7 +51,15 @@ class Scene:
     def context(self) -> HandlerContext:
         registry = ReplicaRegistry(self.bus, lambda: None)
         return HandlerContext(
-            self.bus, self.database, POOLS, SchedulingPolicy.ASYNCHRONOUS, registry, self.cleaner, self.relay.wake, lambda: None
+            self.bus,
+            self.database,
+            POOLS,
+            SchedulingPolicy.ASYNCHRONOUS,
+            registry,
+            self.cleaner,
+            self.relay.wake,
+            lambda: None,
+            lambda: None,
         )
 
     def delivery(self, out: Outgoing) -> Delivery:

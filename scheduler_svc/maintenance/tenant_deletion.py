@@ -1,0 +1,108 @@
+"""Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
+
+Cancels the tenant's tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS, then what is
+about no task: events, and dead letters of jobs. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it consumed.
+PostgreSQL's role of the tenant is the operator's to remove: this service may not.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from common import crashpoints, streams
+from common.bus import Bus
+from common.cancellation import notice_cancellation
+from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
+from scheduler_svc.lifecycle.termination import end_task
+from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries import deleted, tasks
+from scheduler_svc.store.queries.deleted import DeletedTenant
+from scheduler_svc.store.states import TaskState
+
+REASON = "its tenant is deleted"
+
+log = structlog.get_logger()
+
+
+class TenantDeletion:
+    """Deletes marked tenants. Idempotent, so that every replica may run one."""
+
+    def __init__(self, database: Database, bus: Bus, collector: GarbageCollector, wake_relay: Callable[[], None]) -> None:
+        self._database = database
+        self._bus = bus
+        self._collector = collector
+        self._wake_relay = wake_relay
+        self._woken = asyncio.Event()
+        self._woken.set()  # a deletion may have been interrupted
+
+    def wake(self) -> None:
+        """Look for marked tenants now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Delete marked tenants, until cancelled."""
+        while True:
+            notice_cancellation()
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self.delete_pending()
+            except Exception as error:
+                log_postponed("tenant_deletion_postponed", error)
+                self._woken.set()
+                await asyncio.sleep(POSTPONED_S)
+
+    async def delete_pending(self) -> None:
+        """Raises: Retry when NATS or PostgreSQL is unavailable."""
+        async with self._database.transaction() as tx:
+            pending = await deleted.pending_tenants(tx.connection)
+        for tenant in pending:
+            for step in (self._end_tasks, self._count, self._delete_tasks, self._erase_tasks, self._erase_reports, self._finish):
+                await step(tenant)
+                self._wake_relay()
+                crashpoints.reached("tenant_deletion")
+
+    async def _end_tasks(self, tenant: DeletedTenant) -> None:
+        for task in await self._tasks(tenant):
+            async with self._database.transaction() as tx:
+                for found in await tasks.lock_tasks(tx.connection, [task]):
+                    await end_task(tx, found, TaskState.CANCELLED, reason=REASON)
+
+    async def _count(self, tenant: DeletedTenant) -> None:
+        reports = [(streams.EVENTS, streams.events(tenant.id, ">"))]
+        for task in await self._tasks(tenant):
+            reports += [(stream, subject) for stream, subject in streams.stored_reports(task) if stream is not streams.EVENTS]
+        messages = sum([sum((await self._bus.streams.subjects(stream, subject)).values()) for stream, subject in reports])
+        async with self._database.transaction() as tx:
+            await deleted.count_tenant(tx.connection, tenant.id, messages)
+
+    async def _delete_tasks(self, tenant: DeletedTenant) -> None:
+        for task in await self._tasks(tenant):
+            async with self._database.transaction(patience_s=PATIENCE_S) as tx:
+                await delete_ended(tx, task, tenant.by)
+            crashpoints.reached("tenant_deletion")
+
+    async def _erase_tasks(self, tenant: DeletedTenant) -> None:
+        await self._collector.erase_deleted()
+        for blob in await self._collector.surplus(tenant.id):  # adapters that stayed for a task of the tenant
+            await self._collector.delete_blob(blob.name)
+
+    async def _erase_reports(self, tenant: DeletedTenant) -> None:
+        await self._collector.wait_until_published([tenant.id])
+        async with self._database.transaction() as tx:
+            letters = await deleted.letters_about_jobs(tx.connection, tenant.id)
+        for sequence in letters:
+            await self._bus.streams.erase_one(streams.FAILED, sequence)
+        await self._bus.streams.erase(streams.EVENTS, streams.events(tenant.id, ">"))
+
+    async def _finish(self, tenant: DeletedTenant) -> None:
+        async with self._database.transaction() as tx:
+            if (done := await deleted.finish_tenant(tx.connection, tenant.id)) is not None:
+                tx.emit_event(tenant.id, "none", "tenant-deleted", done.deletion)
+                log.info("tenant_deleted", tenant=tenant.id)
+
+    async def _tasks(self, tenant: DeletedTenant) -> list[str]:
+        async with self._database.transaction() as tx:
+            return await deleted.tasks_of_tenant(tx.connection, tenant.id)

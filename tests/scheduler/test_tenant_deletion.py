@@ -1,0 +1,119 @@
+"""A deleted tenant leaves its row, a receipt and what it consumed; another tenant notices nothing. Real NATS and PostgreSQL."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import DeleteTenant, Event, PreviewTask
+from scheduler_svc.store.database import Database
+from tests.conftest import eventually
+from tests.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
+from tests.scheduler.finished import LONG, clean
+from tests.scheduler.stages import World, spec
+from tests.services import service_process, without_settings
+
+CONSUMED = "SELECT prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens FROM tenant_usage WHERE tenant = 'acme'"
+OF_GLOBEX = (
+    "SELECT id, state, version, adapter::text FROM tasks WHERE tenant = 'globex' ORDER BY id",
+    "SELECT name, bytes FROM stored_blobs WHERE task = 'other' ORDER BY name",
+)
+POINTS = (1, 2, 3, 4, 4, 5, 6)
+"""Visits to the crash point at which each start dies: the third and the fourth delete a task, so that later starts pass fewer."""
+
+
+async def ask(world: World, request: str, tenant: str = "acme", body_tenant: str | None = None) -> None:
+    message = DeleteTenant(tenant=body_tenant or tenant, request=request)
+    await world.bus.publish(Outgoing(streams.delete_tenant(tenant), message, f"delete-tenant:{request}"))
+
+
+async def answer(world: World, request: str, tenant: str = "acme") -> dict[str, Any]:
+    """Data of the answer."""
+    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(tenant, "none")):
+        event = delivery.read(Event)
+        if event.event == "tenant-deleted" and event.data["request"] == request:
+            return event.data
+    raise AssertionError(request)
+
+
+async def plant(world: World) -> None:
+    """Two tasks of acme, one that runs, and what is about none of its tasks; one of globex that has ended, and one that runs."""
+    await world.run("other", spec(tenant="globex"))
+    await world.submit("live", spec(tenant="globex", limits=LONG))
+    await world.run("a", planted())
+    await world.run("b", planted(start={"task": "a"}, steps=50), until="step")
+    await plant_letter(world, "a")
+    preview = PreviewTask(tenant="acme", request="r", spec=planted())
+    await world.bus.publish(Outgoing(streams.preview("acme"), preview, "preview"))
+    await world.bus.publish_raw(streams.submit("acme"), CANARY.encode(), "garbage", {})
+    await world.rows_become("SELECT count(*) FROM dead_letters WHERE subject = 'jobs.submit.acme'", [(1,)])
+    await everything_published(world)
+
+
+async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
+        await plant(world)
+        assert {"events", "dead_letters"} <= await in_tables(world)
+        others = [await world.rows(query) for query in OF_GLOBEX]
+        await ask(world, "one")
+        receipt = await answer(world, "one")
+        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"]) == (2, 1, 2)
+        assert all(
+            receipt[name] > 0 for name in ("groups", "trajectories", "steps", "evaluations", "events", "blobs", "blob_bytes", "messages")
+        )
+        assert await in_tables(world) == set()
+        await eventually(lambda: not in_streams(tmp_path), 60)
+        assert await world.rows("SELECT id FROM tasks WHERE tenant = 'acme'") == []
+        assert await bus.streams.subjects(streams.EVENTS, "events.acme.>") == {"events.acme.none": 1}
+        [consumed] = await world.rows(CONSUMED)
+        assert sum(consumed) > 0
+        assert [await world.rows(query) for query in OF_GLOBEX] == others
+        await clean(world)
+
+        await ask(world, "again")
+        assert "'acme' was deleted already, at 20" in str((await answer(world, "again"))["reasons"])
+        assert (await world.run("c", spec(), until="rejected"))["reasons"] == ["tenant: 'acme' is deleted"]
+        assert await world.rows(CONSUMED) == [consumed]
+        await world.run("next", spec(tenant="globex"))
+
+
+async def test_foreign_or_unknown_tenants_are_not_deleted(bus: Bus, database_url: str, tmp_path: Path) -> None:
+    async with planting_world(bus, database_url, tmp_path, clean=()) as world:
+        await world.run("other", spec(tenant="globex"))
+        others = [await world.rows(query) for query in OF_GLOBEX]
+        await ask(world, "foreign", tenant="acme", body_tenant="globex")  # on another tenant's subject
+        await ask(world, "unknown")
+        assert (await answer(world, "unknown"))["reasons"] == ["tenant: no tenant 'acme'"]
+        await world.rows_become("SELECT subject FROM dead_letters", [("jobs.delete-tenant.acme",)])
+        assert [await world.rows(query) for query in OF_GLOBEX] == others
+        assert await world.rows("SELECT id FROM tenants WHERE deleted_by IS NOT NULL") == []
+
+
+async def test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed(
+    bus: Bus, database_url: str, nats_url: str, tmp_path: Path
+) -> None:
+    async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
+        await plant(world)
+        others = [await world.rows(query) for query in OF_GLOBEX]
+    async with await Database.connect(database_url) as database:
+        stopped = replace(world, database=database)
+        consumed = await stopped.rows("SELECT sum(tokens) FROM ledger WHERE task = 'a' AND kind <> 'evaluation'")
+        await ask(stopped, "one")
+        settings = without_settings() | {"MARLAAS_NATS_URL": nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": database_url}
+        for point in POINTS:
+            armed = settings | {"MARLAAS_CRASH_POINT": f"tenant_deletion:{point}", "MARLAAS_HTTP_PORT": "0"}
+            with service_process("scheduler_svc", armed, tmp_path / "log") as scheduler:
+                await eventually(lambda scheduler=scheduler: scheduler.poll() is not None, 120)
+                assert scheduler.returncode == -signal.SIGKILL, point
+        with service_process("scheduler_svc", settings | {"MARLAAS_HTTP_PORT": "0"}, tmp_path / "log"):
+            receipt = await answer(stopped, "one")
+            await everything_published(stopped)
+        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"]) == (2, 1, 2)
+        assert await stopped.rows("SELECT count(*) FROM tenants WHERE deleted_at IS NOT NULL") == [(1,)]
+        assert await stopped.rows("SELECT prompt_tokens + sampled_tokens + trained_tokens FROM deleted_tasks WHERE id = 'a'") == consumed
+        assert await in_tables(stopped) == set()
+        await eventually(lambda: not in_streams(tmp_path), 60)
+        assert [await stopped.rows(query) for query in OF_GLOBEX] == others
+    assert CANARY not in (tmp_path / "log").read_text()
