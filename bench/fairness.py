@@ -49,7 +49,7 @@ SENDERS = 64
 """Jobs that the busy tenant has on their way at once."""
 PAUSE_S = 0.1
 """Its pause after a refusal."""
-MAX_SENDING_S = 360.0
+MAX_SENDING_S = 240.0
 REST_S = 2.0
 """The other's pause between two jobs."""
 

@@ -6,6 +6,8 @@ first is served: earliest eligible virtual deadline first (Stoica and Abdel-Waha
 competitors wait, each has received its weighted share within one item, whatever the weights.
 
 A competitor that begins to wait starts at the resource's virtual time: it has saved no credit, but keeps a debt from an earlier wait.
+Items in service are charged and not served yet, which puts that time ahead, so one that waits for its own item before it has the
+next, as a task does for its step, starts as much earlier: at its own virtual time where that is later, and by one item at most.
 Tenants compete by their weights, and a tenant's tasks with equal weights for what their tenant gets.
 
 An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done; so that several
@@ -20,6 +22,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 SMOOTHING = 0.25
 """Weight of the latest item in the mean service of a competitor's items."""
+REMEMBERED = 2
+"""Items of its own by which others must get ahead of a competitor that does not wait, for it to be forgotten."""
 ROUNDING = 1e-9
 """Relative difference of two virtual times that are taken for equal."""
 
@@ -43,6 +47,13 @@ class _Competitor:
     is_waiting: bool = False
     served: int = 0
     """Number of the last choice that it was; 0 before the first."""
+    charged: float = 0.0
+    """Charges of its items in service."""
+
+    @property
+    def item_time(self) -> float:
+        """Virtual time of one of its items; 0 before the first."""
+        return (self.item_service or 0.0) / self.weight
 
     def observe(self, service: float) -> None:
         self.item_service = service if self.item_service is None else self.item_service + SMOOTHING * (service - self.item_service)
@@ -67,7 +78,7 @@ class Shares:
         found.weight = weight
         self._debtors.discard(name)
         if not found.is_waiting:
-            found.time, found.is_waiting = max(found.time, self.now()), True
+            found.time, found.is_waiting = max(found.time, self.now() - min(self._unserved(), found.item_time)), True
 
     def leave(self, name: str, *, is_served: bool) -> None:
         """`name` no longer waits; it is forgotten once none of its items is served and it has no debt."""
@@ -76,7 +87,11 @@ class Shares:
         if is_served:
             return
         self._debtors.add(name)
-        for idle in [idle for idle in self._debtors if self._all[idle].time <= self._now]:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget competitors that neither wait nor have a debt."""
+        for idle in [idle for idle in self._debtors if self._all[idle].time + REMEMBERED * self._all[idle].item_time <= self._now]:
             self._debtors.discard(idle)
             del self._all[idle]
 
@@ -89,6 +104,12 @@ class Shares:
                 times += one.weight * one.time
         self._now = times / weights if weights else self._now
         return self._now
+
+    def _unserved(self) -> float:
+        """How far the virtual time is ahead by items that are charged and in service."""
+        waiting = [one for one in self._all.values() if one.is_waiting]
+        weights = sum(one.weight for one in waiting)
+        return sum(one.charged for one in waiting) / weights if weights else 0.0
 
     def first(self, names: Collection[str], unknown: float) -> str:
         """Which of these waiting competitors is served next. `unknown`: expected service of the first items."""
@@ -112,12 +133,15 @@ class Shares:
         self._choices += 1
         found = self._all[name]
         found.time += service / found.weight
+        found.charged += service
         found.served = self._choices
+        self._forget()
 
     def correct(self, name: str, charged: float, service: float) -> None:
         """Replace an item's charge by the service that it turned out to need; 0: it was not served, and says nothing of others."""
         found = self._all[name]
         found.time += (service - charged) / found.weight
+        found.charged -= charged
         if service:
             found.observe(service)
 

@@ -129,6 +129,28 @@ def test_a_tenant_that_waits_for_each_answer_gets_its_weight_and_not_more() -> N
     assert 90 <= counts["light"] <= 101
 
 
+@given(st.sampled_from([1.0, 3.0]), st.integers(0, 2**32))
+def test_a_tenant_whose_next_item_comes_while_anothers_is_served_gets_its_share(weight: float, seed: int) -> None:
+    """As a task whose next step follows from its last, at a trainer that meanwhile takes another's."""
+    queue: FairQueue[int] = FairQueue(PLENTY)
+    chance = random.Random(seed)
+    one, many = Claimant("one", "t", 1.0), Claimant("many", "t", weight)
+    for item in range(400):
+        queue.put(many, item)
+    queue.put(one, 0)
+    counts: Counter[str] = Counter()
+    returns = False
+    for item in range(400):
+        taken = queue.take()
+        assert taken is not None
+        if returns:
+            queue.put(one, item)
+        returns = taken[0] == one
+        counts[taken[0].tenant] += 1
+        queue.done(taken[0], chance.uniform(0.99, 1.01))
+    assert abs(counts["one"] - 400 / (1 + weight)) <= 5
+
+
 def test_a_task_never_holds_all_slots() -> None:
     queue: FairQueue[int] = FairQueue(max_per_task=2)
     greedy, other = Claimant("a", "greedy"), Claimant("a", "other")
