@@ -65,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     given = {name: value for name, value in vars(options).items() if name != "parts"}
     earlier = report.read("fairness")
-    result = (earlier if earlier.get("options") == given else {}) | {"machine": report.machine(), "options": given}
+    result: dict[str, Any] = (earlier if earlier.get("options") == given else {}) | {"machine": report.machine(), "options": given}
     with postgres() as (folder, server):
         for part in options.parts:
             result[part] = intake(folder, server, options) if part == "intake" else shares(part, folder, server, options)
@@ -229,11 +229,13 @@ async def _as_let(bus: Bus, jobs: int) -> tuple[int, int]:
         nonlocal taken, refused
         while time.monotonic() < ends:
             try:
-                taken += bool(await bus.publish(_job(MANY, f"let-{number}", "tokens", Path())))
-                break
+                await bus.publish(_job(MANY, f"let-{number}", "tokens", Path()))
             except QueueFull:
                 refused += 1
                 await asyncio.sleep(PAUSE_S)
+            else:
+                taken += 1
+                break
         return 0
 
     await _by_several([send(number) for number in range(jobs)])
