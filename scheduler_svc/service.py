@@ -36,6 +36,7 @@ from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
+from scheduler_svc.maintenance.retention import apply_retention
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
@@ -50,6 +51,7 @@ LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
 """Ticks between checks of how full the blob store is."""
 STALLS_EVERY_S = 30.0
+RETENTION_EVERY_S = 600.0
 STORED_EVERY_S = 300.0
 """Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
@@ -116,6 +118,7 @@ class Scheduler:
             runners.create_task(run_periodically(self.tick, self._settings.tick_s, self._tick_failed))
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
+            runners.create_task(run_periodically(self.apply_retention, RETENTION_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
@@ -166,6 +169,10 @@ class Scheduler:
     async def _record_stored(self) -> None:
         async with self._database.transaction() as tx:
             await ledger.record_stored_bytes(tx.connection)
+
+    async def apply_retention(self) -> None:
+        """Announce and delete what tenants keep for so many days only."""
+        await apply_retention(self._database, self._bus, self._collector, self._relay.wake)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and resolve the environments of waiting tasks."""

@@ -1,6 +1,6 @@
 """Jobs: any client → scheduler."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -68,6 +68,7 @@ class DeleteTenant(Message, kind="delete-tenant.1"):
     """Id made by the sender, repeated in the answer."""
 
 
+Days = Annotated[int, Field(ge=0, le=36_500)]
 Limit = Literal["priority_ceiling", "max_tasks", "max_sequences", "max_tokens"]
 
 
@@ -90,5 +91,12 @@ class SetTenant(Message, kind="set-tenant.1"):
     """Maximum sequences in flight over all pools; a single group is always admitted."""
     max_tokens: int | None = Field(default=None, ge=0, lt=2**63)
     """Maximum tokens in the ledger; once they are used up nothing more is admitted, and work in flight ends."""
+    adapters_days: Days | None = None
+    """Days after a task's end that its adapters are kept, as far as its section `keep` does; 0 for ever. As the next."""
+    checkpoints_days: Days | None = None
+    batches_days: Days | None = None
+    events_days: Days | None = None
+    tasks_days: Days | None = None
+    """Days until the whole task is deleted."""
     unlimited: list[Limit] = []
     """Limits to remove."""

@@ -33,6 +33,7 @@ class Event(Message, kind="event.1"):
         "price",
         "budget",
         "tenant-deleted",
+        "expiring",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

@@ -12,6 +12,8 @@ from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, run_module, with_
 app = typer.Typer(no_args_is_help=True, help="Weights, limits and deletion of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
 NO_LIMIT = "none"
+KINDS = ("adapters", "checkpoints", "batches", "events", "tasks")
+KEPT = f"{'|'.join(KINDS)}=DAYS"
 
 
 def _limit(text: str) -> int | None:
@@ -28,8 +30,16 @@ def _option(help_text: str) -> Any:
     return typer.Option(help=f"{help_text}, or '{NO_LIMIT}'.", metavar="NUMBER")
 
 
+def _days(text: str) -> tuple[str, int]:
+    """Name of a setting and its days. Raises: BadParameter."""
+    kind, _, days = text.partition("=")
+    if kind not in KINDS or not days.isdecimal():
+        raise typer.BadParameter(f"'{text}' is not {KEPT}, such as adapters=90")
+    return f"{kind}_days", int(days)
+
+
 @app.command("set")
-def set_tenant(
+def set_tenant(  # noqa: PLR0913 - each is an option
     tenant: Tenant,
     data: Data = DEFAULT_DATA,
     url: Url = "",
@@ -38,13 +48,15 @@ def set_tenant(
     max_tasks: Annotated[str | None, _option("Maximum tasks that have not ended")] = None,
     max_sequences: Annotated[str | None, _option("Maximum sequences in flight, over all pools")] = None,
     max_tokens: Annotated[str | None, _option("Maximum tokens that it may use in all")] = None,
+    keep: Annotated[list[str] | None, typer.Option(help=f"Retention after a task's end: {KEPT}; 0 days: for ever. Repeatable.")] = None,
 ) -> None:
-    """Change a tenant's weight and limits; they count from the next decision on, without a restart."""
+    """Change a tenant's weight, limits and retention; they count from the next decision on, without a restart."""
     texts = {"priority_ceiling": priority_ceiling, "max_tasks": max_tasks, "max_sequences": max_sequences, "max_tokens": max_tokens}
     limits = {name: _limit(text) for name, text in texts.items() if text is not None}
-    if weight is None and not limits:
-        raise typer.BadParameter("give a weight or a limit to set; `marlaas tenants show` prints them")
-    values = {name: limit for name, limit in limits.items() if limit is not None}
+    given = dict(map(_days, keep or []))
+    if weight is None and not limits and not given:
+        raise typer.BadParameter("give a weight, a limit or days to set; `marlaas tenants show` prints them")
+    values = given | {name: limit for name, limit in limits.items() if limit is not None}
     _print(tenant, data, url, weight=weight, unlimited=[name for name, limit in limits.items() if limit is None], **values)
 
 

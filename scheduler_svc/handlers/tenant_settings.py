@@ -15,7 +15,7 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-tenant.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request = delivery.read(SetTenant)
     check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
-    given = {name: value for name in ("weight", *tenants.LIMITS) if (value := getattr(request, name)) is not None}
+    given = {name: value for name in ("weight", *tenants.LIMITS, *tenants.DAYS) if (value := getattr(request, name)) is not None}
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         gone = await deleted.find_tenant(tx.connection, request.tenant)

@@ -31,8 +31,9 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
     assert adapter is not None
     started = await tasks.started_from(connection, found.id)
     held = await evaluations.held_versions(connection, found.id, found.spec)
-    if not (RetentionWindow(found.spec, found.version, held).has_adapter(version) or adapter.blob.name in started):
-        raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters says")
+    is_kept = RetentionWindow(found.spec, found.version, held).has_adapter(version) and "adapters" not in found.expired
+    if not (is_kept or adapter.blob.name in started):
+        raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters or the tenant's days say")
     return adapter.model_copy(update={"task": task, "version": 0})
 
 

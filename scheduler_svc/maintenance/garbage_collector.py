@@ -4,7 +4,7 @@ The sweep covers what steps cannot see: messages that arrived after their task h
 twice, and deletions lost in a crash. PostgreSQL alone decides what is needed.
 
 A blob of version v of a task is needed when
-- a trained step names it and the task keeps it (`decisions/retention.py`);
+- a trained step names it, the task keeps it (`decisions/retention.py`), and its tenant's days have not passed (`decisions/expiry.py`);
 - it is an adapter that another existing task started from, also when the task itself was deleted;
 - the task is live and v is its next version: the step's announcement may be in flight.
 
@@ -35,6 +35,8 @@ from scheduler_svc.store.queries import storage as stored_blobs
 from scheduler_svc.store.queries.steps import StepBlob
 from scheduler_svc.store.queries.tasks import Task
 
+EXPIRED = {"adapter": "adapters", "checkpoint": "checkpoints", "batch": "batches"}
+"""Kind of a blob → kind of data that a tenant's retention names."""
 SPACING_S = 0.5
 """Seconds between collections after steps: one serves all steps since the last, and no step waits for it."""
 POSTPONED_S = 2.0
@@ -268,7 +270,7 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
         return NeededBlobs(gone.tenant, live=False, version=0, kept=await tasks.started_from(connection, task)) if gone else None
     blobs = await steps.blobs_of_steps(connection, task)
     kept = (await _kept(connection, found)).with_lineages(_since(blobs))
-    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept)}
+    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) and EXPIRED[blob.kind] not in found.expired}
     # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
     return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
 

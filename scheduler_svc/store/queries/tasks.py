@@ -48,6 +48,8 @@ class Task:
     """Standing warnings: sentences by name (`decisions/task_warnings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
+    expired: frozenset[str]
+    """Kinds of its data that the tenant's retention has deleted (`decisions/expiry.py`)."""
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime
@@ -101,6 +103,7 @@ def task_of(row: Any) -> Task:
         virtual_time=row.virtual_time,
         warnings=row.warnings,
         start=from_json(AdapterRef, row.start) if row.start else None,
+        expired=frozenset(row.expired),
         adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
         checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
         submitted_at=row.submitted_at,

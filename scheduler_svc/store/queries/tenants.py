@@ -7,10 +7,13 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, cast, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.decisions.expiry import KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import deleted_tasks, tasks, tenants
 
 LIMITS = ("priority_ceiling", "max_tasks", "max_sequences", "max_tokens")
+DAYS = tuple(f"{kind}_days" for kind in KINDS)
+"""Settings of retention."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,12 @@ class Tenant:
     max_tasks: int | None
     max_sequences: int | None
     max_tokens: int | None
+    adapters_days: int
+    """Days after a task's end, 0 for ever; as the next."""
+    checkpoints_days: int
+    batches_days: int
+    events_days: int
+    tasks_days: int
     live_tasks: int
     used_tokens: int
 
@@ -43,7 +52,7 @@ def may_use_tokens() -> ColumnElement[bool]:
 
 async def find_tenant(connection: AsyncConnection, tenant: str) -> Tenant | None:
     live = select(func.count()).where(tasks.c.tenant == tenants.c.id, tasks.c.state.in_(LIVE)).scalar_subquery()
-    columns = [tenants.c.id, tenants.c.weight, *(tenants.c[name] for name in LIMITS), live, used_tokens(tenants.c.id)]
+    columns = [tenants.c.id, tenants.c.weight, *(tenants.c[name] for name in (*LIMITS, *DAYS)), live, used_tokens(tenants.c.id)]
     row = (await connection.execute(select(*columns).where(tenants.c.id == tenant))).first()
     return Tenant(*row) if row else None
 

@@ -20,6 +20,12 @@ tenants = sa.Table(
     sa.Column("max_tasks", sa.Integer),  # that have not ended
     sa.Column("max_sequences", sa.Integer),  # in flight, over all pools
     sa.Column("max_tokens", sa.BigInteger),  # of the ledger; at the maximum no more work is admitted
+    # Days after a task's end, 0 for ever:
+    sa.Column("adapters_days", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("checkpoints_days", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("batches_days", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("events_days", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("tasks_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     # Absent unless it is deleted; its row stays for what it consumed:
     sa.Column("deleted_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
     sa.Column("deletion", JSONB),  # the request's id, and the receipt
@@ -60,6 +66,8 @@ tasks = sa.Table(
     sa.Column("over_budget", sa.Boolean, nullable=False, server_default=sa.text("false")),  # paused until its tenant's budget allows more
     sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # standing warnings: sentences by name
     sa.Column("start", JSONB),  # adapter of version 0 after a warm start
+    sa.Column("expiring", JSONB, nullable=False, server_default=sa.text("'{}'")),  # kinds of data, with the Unix time of the announcement
+    sa.Column("expired", JSONB, nullable=False, server_default=sa.text("'[]'")),  # kinds of data that are deleted
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
     now_by_default("submitted_at"),

@@ -107,8 +107,12 @@ async def test_deleted_tenant_loses_its_role(stack: tuple[Path, Stack], tmp_path
     settings = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": app, "MARLAAS_HTTP_PORT": str(port)}
     with service_process("scheduler_svc", without_settings() | settings, tmp_path / "log"):
         await eventually(lambda: is_ready(port), 60)
+        kept = dict(line.split(maxsplit=1) for line in out(data, "tenants", "set", "umbrella", "--keep", "adapters=90").splitlines())
+        assert (kept["adapters_days"], kept["tasks_days"]) == ("90", "0")
+        wrong = marlaas(data, "tenants", "set", "umbrella", "--keep", "adapters=ever")
+        assert (wrong.returncode, "'adapters=ever' is not" in wrong.stderr) == (2, True), wrong.stderr
         receipt = dict(line.split() for line in out(data, "tenants", "delete", "umbrella", "--yes").splitlines())
-        assert receipt.items() >= {"tasks": "0", "messages": "0", "role": "removed"}.items()
+        assert receipt.items() >= {"tasks": "0", "messages": "1", "role": "removed"}.items()
         assert "umbrella" not in out(data, "database", "list")
         again = marlaas(data, "tenants", "delete", "umbrella", "--yes")
         assert (again.returncode, "'umbrella' was deleted already, at 20" in again.stderr) == (1, True), again.stderr

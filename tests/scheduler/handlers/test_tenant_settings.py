@@ -28,6 +28,7 @@ async def test_limits_are_set_shown_and_removed(bus: Bus, database_url: str) -> 
         await world.run("a")
         answer = await set_tenant(world, "one", weight=2.5, max_tasks=4, max_tokens=10**12)
         expected = {"weight": 2.5, "max_tasks": 4, "max_tokens": 10**12, "priority_ceiling": None, "max_sequences": None}
+        expected |= {f"{kind}_days": 0 for kind in ("adapters", "checkpoints", "batches", "events", "tasks")}
         [(used,)] = await world.rows("SELECT booked_tokens FROM tasks")
         assert answer == expected | {"request": "one", "tenant": "acme", "live_tasks": 0, "used_tokens": used}
         assert used > 0
