@@ -69,6 +69,7 @@ def main() -> None:
     with postgres() as (folder, server):
         for part in options.parts:
             result[part] = intake(folder, server, options) if part == "intake" else shares(part, folder, server, options)
+            result["measured"] = {**result.get("measured", {}), part: report.commit()}
             print(f"{part}: {result[part]}", flush=True)
     print(f"written: {report.write('fairness', result)}")
 
