@@ -8,6 +8,10 @@ Each lies between two effects that are not one transaction, where at-least-once 
     before_forget      the relay's messages are stored, their rows still in the outbox
     after_blobs        the trainer has stored a version's blobs, and not announced it
     tenant_deletion    a step of the deletion of a tenant is done, the next has not begun
+    before_record      an operator's command has made a seed that PostgreSQL knows nothing of
+    before_creds       PostgreSQL has a key, and its creds file is not written
+    before_push        PostgreSQL has what an account's token is to say, and NATS does not know it
+    before_revoke      a key's successor is written, and the key is still valid
 
 MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
 """
@@ -16,7 +20,9 @@ import os
 import signal
 from dataclasses import dataclass
 
-NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion")
+OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
+"""Points in commands that make tenants and keys."""
+NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion", *OPERATORS)
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 

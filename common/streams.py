@@ -36,7 +36,7 @@ BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune"),
-    *("set-tenant", "delete-tenant", "set-price", "set-budget"),
+    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
 
@@ -119,6 +119,11 @@ def set_tenant(tenant: str) -> str:
 
 def set_budget(tenant: str) -> str:
     return f"jobs.set-budget.{tenant}"
+
+
+def set_access(tenant: str | None) -> str:
+    """`tenant`: None for the operators' own keys."""
+    return f"jobs.set-access.{tenant or EVERY_TENANT}"
 
 
 def set_price() -> str:

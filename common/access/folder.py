@@ -2,6 +2,7 @@
 
     operator.seed  system.seed  services.seed  admin.seed      one line each
     tenants/<tenant>.seed
+    pending/<tenant>.<key>.seed                            keys that a command has not finished making
     creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
     nats.conf                                                  what NATS must know; nothing secret
 
@@ -54,6 +55,24 @@ class SigningKeys:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_secret(path, Seed.new(Kind.ACCOUNT).reveal() + "\n")
         return self.tenant(name)
+
+    def pending(self, tenant: str, key: str) -> Seed:
+        """Seed of a key that is being made: that of an interrupted command, or a new one."""
+        path = self._pending(tenant, key)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_secret(path, Seed.new(Kind.USER).reveal() + "\n")
+        return _read_seed(path, f"key '{key}'")
+
+    def is_pending(self, tenant: str, key: str) -> bool:
+        return self._pending(tenant, key).exists()
+
+    def made(self, tenant: str, key: str) -> None:
+        """The key's holder has its seed; it is not kept here."""
+        self._pending(tenant, key).unlink(missing_ok=True)
+
+    def _pending(self, tenant: str, key: str) -> Path:
+        return self.folder / "pending" / f"{tenant}.{key}.seed"
 
     def forget_tenant(self, name: str) -> None:
         _tenant_path(self.folder, name).unlink(missing_ok=True)

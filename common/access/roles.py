@@ -5,8 +5,8 @@ from typing import Literal, get_args
 from common import streams
 from common.access.rows import Permissions
 from common.access.services import INBOX
+from common.messages.access import Role
 
-Role = Literal["owner", "member", "reader", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
 """Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
@@ -19,10 +19,25 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "reader": (),
     "admin": streams.JOB_VERBS,
 }
-QUESTIONS = ("tasks", "status", "events", "usage", "why", "envs", "pools", "failures", "adapter", "chunk", "invoice", "prices", "budgets")
+QUESTIONS = (
+    "tasks",
+    "status",
+    "events",
+    "usage",
+    "why",
+    "envs",
+    "pools",
+    "failures",
+    "adapter",
+    "chunk",
+    "invoice",
+    "prices",
+    "budgets",
+    "access",
+)
 """Verbs of `ask.<tenant>.<verb>`."""
-OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets")
-"""Questions that only an owner may ask: what everything costs."""
+OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access")
+"""Questions that only an owner may ask: what everything costs, and who has keys."""
 
 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:

@@ -10,6 +10,7 @@ Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered 
     invoice   AskInvoice     InvoiceAnswer       quantities and money by day, a page at a time
     prices    AskPrices      PricesAnswer        prices, former ones included
     budgets   AskBudgets     BudgetsAnswer       what may be spent, and is
+    access    AskAccess      AccessAnswer        accounts and public keys
     failures  AskFailures    FailuresAnswer      dead letters
     envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
     pools     AskDeployment  PoolsAnswer         base models

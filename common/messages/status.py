@@ -34,6 +34,7 @@ class Event(Message, kind="event.1"):
         "budget",
         "tenant-deleted",
         "expiring",
+        "access",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

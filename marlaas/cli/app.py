@@ -4,6 +4,7 @@ Commands import what they need when they run, so that help and usage errors are 
 can correct is one line on stderr and exit status 1.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import budgets, database, environments, prices, stack, tasks, tenants
+from marlaas.cli import budgets, database, environments, keys, prices, session, stack, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -24,17 +25,18 @@ app = typer.Typer(
 
 @app.callback()
 def options(
-    context: typer.Context,
     creds: Annotated[
         Path | None,
-        typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar="MARLAAS_NATS_CREDS"),
+        typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar=session.CREDS),
     ] = None,
 ) -> None:
-    context.obj = creds
+    if creds is not None:
+        os.environ[session.CREDS] = str(creds)
 
 
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
 app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")

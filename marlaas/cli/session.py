@@ -21,6 +21,8 @@ T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
 TENANT = "MARLAAS_TENANT"
 """Variable with the tenant whose tasks the commands show; without it everybody's, which a server with keys grants the operator."""
+CREDS = "MARLAAS_NATS_CREDS"
+"""Variable with the file of a key."""
 PIPE_WIDTH = 100_000
 """Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
 
@@ -42,10 +44,6 @@ Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole
 
 def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
     """Connect to the stack, and return what `ask` returns."""
-    import logging
-
-    import structlog
-
     from marlaas.client import Client
     from marlaas.stack.state_files import running_stack
 
@@ -54,10 +52,18 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
         async with Client.connect(where, tenant, creds=_creds(data, url)) as client:
             return await ask(client)
 
-    # The bus logs for a service's operator; here errors come as one line.
+    quiet()
+    return asyncio.run(run())
+
+
+def quiet() -> None:
+    """Print no logs: the bus has them for a service's operator, and here errors come as one line."""
+    import logging
+
+    import structlog
+
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("nats").setLevel(logging.CRITICAL)
-    return asyncio.run(run())
 
 
 def _creds(data: Path, url: str) -> Path | None:
@@ -65,7 +71,7 @@ def _creds(data: Path, url: str) -> Path | None:
     from common.access.folder import credentials_path
     from marlaas.stack.state_files import find_stack, read_plan
 
-    if (named := typer_creds()) is not None:
+    if (named := named_creds()) is not None:
         return named
     stack = find_stack(data)
     if stack is None or (url and url != stack.nats_url):
@@ -81,12 +87,9 @@ def operator_key(plan: "StackPlan") -> dict[str, str]:
     return {"MARLAAS_NATS_CREDS": str(credentials_path(plan.keys, "operator"))} if plan.keys else {}
 
 
-def typer_creds() -> Path | None:
-    """File of `marlaas --creds`."""
-    import click
-
-    context = click.get_current_context(silent=True)
-    return context.find_root().obj if context else None
+def named_creds() -> Path | None:
+    """File of `marlaas --creds`, which `app` puts where it may also come from."""
+    return Path(name) if (name := os.environ.get(CREDS)) else None
 
 
 def open_console(wide: bool = False) -> "Console":

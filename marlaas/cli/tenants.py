@@ -1,4 +1,4 @@
-"""Commands for tenants, for operators: weights, limits and deletion."""
+"""Commands for tenants, for operators: accounts, weights, limits and deletion."""
 
 import secrets
 import sys
@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, run_module, with_client
+from marlaas.cli.keys import Keys, with_operator
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, run_module, with_client
 
-app = typer.Typer(no_args_is_help=True, help="Weights, limits and deletion of tenants, for operators.")
+app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
 NO_LIMIT = "none"
 KINDS = ("adapters", "checkpoints", "batches", "events", "tasks")
@@ -36,6 +37,61 @@ def _days(text: str) -> tuple[str, int]:
     if kind not in KINDS or not days.isdecimal():
         raise typer.BadParameter(f"'{text}' is not {KEPT}, such as adapters=90")
     return f"{kind}_days", int(days)
+
+
+@app.command()
+def create(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None) -> None:
+    """Make a tenant with an account, so that it may have keys."""
+    from marlaas.tenancy.accounts import create_tenant
+
+    is_new = with_operator(data, url, keys, lambda operator: create_tenant(operator, tenant))
+    echo(f"tenant '{tenant}' {'is made' if is_new else 'is there already'}; next: marlaas keys create {tenant} NAME --role owner --to FILE")
+
+
+@app.command("list")
+def list_tenants(data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
+    """List all tenants, and how many keys each has."""
+    from marlaas.reporting.access import tenant_table
+    from marlaas.tenancy import recording
+
+    found = [one for one in with_operator(data, url, keys, lambda operator: recording.read_all(operator.door)) if one.tenant]
+    if found:
+        print_table(lambda width: tenant_table(found, width), wide)
+    else:
+        echo("no tenants yet; `marlaas tenants create NAME` makes one")
+
+
+@app.command()
+def suspend(
+    tenant: Tenant,
+    end: Annotated[bool, typer.Option("--end", help="End the suspension: its keys are taken again.")] = False,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+) -> None:
+    """Refuse all keys of a tenant, and close their connections; its tasks go on."""
+    from marlaas.tenancy.accounts import suspend_tenant
+
+    with_operator(data, url, keys, lambda operator: suspend_tenant(operator, tenant, suspended=not end))
+    echo(f"tenant '{tenant}' is {'active again' if end else 'suspended'}")
+
+
+@app.command()
+def push(
+    delete_others: Annotated[
+        bool, typer.Option("--delete-others", help="Delete accounts from NATS that PostgreSQL knows nothing of.")
+    ] = False,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+) -> None:
+    """Make NATS agree with PostgreSQL about all tenants, after a command was interrupted or NATS's store was lost."""
+    from marlaas.tenancy.accounts import push_all
+
+    told, others = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=delete_others))
+    echo(f"told NATS of {', '.join(told)}" if told else "NATS agrees with PostgreSQL about every tenant")
+    if others:
+        echo(f"{'deleted from NATS' if delete_others else 'unknown to PostgreSQL, kept'}: {', '.join(sorted(others))}")
 
 
 @app.command("set")

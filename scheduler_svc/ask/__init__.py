@@ -6,6 +6,7 @@ The subject alone says whose data an answer may hold; a server with keys lets ea
 asks.py        requests in, answers out: how many at once, and what a failure is answered with
 verbs.py       the table of verbs
 question.py    Question: whose it is, and what it is answered from
+access.py      access
 billing.py     prices, budgets, invoice
 tasks.py       tasks, status, events, usage, failures
 waiting.py     why

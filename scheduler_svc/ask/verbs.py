@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.messages import (
+    AskAccess,
     AskAdapter,
     AskBudgets,
     AskChunk,
@@ -18,6 +19,7 @@ from common.messages import (
     AskUsage,
     Message,
 )
+from scheduler_svc.ask.access import answer_access
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools
@@ -42,6 +44,7 @@ VERBS = {
     "invoice": Verb(AskInvoice, answer_invoice),
     "prices": Verb(AskPrices, answer_prices),
     "budgets": Verb(AskBudgets, answer_budgets),
+    "access": Verb(AskAccess, answer_access),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),

@@ -6,6 +6,7 @@ jobs.py                submit, cancel, pause, resume
 deletion.py            delete, prune
 preview.py             preview
 tenant_settings.py     set-tenant
+access.py              set-access
 prices.py              set-price
 budgets.py             set-budget
 offer.py               Offer: what the deployment has for a task

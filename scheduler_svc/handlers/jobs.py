@@ -15,6 +15,7 @@ from common.pools import layers_of
 from common.spec import complete
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
+from scheduler_svc.handlers.access import set_access
 from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, check_tenant
 from scheduler_svc.handlers.dead_letters import resend_message
@@ -31,6 +32,7 @@ from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries import deleted, tasks, tenants
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tenancy import keys
 from scheduler_svc.store.transaction import Transaction
 
 OWN_TRANSACTION = {
@@ -42,6 +44,7 @@ OWN_TRANSACTION = {
     "set-price": set_price,
     "set-budget": set_budget,
     "delete-tenant": delete_tenant,
+    "set-access": set_access,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
@@ -54,6 +57,7 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
     own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
     cancelled: list[str] = []
     async with context.transaction() as tx:
+        await keys.note_use(tx.connection, [key for delivery in deliveries if (key := streams.token(delivery.subject, 3))])
         for delivery in deliveries:
             if delivery not in own_transaction and (ended := await take_job(tx, delivery, offer, context.policy)):
                 cancelled.append(ended)

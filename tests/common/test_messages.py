@@ -50,6 +50,19 @@ SAMPLES: list[Message] = [
     messages.DeleteTenant(tenant="t", request="r"),
     messages.SetTenant(tenant="t", request="r", weight=2.0, max_tasks=3, unlimited=["max_tokens"]),
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
+    messages.SetAccess(tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY)),
+    messages.AskAccess(cursor="t"),
+    messages.AccessAnswer(
+        tenants=[
+            messages.TenantAccess(
+                tenant="t",
+                account="A" * 56,
+                suspended=False,
+                keys=[messages.KeyRecord(key="U" * 56, name="k", role="owner", created=DAY)],
+            )
+        ],
+        cursor=None,
+    ),
     messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
     messages.OpenGroup(group=GROUP),
     messages.SampleTurns(group=GROUP, members=[REQUEST]),

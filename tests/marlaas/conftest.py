@@ -7,6 +7,9 @@ import pytest
 from pydantic import JsonValue
 
 from common.bus import Bus
+from common.messages import GroupContext
+from tests.common.access.keyed import Keyed, keyed_server
+from tests.conftest import HASTY
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
 
@@ -35,9 +38,30 @@ def step_data(version: int) -> dict[str, JsonValue]:
     }
 
 
+def _is_slow(group: GroupContext, member: int) -> bool:
+    return group.task.startswith("slow")
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncGenerator[Keyed]:
+    """A server that wants keys, with the accounts of two tenants."""
+    async with keyed_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def keyed_world(keyed: Keyed, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
+    """As `scheduler`, on that server."""
+    async with (
+        await Bus.connect(keyed.url, "stages", creds=keyed.stages_key(), timings=HASTY) as bus,
+        running_world(bus, database_url, stages(bus, tmp_path / "made", withheld=_is_slow)) as world,
+    ):
+        yield world
+
+
 @pytest.fixture
 async def scheduler(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
     """It works for as long as the test runs. Groups of tasks whose id begins with `slow` never end."""
-    made = stages(bus, tmp_path / "made", withheld=lambda group, member: group.task.startswith("slow"))
+    made = stages(bus, tmp_path / "made", withheld=_is_slow)
     async with running_world(bus, database_url, made) as world:
         yield world

@@ -15,6 +15,8 @@ tenants = sa.Table(
     sa.Column("weight", sa.Double, nullable=False, server_default=sa.text("1")),
     sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed / weight
     now_by_default("created_at"),
+    sa.Column("account", sa.Text),  # public key of its account in NATS; absent where it has no keys
+    moment("suspended_at"),
     # Limits, absent where there is none:
     sa.Column("priority_ceiling", sa.Integer),  # of its tasks
     sa.Column("max_tasks", sa.Integer),  # that have not ended

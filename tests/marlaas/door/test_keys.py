@@ -1,41 +1,19 @@
 """A client with a tenant's key, on a server that wants keys: what it does is done, and its jobs name the key."""
 
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from common import streams
-from common.bus import Bus
-from common.messages import GroupContext
 from marlaas.client import Client, ClientError, NoAnswer
-from tests.common.access.keyed import Keyed, keyed_server
-from tests.conftest import HASTY, eventually_equals
+from tests.common.access.keyed import Keyed
+from tests.conftest import eventually_equals
 from tests.marlaas.conftest import SPEC
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.scheduler.stages import World, spec
 
 
-def _is_slow(group: GroupContext, member: int) -> bool:
-    return group.task.startswith("slow")
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncGenerator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(keyed: Keyed, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
-    async with await Bus.connect(keyed.url, "stages", creds=keyed.stages_key(), timings=HASTY) as bus:
-        made = stages(bus, tmp_path / "made", withheld=_is_slow)
-        async with running_world(bus, database_url, made) as world:
-            yield world
-
-
-async def test_tenant_trains_with_its_key_and_sees_nobody_else(world: World, keyed: Keyed, tmp_path: Path) -> None:
-    await world.run("theirs", spec(tenant="globex"))
+async def test_tenant_trains_with_its_key_and_sees_nobody_else(keyed_world: World, keyed: Keyed, tmp_path: Path) -> None:
+    await keyed_world.run("theirs", spec(tenant="globex"))
     async with Client.connect(keyed.url, creds=keyed.key("acme", "owner")) as client:
         task = await client.submit(SPEC)
         assert [event.event async for event in client.watch(task)] == ["accepted", "step", "step", "step", "finished"]
@@ -47,7 +25,7 @@ async def test_tenant_trains_with_its_key_and_sees_nobody_else(world: World, key
         assert await client.delete(task) > 0
 
 
-async def test_job_that_names_its_key_is_resent_to_its_tenant(world: World, keyed: Keyed) -> None:
+async def test_job_that_names_its_key_is_resent_to_its_tenant(keyed_world: World, keyed: Keyed) -> None:
     key = keyed.key("acme", "owner")
     async with Client.connect(keyed.url, creds=key) as client, await keyed.connect("scheduler") as scheduler:
         assert client.key is not None
@@ -72,8 +50,8 @@ async def test_stored_job_names_the_key_that_has_sent_it(keyed: Keyed) -> None:
 
 
 @pytest.mark.parametrize(("role", "refused"), [("reader", "role reader may not cancel"), ("member", None)])
-async def test_role_decides_who_may_cancel(world: World, keyed: Keyed, role: str, refused: str | None) -> None:
-    await world.begin("slow-1", spec(), opened=4)
+async def test_role_decides_who_may_cancel(keyed_world: World, keyed: Keyed, role: str, refused: str | None) -> None:
+    await keyed_world.begin("slow-1", spec(), opened=4)
     async with Client.connect(keyed.url, creds=keyed.key("acme", role)) as client:  # type: ignore[arg-type]
         if refused is None:
             await client.cancel("slow-1")

@@ -1,0 +1,101 @@
+"""Accounts of tenants: made, suspended, and NATS made to agree with PostgreSQL."""
+
+import asyncio
+import math
+import time
+from typing import Any
+
+from common import crashpoints
+from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token, tenant_token
+from common.access.folder import ADMIN_LIMITS, set_admin_revocations
+from common.access.keys import decode
+from common.access.roles import ADMIN
+from common.messages import TenantAccess
+from marlaas.errors import ClientError
+from marlaas.tenancy import recording
+from marlaas.tenancy.recording import Operator
+
+PUSHES = 8
+SAME_SECOND_S = 0.5
+"""Pause before another push: NATS keeps the token that it has when the other was made in the same second."""
+
+
+async def create_tenant(operator: Operator, name: str) -> bool:
+    """A tenant with an account, in NATS too; False when there was one. Raises: Fatal for a wrong name; ClientError; NoAnswer."""
+    account = operator.signing.new_tenant(name).public
+    crashpoints.reached("before_record")
+    before = await recording.read(operator.door, name)
+    await recording.record(operator.door, name, account=account)
+    crashpoints.reached("before_push")
+    await push_tenant(operator, name)
+    return before is None or before.account != account
+
+
+async def suspend_tenant(operator: Operator, name: str, *, suspended: bool) -> None:
+    """Close all its connections and take none, or take them again. Tasks go on. Raises: ClientError; NoAnswer."""
+    await recording.with_account(operator.door, name)
+    await recording.record(operator.door, name, suspended=suspended)
+    crashpoints.reached("before_push")
+    await push_tenant(operator, name)
+
+
+async def push_tenant(operator: Operator, name: str) -> bool:
+    """Make NATS agree about one tenant, or ADMIN; whether anything had to be changed. Raises: ClientError; NoAnswer; Fatal."""
+    return await _push(operator, await recording.with_account(operator.door, name))
+
+
+async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str], set[str]]:
+    """Make NATS agree with PostgreSQL: names of tenants whose account was told, and accounts that PostgreSQL knows nothing of.
+
+    `delete_others`: delete those from NATS. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
+    """
+    found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
+    told = [one.tenant or ADMIN for one in found if await _push(operator, one)]
+    signing = operator.signing
+    own = {signing.system.public, signing.services.public, signing.admin.public}
+    others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
+    if others and delete_others:
+        await operator.system.accounts.delete(deletion_token(signing.operator, sorted(others), int(time.time())))
+    return told, others
+
+
+async def _push(operator: Operator, access: TenantAccess) -> bool:
+    """Whether NATS had another token."""
+    signing, name = operator.signing, access.tenant or ADMIN
+    account = signing.tenant(name).public
+    if access.tenant is not None and account != access.account:
+        raise ClientError(
+            f"the folder of signing keys has another key of tenant '{name}' than PostgreSQL: restore the folder from its backup, or run"
+            f" `marlaas tenants create {name}`, which gives the tenant the folder's; its users then need new keys"
+        )
+    revoked = revocations(access)
+    if access.tenant is None:
+        set_admin_revocations(signing, revoked)
+    for attempt in range(PUSHES):
+        token = tenant_token(
+            signing.operator,
+            account,
+            name,
+            signing.services.public,
+            int(time.time()),
+            limits=ADMIN_LIMITS if access.tenant is None else AccountLimits(),
+            revoked=revoked,
+        )
+        if _content(await operator.system.accounts.token(account)) == _content(token):
+            return attempt > 0
+        await operator.system.accounts.push(token)
+        if _content(await operator.system.accounts.token(account)) == _content(token):
+            return True
+        await asyncio.sleep(SAME_SECOND_S)
+    raise ClientError(f"NATS does not take the account of '{name}'; its log says why")
+
+
+def revocations(access: TenantAccess) -> dict[str, int]:
+    """Public key of a revoked user, or EVERYONE → Unix time; none made until then is taken."""
+    revoked = {one.key: math.ceil(one.revoked.timestamp()) for one in access.keys if one.revoked is not None}
+    return revoked | ({EVERYONE: SUSPENDED_UNTIL_S} if access.suspended else {})
+
+
+def _content(token: str | None) -> dict[str, Any] | None:
+    """What a token says, without when it was made. `Any`: it is JSON."""
+    return {name: value for name, value in decode(token).items() if name not in ("iat", "jti")} if token else None

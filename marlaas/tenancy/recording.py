@@ -1,0 +1,85 @@
+"""What PostgreSQL has of accounts and keys, read and changed through the scheduler."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from common import streams
+from common.access.folder import SYSTEM, SigningKeys
+from common.access.roles import ADMIN
+from common.bus import Bus, Outgoing
+from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
+from marlaas.door.answers import answer_to
+from marlaas.door.asking import Door
+from marlaas.errors import ClientError, NoAnswer, rejection_reasons
+
+TIMEOUT_S = 60.0
+CONNECT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The operator's connections to one deployment, and its signing keys."""
+
+    signing: SigningKeys
+    door: Door
+    system: Bus
+    """Connection of the account in which NATS takes accounts' tokens."""
+
+
+@asynccontextmanager
+async def connected(signing: SigningKeys, url: str, *, insecure: bool = False) -> AsyncGenerator[Operator]:
+    """Raises: NoAnswer when NATS is unavailable; Fatal when it refuses the folder's keys."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure)
+            system = await Bus.connect(url, "operator", creds=signing.credentials(SYSTEM), insecure=insecure)
+    except TimeoutError:
+        raise NoAnswer(f"NATS does not answer at {url.rpartition('@')[2]}; is the stack running?") from None
+    async with bus, system:
+        yield Operator(signing, Door(bus, url), system)
+
+
+async def read_all(door: Door) -> list[TenantAccess]:
+    """Every tenant, by name, and the operators' keys before them. Raises: ClientError; NoAnswer."""
+    found, cursor = list[TenantAccess](), None
+    while True:
+        page = await door.ask("access", AskAccess(cursor=cursor), AccessAnswer)
+        found, cursor = [*found, *page.tenants], page.cursor
+        if cursor is None:
+            return found
+
+
+async def read(door: Door, tenant: str) -> TenantAccess | None:
+    """None when there is no such tenant. `tenant`: ADMIN for the operators' keys. Raises: ClientError; NoAnswer."""
+    if tenant == ADMIN:
+        return next(one for one in await read_all(door) if one.tenant is None)
+    return next(iter((await door.ask("access", AskAccess(), AccessAnswer, tenant=tenant)).tenants), None)
+
+
+async def with_account(door: Door, tenant: str) -> TenantAccess:
+    """Raises: ClientError when there is no such tenant, or it has no account for keys; NoAnswer."""
+    found = await read(door, tenant)
+    if found is None:
+        raise ClientError(f"there is no tenant '{tenant}'; `marlaas tenants list` shows those there are")
+    if tenant != ADMIN and found.account is None:
+        raise ClientError(f"tenant '{tenant}' has no account for keys yet; next: marlaas tenants create {tenant}")
+    return found
+
+
+def valid_keys(access: TenantAccess, name: str) -> list[KeyRecord]:
+    """Keys of that name, or that public key, that are not revoked; oldest first."""
+    return [one for one in access.keys if name in (one.name, one.key) and one.revoked is None]
+
+
+async def record(door: Door, tenant: str, **changes: Any) -> None:
+    """Record changes, the fields of `SetAccess`. Raises: ClientError with the reasons; NoAnswer."""
+    named = None if tenant == ADMIN else tenant
+    request = SetAccess(tenant=named, request=secrets.token_hex(6), **changes)
+    out, whose = Outgoing(streams.set_access(named), request, f"set-access:{request.request}"), named or streams.EVERY_TENANT
+    answer = await answer_to(door, out, whose, "none", lambda event: event.data.get("request") == request.request, TIMEOUT_S)
+    if "reasons" in answer.data:
+        raise ClientError("; ".join(rejection_reasons(answer)))

@@ -1,0 +1,1 @@
+"""Queries on accounts and keys of tenants."""

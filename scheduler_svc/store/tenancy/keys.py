@@ -1,0 +1,100 @@
+"""Accounts and keys: what an operator records, and what is asked for."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.errors import Reject
+from common.messages import KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.access import MAX_KEYS
+from scheduler_svc.store.tables import keys, tenants
+
+OPERATORS_LOCK = 7_341_021
+"""Advisory lock in place of a tenant's row, for the operators' keys."""
+
+
+async def set_access(connection: AsyncConnection, request: SetAccess) -> None:
+    """Record it. Raises: Reject with the reason; nothing of it is recorded then."""
+    tenant = request.tenant
+    if tenant is None:
+        await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
+    else:
+        if request.account is not None:
+            await connection.execute(insert(tenants).values(id=tenant).on_conflict_do_nothing())
+        account = (await connection.execute(select(tenants.c.account).where(tenants.c.id == tenant).with_for_update())).first()
+        if account is None:
+            raise Reject(f"tenant: no tenant '{tenant}'; `marlaas tenants create {tenant}` makes one")
+        if request.account is None and account[0] is None and (request.add or request.suspended is not None):
+            raise Reject(f"tenant: '{tenant}' has no account for keys yet; `marlaas tenants create {tenant}` makes one")
+        if request.account not in (None, account[0]):
+            await connection.execute(update(tenants).where(tenants.c.id == tenant).values(account=request.account))
+            await _revoke(connection, keys.c.tenant == tenant)
+        if request.suspended is not None:
+            since = func.coalesce(tenants.c.suspended_at, func.now()) if request.suspended else None
+            await connection.execute(update(tenants).where(tenants.c.id == tenant).values(suspended_at=since))
+    if request.add is not None:
+        await _add(connection, tenant, request.add, beside=request.beside)
+    if request.revoke:
+        await _revoke(connection, _of(tenant) & keys.c.key.in_(request.revoke))
+
+
+async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
+    """Remember that these keys have sent jobs; once a minute."""
+    if used:
+        is_old = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < func.now() - text("interval '1 minute'"))
+        found = select(keys.c.key).where(keys.c.key.in_(used), is_old).order_by(keys.c.key).with_for_update(skip_locked=True)
+        await connection.execute(update(keys).where(keys.c.key.in_(found.scalar_subquery())).values(last_used_at=func.now()))
+
+
+async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
+    """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
+    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at]
+    chosen = select(*columns).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
+    if tenant is not None:
+        chosen = select(*columns).where(tenants.c.id == tenant)
+    rows = (await connection.execute(chosen)).all()
+    found = [TenantAccess(tenant=row.id, account=row.account, suspended=row.suspended_at is not None, keys=[]) for row in rows]
+    if tenant is None and after is None:
+        found.insert(0, TenantAccess(tenant=None, account=None, suspended=False, keys=[]))
+    return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
+
+
+async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> None:
+    if (new.role == "admin") != (tenant is None):
+        raise Reject("role: the role admin acts for all tenants, so it is of none, and no other role is")
+    present = await _keys(connection, tenant)
+    if any(one.key == new.key for one in present):
+        return
+    if len(present) >= MAX_KEYS:
+        raise Reject(f"key: there are {len(present)} keys, revoked ones included, and there may be {MAX_KEYS}")
+    if not beside and any(one.name == new.name and one.revoked is None for one in present):
+        raise Reject(f"key: there is a key '{new.name}' already; rotate or revoke it, or choose another name")
+    row = {"key": new.key, "tenant": tenant, "name": new.name, "role": new.role, "ends_at": new.ends}
+    if (await connection.execute(insert(keys).values(row).on_conflict_do_nothing().returning(keys.c.key))).first() is None:
+        raise Reject(f"key: {new.key} is another tenant's")
+
+
+async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyRecord]:
+    rows = (await connection.execute(select(keys).where(_of(tenant)).order_by(keys.c.created_at, keys.c.key))).all()
+    return [
+        KeyRecord(
+            key=row.key,
+            name=row.name,
+            role=row.role,
+            ends=row.ends_at,
+            created=row.created_at,
+            revoked=row.revoked_at,
+            last_used=row.last_used_at,
+        )
+        for row in rows
+    ]
+
+
+async def _revoke(connection: AsyncConnection, which: ColumnElement[bool]) -> None:
+    await connection.execute(update(keys).where(which, keys.c.revoked_at.is_(None)).values(revoked_at=func.now()))
+
+
+def _of(tenant: str | None) -> ColumnElement[bool]:
+    return keys.c.tenant.is_(None) if tenant is None else keys.c.tenant == tenant

@@ -1,0 +1,188 @@
+"""Tenants and keys by the operator's commands: what they change in PostgreSQL, in NATS and on the disk, and what interrupts them."""
+
+import re
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from common.access.claims import deletion_token
+from common.access.credentials import read_credentials
+from common.access.folder import SYSTEM
+from common.bus import Bus, Outgoing
+from common.crashpoints import OPERATORS
+from common.errors import Fatal
+from common.messages import ControlTask
+from marlaas.client import Client
+from tests.common.access.keyed import Keyed
+from tests.conftest import HASTY, eventually
+from tests.marlaas.conftest import SPEC
+from tests.marlaas.tenancy.commands import ROOT, Operating
+from tests.scheduler.stages import World
+
+VALID = "SELECT name, role FROM keys WHERE revoked_at IS NULL ORDER BY name"
+
+
+@pytest.fixture
+def operating(keyed: Keyed, keyed_world: World, tmp_path: Path) -> Operating:
+    return Operating.of(keyed, tmp_path)
+
+
+async def connect(operating: Operating, file: str) -> Bus:
+    return await Bus.connect(operating.keyed.url, "client", creds=operating.folder / file, timings=HASTY)
+
+
+def cancel(tenant: str = "acme") -> Outgoing:
+    return Outgoing(f"jobs.cancel.{tenant}", ControlTask(task="a", tenant=tenant), f"cancel:{time.monotonic_ns()}")
+
+
+async def test_every_command_of_the_page_does_what_it_says(operating: Operating, keyed_world: World) -> None:
+    page = (ROOT / "docs" / "tenancy.md").read_text()
+    commands = re.findall(r"^marlaas ((?:tenants|keys) .*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert {tuple(command.split()[:2]) for command in commands} == {
+        *(("tenants", verb) for verb in ("create", "list", "show", "set", "suspend", "push")),
+        *(("keys", verb) for verb in ("create", "list", "rotate", "revoke")),
+    }
+    for command in commands:
+        await operating.done(*command.split())
+    assert await keyed_world.rows(VALID) == [("laptop", "owner")]
+    assert await keyed_world.rows("SELECT id, suspended_at, weight FROM tenants WHERE account IS NOT NULL") == [("acme", None, 2.0)]
+
+
+async def test_tenant_trains_with_a_key_that_a_command_made(operating: Operating, keyed_world: World) -> None:
+    assert "is made" in await operating.done("tenants", "create", "initech")
+    assert "is there already" in await operating.done("tenants", "create", "initech")
+    await operating.done("keys", "create", "initech", "ci", "--role", "owner", "--days", "3", "--to", "ci.creds")
+    file = operating.folder / "ci.creds"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not list((operating.keyed.keys.folder / "pending").iterdir()), "the seed is in the holder's file only"
+    async with Client.connect(operating.keyed.url, creds=file) as client:
+        task = await client.submit({**SPEC, "tenant": "initech"})
+        assert (await client.wait(task)).state == "finished"
+    rows = "SELECT name, role, last_used_at IS NOT NULL, ends_at > now() + interval '2 days' FROM keys"
+    assert await keyed_world.rows(rows) == [("ci", "owner", True, True)]
+    assert "ci" in await operating.done("keys", "list", "initech")
+    seeds = [re.search(r"SU[A-Z2-7]{56}", file.read_text())]
+    dump = await keyed_world.rows("SELECT row_to_json(k)::text FROM keys k")
+    assert seeds[0] is not None
+    assert seeds[0][0] not in str(dump)
+
+
+async def test_revoked_key_is_closed_at_once_and_others_go_on(operating: Operating) -> None:
+    for name in ("one", "two"):
+        await operating.done("tenants", "create", "acme")
+        await operating.done("keys", "create", "acme", name, "--to", f"{name}.creds")
+    async with await connect(operating, "one.creds") as one, await connect(operating, "two.creds") as two:
+        await operating.done("keys", "revoke", "acme", "one")
+        await eventually(lambda: not one.is_connected, 5)
+        await two.publish(cancel())
+        with pytest.raises(Fatal, match="it was revoked"):
+            await connect(operating, "one.creds")
+        await operating.done("tenants", "suspend", "acme")
+        await eventually(lambda: not two.is_connected, 5)
+    await operating.done("tenants", "suspend", "acme", "--end")
+    async with await connect(operating, "two.creds") as two:
+        await two.publish(cancel())
+    assert "was revoked already" in await operating.done("keys", "revoke", "acme", "one")
+
+
+async def test_successor_is_there_before_the_old_key_ends(operating: Operating, keyed_world: World) -> None:
+    await operating.done("tenants", "create", "acme")
+    await operating.done("keys", "create", "acme", "ci", "--role", "reader", "--to", "old.creds")
+    old = read_credentials(operating.folder / "old.creds").public
+    await operating.done("keys", "rotate", "acme", "ci", "--to", "new.creds", "--keep-old")
+    for file in ("old.creds", "new.creds"):
+        async with await connect(operating, file) as client:
+            assert client.is_connected
+    assert await keyed_world.rows(VALID) == [("ci", "reader")] * 2
+    await operating.done("keys", "revoke", "acme", old)
+    with pytest.raises(Fatal, match="it was revoked"):
+        await connect(operating, "old.creds")
+    async with await connect(operating, "new.creds") as client:
+        assert client.is_connected
+
+
+async def test_nats_is_made_to_agree_after_it_has_forgotten(operating: Operating) -> None:
+    for name in ("acme", "globex"):
+        await operating.done("tenants", "create", name)
+        await operating.done("keys", "create", name, "ci", "--to", f"{name}.creds")
+    await operating.done("keys", "create", "acme", "old", "--to", "old.creds")
+    await operating.done("keys", "revoke", "acme", "old")
+    assert "agrees" in await operating.done("tenants", "push")
+    keys = operating.keyed.keys
+    async with await operating.keyed.connect(SYSTEM) as system:
+        await system.accounts.delete(deletion_token(keys.operator, [keys.tenant("acme").public], int(time.time())))
+    with pytest.raises(Fatal):
+        await connect(operating, "acme.creds")
+    assert await operating.done("tenants", "push") == "told NATS of acme\n"
+    async with await connect(operating, "acme.creds") as client:
+        await client.publish(cancel())
+    with pytest.raises(Fatal, match="it was revoked"):
+        await connect(operating, "old.creds")
+    await operating.keyed.push("stranger")
+    stranger = keys.tenant("stranger").public
+    assert f"unknown to PostgreSQL, kept: {stranger}" in await operating.done("tenants", "push")
+    assert f"deleted from NATS: {stranger}" in await operating.done("tenants", "push", "--delete-others")
+    async with await operating.keyed.connect(SYSTEM) as system:
+        assert stranger not in await system.accounts.known()
+
+
+@pytest.mark.parametrize("point", OPERATORS)
+async def test_command_that_was_killed_is_completed_by_repeating_it(operating: Operating, keyed_world: World, point: str) -> None:
+    """Every command is killed at the point where it passes it, and repeated; what is there then does not depend on the kill."""
+    killed = 0
+    commands = [
+        "tenants create initech",
+        "keys create initech ci --role owner --to first.creds",
+        "keys rotate initech ci --to second.creds",
+        "keys create initech other --to other.creds",
+        "keys revoke initech other",
+        "tenants suspend initech",
+        "tenants suspend initech --end",
+    ]
+    for command in commands:
+        done = await operating.run(*command.split(), crash=point)
+        if done.returncode != 0:
+            assert done.returncode == -signal.SIGKILL, done
+            killed += 1
+            await operating.done(*command.split())
+    assert killed == {"before_record": 4, "before_creds": 3, "before_push": 5, "before_revoke": 1}[point]
+    assert await keyed_world.rows(VALID) == [("ci", "owner")]
+    assert [row[0] for row in await keyed_world.rows("SELECT name FROM keys WHERE revoked_at IS NOT NULL ORDER BY name")] == ["ci", "other"]
+    assert "agrees" in await operating.done("tenants", "push")
+    assert not list((operating.keyed.keys.folder / "pending").iterdir())
+    async with await connect(operating, "second.creds") as client:
+        await client.publish(cancel("initech"))
+    for file in ("first.creds", "other.creds"):
+        with pytest.raises(Fatal, match="it was revoked"):
+            await connect(operating, file)
+
+
+async def test_wrong_input_is_answered_with_one_sentence(operating: Operating, tmp_path: Path) -> None:
+    await operating.done("tenants", "create", "acme")
+    await operating.done("keys", "create", "acme", "ci", "--role", "reader", "--to", "ci.creds")
+    for arguments, sentence in [
+        ("keys create nobody ci --to x.creds", "there is no tenant 'nobody'"),
+        ("keys create globex ci --to x.creds", "there is no tenant 'globex'"),
+        ("keys create acme ci --to x.creds", "tenant 'acme' has a key 'ci' already"),
+        ("keys create acme new --to ci.creds", "ci.creds is there already"),
+        ("keys create acme new --to nowhere/x.creds", "there is no folder nowhere"),
+        ("keys create acme new --role admin --to x.creds", "a tenant's are owner, member and reader"),
+        ("keys create acme new --role king --to x.creds", "'king' is no role"),
+        ("keys create acme New --to x.creds", "'New' cannot be a key's name"),
+        ("keys rotate acme gone --to x.creds", "tenant 'acme' has no valid key 'gone'"),
+        ("keys revoke acme gone", "tenant 'acme' has no key 'gone'"),
+        ("keys list nobody", "there is no tenant 'nobody'"),
+        ("tenants suspend nobody", "there is no tenant 'nobody'"),
+        ("tenants create Acme", "'Acme' cannot be a tenant's name"),
+        ("tenants create admin", "'admin' cannot be a tenant's name"),
+        (f"tenants list --keys {tmp_path}", "is no folder of signing keys"),
+        ("--creds ci.creds cancel some-task", "no task 'some-task'"),
+    ]:
+        said = " ".join((await operating.refused(*arguments.split())).replace("│", " ").split())
+        assert sentence in said, (arguments, said)
+        assert not (operating.folder / "x.creds").exists()
+    (operating.folder / "ci.creds").chmod(0o644)
+    assert "chmod 600" in await operating.refused("--creds", "ci.creds", "ps")
