@@ -132,7 +132,11 @@ def test_role_permits_nothing_that_its_account_does_not_import(role: str) -> Non
 
 
 def test_roles_differ_by_what_they_may_change() -> None:
-    assert {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget"} == set(JOBS_OF_ROLE["admin"]) == set(streams.JOB_VERBS)
+    assert (
+        {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget", "set-access"}
+        == set(JOBS_OF_ROLE["admin"])
+        == set(streams.JOB_VERBS)
+    )
     assert set(JOBS_OF_ROLE["owner"]) - set(JOBS_OF_ROLE["member"]) == {"delete", "prune", "delete-tenant"}
     assert JOBS_OF_ROLE["reader"] == ()
 
