@@ -104,7 +104,7 @@ class KeyValueStore:
         """Remove entries, and the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
 
         A bucket permits no erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
-        old files, which have none any more. An entry that is set meanwhile is in the new file already.
+        old files, which then hold no entry. An entry that is set meanwhile is in the new file already.
         """
         stream, filling = f"KV_{bucket}", value_subject(bucket, FILLING)
         with unavailable_as(f"erase entries of {bucket}"):

@@ -47,7 +47,7 @@ def _refusing(purses: Mapping[str, Purse], task: WaitingTask) -> Budget | None:
 
 
 async def _report(tx: Transaction, one: Standing, reported: str) -> None:
-    """An event where more is to be said than before; a budget that was raised is reported anew."""
+    """An event where more is to be said than before; a budget that was raised is reported again."""
     rank = ("", "nearly", "used_up")
     if rank.index(reported) <= rank.index(one.reported) or not await budgets.report(tx.connection, one.budget, reported):
         return

@@ -50,7 +50,7 @@ async def announce(connection: AsyncConnection, task: str, before: Mapping[str, 
 
 
 async def expire(connection: AsyncConnection, task: str, expired: Collection[str]) -> None:
-    """Record kinds whose data is not needed any more."""
+    """Record kinds whose data is no longer needed."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(expired=sorted(expired)))
 
 
