@@ -134,5 +134,7 @@ def _away(error: BaseException) -> Unavailable:
 
 async def _revision(connection: AsyncConnection) -> str:
     """Newest migration that was applied; empty when none was."""
-    present = (await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))).scalar_one()
+    # Absent, or just made: a migration grants rights in its last transaction.
+    readable = text("SELECT coalesce(has_table_privilege(to_regclass('alembic_version'), 'SELECT'), false)")
+    present = (await connection.execute(readable)).scalar_one()
     return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

@@ -24,6 +24,7 @@ SMALL: dict[str, str] = {
     "memory": "--model small --tokens 512 --precision float32",
     "oversubmission": "--places 2 --times 2",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
+    "rogue": "--messages 200 --steps 2 --over 1",
     "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
