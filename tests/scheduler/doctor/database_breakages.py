@@ -144,7 +144,7 @@ VIOLATIONS: dict[str, list[str]] = {
             for column in ("paid_tokens", "paid_money")
             for task in ("a", "refused")
         ),
-        "UPDATE tasks SET paid_tokens = paid_tokens - 1 WHERE id = 'a'",
+        *(f"UPDATE tasks SET {column} = {column} - 1 WHERE id = 'a'" for column in ("paid_tokens", "paid_money")),
         "ALTER TABLE ledger DISABLE TRIGGER count_forgiven; UPDATE ledger SET paid_by = 'nobody' WHERE task = 'a'",
     ],
     "every ledger entry names its task's tenant": [
@@ -180,6 +180,9 @@ VIOLATIONS: dict[str, list[str]] = {
 """Rule → statements, each of which violates it."""
 
 COMPLIANT: dict[str, list[str]] = {
+    "a task's totals are what the ledger has of it": [
+        f"{LEDGER} ('acme', 'a', '{kind}', 1, 7)" for kind in ("env_ms", "stored_byte_hours")
+    ],
     "an overdue group is void within a minute": [
         "UPDATE groups SET deadline_at = now() - interval '1 hour' WHERE state = 'open'",
         "UPDATE groups SET admitted_at = now() - interval '2 days' WHERE state = 'open'",

@@ -103,6 +103,12 @@ async def announce_a_deleted_task(world: Copy) -> None:
     await world.bus.publish(step)
 
 
+async def leave_a_dead_letter_of_a_deleted_task(world: Copy) -> None:
+    await delete_a_task(world)
+    letter = DeadLetter(stage="open", subject="x", reason="y", attempts=1, headers={}, body=b"")
+    await world.bus.publish(Outgoing(streams.failed("open", "gone"), letter, "letter about a deleted task"))
+
+
 async def leave_the_status_of_a_deleted_task(world: Copy) -> None:
     await delete_a_task(world)
     await put_status(world, "gone", task="gone")
@@ -130,6 +136,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (blob_rules.ORPHANS, leave_a_blob_that_no_step_can_name),
     (blob_rules.DAMAGED, change_a_digest),
     (stream_rules.DELETED, announce_a_deleted_task),
+    (stream_rules.DELETED, leave_a_dead_letter_of_a_deleted_task),
     (stream_rules.DELETED, leave_the_status_of_a_deleted_task),
     (blob_rules.ORPHANS, leave_a_blob_of_a_deleted_task),
 ]
@@ -160,6 +167,7 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, QUIESCENT),
     (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, QUIESCENT),
+    (stream_rules.LETTERS, leave_a_dead_letter_of_a_deleted_task, QUIESCENT),
     (stream_rules.DELETED, delete_a_task, QUIESCENT),
     (blob_rules.DAMAGED, change_a_digest, SHALLOW),
     (blob_rules.DAMAGED, lose_an_adapter, QUIESCENT),
