@@ -111,8 +111,11 @@ async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
 
         await eventually(is_shown)
 
+    async def waits_for_pace() -> bool:
+        return await out(run("why", "held")) == "pace: its next step needs 2 more of its own groups; 4 are in flight\n"
+
     await shows("running")
-    assert await out(run("why", "held")) == "pace: its next step needs 2 more of its own groups; 4 are in flight\n"
+    await eventually(waits_for_pace)
     assert await out(run("pause", "held", "--reason", "lunch")) == "pausing held\n"
     await shows("paused")
     assert "lunch" in await out(run("ps"))

