@@ -48,7 +48,7 @@ from common.messages import (
 from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
-from marlaas.door.answers import answer_to, answer_to_submission
+from marlaas.door.answers import answer_to, answer_to_request, answer_to_submission
 from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
 from marlaas.door.billing import Billing
 from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
@@ -154,7 +154,7 @@ class Client:
         given, tenant, _ = given_values(spec)
         request = secrets.token_hex(6)
         out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
-        return Preview.of(await answer_to(self._door, out, tenant, "none", lambda event: event.data.get("request") == request, timeout_s))
+        return Preview.of(await answer_to_request(self._door, out, tenant, request, timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -206,10 +206,7 @@ class Client:
             request = secrets.token_hex(6)
             prune = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
             out = Outgoing(streams.prune(one), prune, f"prune:{request}")
-            answer = await answer_to(
-                self._door, out, one, "none", lambda event, request=request: event.data.get("request") == request, timeout_s
-            )
-            found.append(Pruned.of(one, answer))
+            found.append(Pruned.of(one, await answer_to_request(self._door, out, one, request, timeout_s)))
         return found
 
     async def resend(self, letter: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:

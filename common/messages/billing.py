@@ -22,6 +22,9 @@ Money = Annotated[Decimal, PlainSerializer(lambda amount: format(amount, "f"), r
 Price = Annotated[Money, Field(ge=0, max_digits=30, decimal_places=18)]
 Day = Annotated[date, PlainSerializer(date.isoformat, return_type=str)]
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
+Period = Literal["day", "month", "total"]
+"""Of a budget, by UTC."""
+Unit = Literal["tokens", "money"]
 PER = (1, 1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
 """Quantities that a price may be of."""
 
@@ -47,9 +50,8 @@ class SetBudget(Message, kind="set-budget.1"):
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
     """Id made by the sender, repeated in the answer."""
-    period: Literal["day", "month", "total"]
-    """By UTC."""
-    unit: Literal["tokens", "money"]
+    period: Period
+    unit: Unit
     amount: Price | None
     """None: remove it."""
 
@@ -60,8 +62,8 @@ class AskBudgets(Message, kind="ask-budgets.1"):
 
 class BudgetOf(Value):
     tenant: str
-    period: Literal["day", "month", "total"]
-    unit: Literal["tokens", "money"]
+    period: Period
+    unit: Unit
     amount: Money
     spent: Money
     """In the present period."""

@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from pydantic import JsonValue
+
 from common.bus import Outgoing
 from common.errors import Retry
 from common.messages import Event
 from marlaas.door.asking import Door
-from marlaas.errors import NoAnswer
+from marlaas.errors import ClientError, NoAnswer, rejection_reasons
 
 RECHECK_S = 5.0
 """Seconds without an event after which a client asks for one that was lost on its way."""
@@ -35,6 +37,19 @@ async def answer_to(door: Door, out: Outgoing, tenant: str, task: str, is_answer
     except (TimeoutError, Retry):
         pass
     raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
+
+
+async def answer_to_request(door: Door, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
+    """Publish a job about no task and wait for its answer, which repeats the job's `request`. Raises: NoAnswer; ClientError."""
+    return await answer_to(door, out, tenant, "none", lambda event: event.data.get("request") == request, timeout_s)
+
+
+async def result_of(door: Door, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
+    """Data of that answer, without `request`. Raises: ClientError with the reasons of a refusal; NoAnswer."""
+    answer = await answer_to_request(door, out, tenant, request, timeout_s)
+    if "reasons" in answer.data:
+        raise ClientError("; ".join(rejection_reasons(answer)))
+    return {name: value for name, value in answer.data.items() if name != "request"}
 
 
 async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str, *, is_repeated: bool) -> Event:

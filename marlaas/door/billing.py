@@ -3,7 +3,6 @@
 import secrets
 from datetime import date
 from decimal import Decimal
-from typing import Literal
 
 from common import streams
 from common.bus import Outgoing
@@ -20,9 +19,9 @@ from common.messages import (
     SetBudget,
     SetPrice,
 )
-from marlaas.door.answers import answer_to
+from common.messages.billing import Period, Unit
+from marlaas.door.answers import result_of
 from marlaas.door.asking import Door
-from marlaas.errors import ClientError, rejection_reasons
 
 ANSWER_TIMEOUT_S = 60.0
 
@@ -52,20 +51,15 @@ class Billing:
 
     async def set_price(self, request: SetPrice) -> None:
         """Append a price."""
-        await self._set(Outgoing(streams.set_price(), request, f"set-price:{request.request}"), streams.EVERY_TENANT, request.request)
+        out = Outgoing(streams.set_price(), request, f"set-price:{request.request}")
+        await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
 
     async def budgets(self) -> list[BudgetOf]:
         """Budgets, with what is spent and reserved in their present periods."""
         return (await self._door.ask("budgets", AskBudgets(), BudgetsAnswer)).budgets
 
-    async def set_budget(
-        self, tenant: str, period: Literal["day", "month", "total"], unit: Literal["tokens", "money"], amount: Decimal | None
-    ) -> None:
+    async def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
         """Set a budget, or remove it (None). Tasks that a budget has paused go on as soon as it allows more."""
         request = SetBudget(tenant=tenant, request=secrets.token_hex(6), period=period, unit=unit, amount=amount)
-        await self._set(Outgoing(streams.set_budget(tenant), request, f"set-budget:{request.request}"), tenant, request.request)
-
-    async def _set(self, out: Outgoing, tenant: str, request: str) -> None:
-        answer = await answer_to(self._door, out, tenant, "none", lambda event: event.data.get("request") == request, ANSWER_TIMEOUT_S)
-        if "reasons" in answer.data:
-            raise ClientError("; ".join(rejection_reasons(answer)))
+        out = Outgoing(streams.set_budget(tenant), request, f"set-budget:{request.request}")
+        await result_of(self._door, out, tenant, request.request, ANSWER_TIMEOUT_S)

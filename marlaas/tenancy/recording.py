@@ -12,9 +12,9 @@ from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
 from common.bus import Bus, Outgoing
 from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
-from marlaas.door.answers import answer_to
+from marlaas.door.answers import result_of
 from marlaas.door.asking import Door
-from marlaas.errors import ClientError, NoAnswer, rejection_reasons
+from marlaas.errors import ClientError, NoAnswer
 
 TIMEOUT_S = 60.0
 CONNECT_S = 10.0
@@ -80,6 +80,4 @@ async def record(door: Door, tenant: str, **changes: Any) -> None:
     named = None if tenant == ADMIN else tenant
     request = SetAccess(tenant=named, request=secrets.token_hex(6), **changes)
     out, whose = Outgoing(streams.set_access(named), request, f"set-access:{request.request}"), named or streams.EVERY_TENANT
-    answer = await answer_to(door, out, whose, "none", lambda event: event.data.get("request") == request.request, TIMEOUT_S)
-    if "reasons" in answer.data:
-        raise ClientError("; ".join(rejection_reasons(answer)))
+    await result_of(door, out, whose, request.request, TIMEOUT_S)

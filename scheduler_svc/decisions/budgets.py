@@ -9,10 +9,9 @@ the time of environments, and a price that rises while work is in flight.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal
 
-Period = Literal["day", "month", "total"]
-Unit = Literal["tokens", "money"]
+from common.messages.billing import Period, Unit
+
 NEARLY = Decimal("0.8")
 """Share of a budget from which on an event warns its tenant."""
 

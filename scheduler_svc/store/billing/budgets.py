@@ -12,10 +12,12 @@ from sqlalchemy import delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.budgets import Budget, Period, Purse, TokenPrices, Unit
+from common.messages.billing import TOKEN_KINDS, Period, Unit
+from scheduler_svc.decisions.budgets import Budget, Purse, TokenPrices
 from scheduler_svc.store.tables import budgets, tasks
 
-_TOKEN_KINDS = "('prompt', 'sampled', 'trained', 'evaluation')"
+_TOKEN_KINDS = str(TOKEN_KINDS)
+"""As a list of SQL, which a tuple of words is written as in Python too."""
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
