@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, localcontext
 from typing import Any, Literal
 
 from sqlalchemy import text
@@ -38,6 +38,7 @@ TENANTS = {"a": "acme", "b": "acme", "c": "globex"}
 ENVIRONMENTS = {"a": "toy", "b": "toy:Own", "c": "toy"}
 """`b` is of an environment of its tenant's own."""
 KINDS: tuple[Literal["prompt", "sampled", "trained"], ...] = ("prompt", "sampled", "trained")
+EXACT = Context(prec=100, traps=[Inexact])
 SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3}, "sampling": {"max_tokens": 2}}
 """Limits that every attempt reaches (`stages.scored`), so that a group costs its worst case but for what is trained."""
 WORST = parse_spec(spec(**SHORT)).trajectory_tokens * 2
@@ -252,7 +253,9 @@ class History:
         known = await self._rows("SELECT id, kind, price, per, valid_from FROM prices ORDER BY valid_from, id")
         for tenant in ("acme", "globex"):
             rows = [row for row in booked if row["tenant"] == tenant and row["paid_by"] == "tenant"]
-            money = sum((row["tokens"] * _price_at(known, row) for row in rows), Decimal(0))
+            # `reasoning_gym:decimal_arithmetic` sets the precision of the whole process, wherever it was imported before.
+            with localcontext(EXACT):
+                money = sum((row["tokens"] * _price_at(known, row) for row in rows), Decimal(0))
             invoice = await self._rows(f"SELECT coalesce(sum(money), 0) AS money FROM tenant_invoice WHERE tenant = '{tenant}'")
             assert invoice[0]["money"] == money, (self.seed, tenant, invoice, money)
             if tenant == "acme":
