@@ -9,6 +9,7 @@ import hashlib
 import json
 import linecache
 from collections.abc import Sequence
+from decimal import localcontext
 from functools import cache
 from typing import Any, TypedDict
 
@@ -95,7 +96,8 @@ class ReasoningGym(Environment[ReasoningGymState]):
 
     def _graded(self, dataset: Any, entry: Entry, answer: str) -> Finish:
         try:
-            score = float(dataset.score_answer(readable(_source(self._dataset, entry), answer), entry))
+            with localcontext():  # some set the precision of the process, which serves other tasks too
+                score = float(dataset.score_answer(readable(_source(self._dataset, entry), answer), entry))
         except Exception:
             # Some scorers raise on answers of another form; one that raises on its own answer too is broken.
             dataset.score_answer(entry["answer"], entry)
@@ -111,7 +113,8 @@ class ReasoningGym(Environment[ReasoningGymState]):
     def _item(self, row: int, seed: int) -> Entry:
         block, index = divmod(row, ROWS)
         try:
-            return self._made(seed, block)[index]
+            with localcontext():
+                return self._made(seed, block)[index]
         except Exception:
             # A data set may have changed under a failure (word_ladder shrinks): the next row gets a new one.
             _datasets().forget((self._dataset, self._key, seed, block))

@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+from decimal import getcontext
 from typing import Any
 
 import msgpack
@@ -81,6 +82,14 @@ async def test_options_change_the_questions_and_texts_surround_them() -> None:
     assert opening.messages[0].content == "Be brief."
     assert opening.messages[1].content.endswith("\n\nOnly the number.")
     assert plain.messages[0].content not in opening.messages[1].content
+
+
+async def test_precision_that_a_data_set_sets_does_not_reach_other_tasks_of_the_process() -> None:
+    environment = ReasoningGym("decimal_arithmetic", precision=9)
+    before = getcontext().prec
+    opening = await opened(environment)
+    await graded(environment, opening.state, "1.5")
+    assert getcontext().prec == before != 9
 
 
 async def test_composite_mixes_data_sets() -> None:
