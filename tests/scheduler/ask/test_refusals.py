@@ -5,7 +5,6 @@ import json
 import statistics
 import time
 from pathlib import Path
-from random import Random
 
 import nats
 import psycopg
@@ -13,8 +12,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from common import streams
-from common.bus import Bus, Outgoing
-from common.messages import AskRefused, DeadLetter, EventsAnswer, GroupContext, TasksAnswer
+from common.bus import Bus
+from common.messages import AskRefused, EventsAnswer, TasksAnswer
 from common.streams import KIND_HEADER
 from scheduler_svc import metrics
 from scheduler_svc.ask.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
@@ -22,11 +21,7 @@ from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import Asker, answering, asker, world_with_blobs
 from tests.scheduler.finished import settled
-from tests.scheduler.stages import ControlVerb, spec
-
-TENANTS = ("acme", "globex")
-VERBS_OF_JOBS: list[ControlVerb] = ["cancel", "pause", "resume", "delete"]
-ABOUT_A_TASK = {"status": {}, "why": {}, "events": {}, "failures": {}, "adapter": {}, "chunk": {"version": 1, "offset": 0}}
+from tests.scheduler.stages import spec
 
 GARBAGE = [
     ("tasks", b"\xff\xfe", "not a ask-tasks.1 message"),
@@ -83,45 +78,6 @@ async def timed(asks: Asker, task: str) -> float:
     began = time.perf_counter()
     await asks.refused("acme", "chunk", task=task, version=1, offset=0)
     return time.perf_counter() - began
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_no_answer_holds_a_byte_of_another_tenant(bus: Bus, nats_url: str, database_url: str, tmp_path: Path, seed: int) -> None:
-    """Canary strings in all that a tenant can fill, after a random history of both."""
-    random = Random(seed)
-    canaries = {tenant: f"canary{random.randrange(10**12):012}" for tenant in TENANTS}
-    ids = {tenant: [f"task{random.randrange(10**12):012}" for _ in range(3)] for tenant in TENANTS}
-
-    def failure(group: GroupContext, member: int) -> str | None:
-        return f"failed: {canaries[group.tenant]}" if member == 0 and random.random() < 0.2 else None
-
-    async with world_with_blobs(bus, database_url, tmp_path, failure=failure) as world, asker(nats_url) as asks:
-        for tenant, task in random.sample([(one, task) for one in TENANTS for task in ids[one]], 6):
-            canary, other = canaries[tenant], TENANTS[1 - TENANTS.index(tenant)]
-            options = {"name": "toy", "options": {"text": canary}}
-            await world.submit(task, spec(canary, tenant=tenant, environment=options))
-            if random.random() < 0.5:
-                verb = random.choice(VERBS_OF_JOBS)
-                await world.control(verb, random.choice(ids[other]), tenant, reason=canary)
-            if random.random() < 0.4:
-                await world.control("cancel", task, tenant, reason=f"because {canary}")
-            for about, subject in ((task, f"x.{canary}"), ("none", f"jobs.submit.{tenant}")):
-                letter = DeadLetter(stage="turn", subject=subject, reason=canary, attempts=1, headers={}, body=b"")
-                await bus.publish(Outgoing(streams.failed("turn", about), letter, f"{task} {about}"))
-        await world.rows_become("SELECT count(*) FROM tasks WHERE ended_at IS NOT NULL", [(6,)])
-        await settled(world)
-        for asking, other in (TENANTS, TENANTS[::-1]):
-            asks.heard.clear()
-            for verb in ("tasks", "usage", "failures", "envs", "pools"):
-                await asks.raw(asking, verb)
-            listed = b"".join(asks.heard)
-            assert all(task.encode() in listed for task in ids[asking])
-            assert not any(task.encode() in listed for task in ids[other])
-            for task in [*ids[asking], *ids[other], "none"]:
-                for verb, fields in ABOUT_A_TASK.items():
-                    await asks.raw(asking, verb, json.dumps({"task": task, **fields}).encode())
-            assert sum(canaries[asking].encode() in body for body in asks.heard) >= 8, "its own is there"
-            assert not any(canaries[other].encode() in body for body in asks.heard)
 
 
 async def test_subject_alone_says_whose_data_it_is(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
