@@ -43,6 +43,7 @@ class History:
     heard: dict[str, list[Msg]]
     """Events of each tenant, as they came."""
     visible: dict[str, set[str]] = field(default_factory=lambda: {tenant: set() for tenant in TENANTS})
+    deleted: dict[str, set[str]] = field(default_factory=lambda: {tenant: set() for tenant in TENANTS})
     used: set[str] = field(default_factory=set[str])
     """Ids of all tasks that were accepted, the deleted ones included."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -88,6 +89,9 @@ class History:
 
     async def _control(self, tenant: str) -> None:
         verb, task = self.random.choice(CONTROLS), self._any(tenant)
+        if task in self.deleted[tenant]:  # the answer to its own tenant may say so
+            await self._refused(verb, task, tenant)
+            return
         if task not in self.visible[tenant]:
             absent = self._new()
             outcomes = [await self._refused(verb, one, tenant) for one in (task, absent)]
@@ -101,6 +105,7 @@ class History:
             assert not (listed and state in ENDED), f"{task} had ended and is not deleted"
             if not listed:
                 self.visible[tenant].remove(task)
+                self.deleted[tenant].add(task)
 
     async def _preview(self, tenant: str) -> None:
         job = PreviewTask(tenant=tenant, request=self._new(), spec=spec(self.canaries[tenant], tenant=tenant))
