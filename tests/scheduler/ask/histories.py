@@ -141,10 +141,12 @@ class History:
         await self._ask_for(verb, task, tenant)
         await eventually(lambda: len(self._events(tenant, task)) > before, 20)
         await self._handled()
-        return [_without(Event.decode(one.data).model_dump(), task) for one in self._events(tenant, task)[before:]]
+        return [_without(one.model_dump(), task) for one in self._events(tenant, task)[before:]]
 
-    def _events(self, tenant: str, task: str) -> list[Msg]:
-        return [one for one in self.heard[tenant] if one.subject == streams.events(tenant, task)]
+    def _events(self, tenant: str, task: str) -> list[Event]:
+        """Events about the task, once each: a listener may hear one twice, with the same number."""
+        found = [Event.decode(one.data) for one in self.heard[tenant] if one.subject == streams.events(tenant, task)]
+        return list({one.number: one for one in found}.values())
 
     # ----------------------------------------------------------------------------------------------------------- answers
 
