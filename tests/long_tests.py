@@ -27,6 +27,7 @@ REASONS: dict[str, str] = {
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/marlaas/stack/test_database_access.py::test_deleted_tenant_loses_its_role": "a scheduler starts, and six commands run",
+    "tests/marlaas/tenancy/": "servers of their own, and each command is a process that loads the command line",
     "tests/scheduler/doctor/test_doctor.py::test_process_prints_violations_and_exits_with_a_status":
         "four processes, of which two look twice, three seconds apart",
     "tests/scheduler/handlers/test_erasure.py::test_deleted_task_leaves_no_content_in_tables_files_and_logs":
