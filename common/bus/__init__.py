@@ -9,8 +9,8 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
 
 Layout: bus (publish, consume) on handling (one message) and pull (requests, leases); connection, declarations, clock, stream_reader,
-key_value, requests (request and reply), accounts, refusals, address, tls, erasure, timings, metrics, delivery (what a handler gets
-and returns).
+key_value, requests (request and reply), accounts, snapshots (whole streams), refusals, address, tls, erasure, timings, metrics, delivery
+(what a handler gets and returns).
 """
 
 # pyright: reportUnusedImport=false
@@ -25,4 +25,5 @@ from common.bus.erasure import erase_message
 from common.bus.key_value import Revised
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
+from common.bus.snapshots import Snapshot
 from common.bus.tls import TlsFiles

@@ -26,6 +26,7 @@ from common.bus.handling import Handling
 from common.bus.key_value import KeyValueStore
 from common.bus.pull import Pull
 from common.bus.requests import Requests
+from common.bus.snapshots import Snapshots
 from common.bus.stream_reader import StreamReader
 from common.bus.timings import DEFAULT, Timings
 from common.bus.tls import NO_FILES, TlsFiles
@@ -43,7 +44,7 @@ log = structlog.get_logger()
 
 
 class Bus:
-    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock`, `requests` and `accounts` beside them."""
+    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock`, `requests`, `accounts` and `snapshots` beside them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -58,6 +59,7 @@ class Bus:
         self.clock = Clock(connection)
         self.requests = Requests(connection)
         self.accounts = Accounts(connection)
+        self.snapshots = Snapshots(connection)
         connection.reconnected = self._reset_pulls
 
     @classmethod

@@ -27,7 +27,7 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
     from marlaas.stack.state_files import running_stack
     from marlaas.tenancy.recording import connected
 
-    signing, where = _signing(data, keys), url or running_stack(data).nats_url
+    signing, where = signing_keys(data, keys), url or running_stack(data).nats_url
 
     async def run() -> T:
         async with connected(signing, where) as operator:
@@ -37,7 +37,7 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
     return asyncio.run(run())
 
 
-def _signing(data: Path, keys: Path | None) -> "SigningKeys":
+def signing_keys(data: Path, keys: Path | None) -> "SigningKeys":
     from common.access.folder import open_folder
     from marlaas.stack.state_files import StackError, read_plan
 
