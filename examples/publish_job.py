@@ -1,7 +1,10 @@
 """Submit a task with nothing of MARLaaS installed: a NATS client and MessagePack, as any other program would.
 
-    pip install nats-py msgpack
-    python publish_job.py letters.toml nats://user:password@127.0.0.1:4222
+    pip install 'nats-py[nkeys]' msgpack
+    python publish_job.py letters.toml nats://127.0.0.1:4222 --creds acme.creds
+    python publish_job.py letters.toml nats://user:password@127.0.0.1:4222    # where NATS wants a password
+
+The file is a key of the task's tenant: `marlaas keys create acme NAME --to acme.creds`.
 
 A job is one message on `jobs.submit.<tenant>`: docs/schemas/submit-task.1.json. NATS has stored it when the publication
 is acknowledged; the answer, `accepted` or `rejected` with reasons, is the first event on `events.<tenant>.<task>`.
@@ -10,6 +13,7 @@ Events have numbers. Live ones may be lost where the connection is, or come twic
 program asks for those after the last that it has, and it drops what it has (docs/asking.md).
 """
 
+import argparse
 import asyncio
 import secrets
 import sys
@@ -24,10 +28,10 @@ LAST_EVENTS = ("finished", "failed", "cancelled", "rejected")
 SILENCE_S = 15
 
 
-async def main(task_file: str, url: str) -> int:
-    spec = tomllib.loads(Path(task_file).read_text())
+async def main(task_file: Path, url: str, creds: str | None) -> int:
+    spec = tomllib.loads(task_file.read_text())
     tenant, task = spec["tenant"], f"{spec['name']}-{secrets.token_hex(4)}"  # the id is ours to make, and unique
-    client = await nats.connect(url)
+    client = await nats.connect(url, user_credentials=creds)
     try:
         events = await client.subscribe(f"events.{tenant}.{task}")
         await client.flush()  # the server listens for us before it has the job
@@ -65,4 +69,9 @@ async def events_after(client: nats.NATS, tenant: str, task: str, number: int) -
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "nats://127.0.0.1:4222")))
+    parser = argparse.ArgumentParser(description="Submit a task, and print its events until it has ended.")
+    parser.add_argument("task_file", type=Path)
+    parser.add_argument("url", nargs="?", default="nats://127.0.0.1:4222")
+    parser.add_argument("--creds", metavar="FILE", help="file with a key of the task's tenant")
+    given = parser.parse_args()
+    sys.exit(asyncio.run(main(given.task_file, given.url, given.creds)))

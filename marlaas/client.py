@@ -129,6 +129,10 @@ class Client:
         What `spec` leaves out, or never set, takes the pool's defaults.
         Raises: WrongId; TaskRejected with the reasons; NoAnswer when the scheduler does not answer.
         """
+        return (await self.accepted(spec, task, timeout_s=timeout_s)).task
+
+    async def accepted(self, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Event:
+        """As `submit`; returns the task's event `accepted`."""
         if task is not None:
             check_id(task)
         given, tenant, name = given_values(spec)
@@ -147,7 +151,7 @@ class Client:
             ) from None
         if answer.event == "rejected":
             raise TaskRejected(task, rejection_reasons(answer))
-        return task
+        return answer
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
         """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""

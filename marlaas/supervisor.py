@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from common.access.folder import credentials_path
 from common.access.services import Deployment
 from common.runtime.logs import configure_logs
 from marlaas.stack import database_folder, keys, os_processes, servers
@@ -71,6 +72,7 @@ class Supervisor:
             nats_port=plan.nats_port,
             postgres_port=plan.postgres_port,
             nats_url=servers.nats_url(plan.nats_port),
+            operator_key=credentials_path(plan.keys, "operator") if plan.keys else None,
             database_url=servers.database_url(plan.postgres_port, role=servers.READER, passfile=_passfile(plan)),
             started_s=self._started_s,
             components=[child.component for tier in self._tiers for child in tier],

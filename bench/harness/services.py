@@ -106,11 +106,11 @@ def local_stack(
     pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1, keys: Path | None = None
 ) -> Generator[Stack]:
     """The running stack, with `samplers` rollout replicas a pool, until the block ends. `keys`: folder of signing keys, where NATS is to
-    take nobody without one. Raises: BenchError when it does not start."""
+    take nobody without one; default: it takes everybody. Raises: BenchError when it does not start."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
-            plan = _with_samplers(control.make_plan(data, pools, settings=settings, keys=keys), samplers)
+            plan = _with_samplers(control.make_plan(data, pools, settings=settings, keys=keys, without_keys=keys is None), samplers)
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
             raise BenchError(str(error)) from None

@@ -87,6 +87,14 @@ def credentials_path(folder: Path, user: str) -> Path:
     return folder / "creds" / f"{user}.creds"
 
 
+def holds_keys(folder: Path) -> bool:
+    """Whether `folder` has the key that signs all others, which is the last to be made. False also where this user may not look."""
+    try:
+        return (folder / f"{OPERATOR}.seed").exists()
+    except PermissionError:
+        return False
+
+
 def open_or_make(folder: Path) -> SigningKeys:
     """The keys in `folder`, made where there are none yet.
 
@@ -97,7 +105,7 @@ def open_or_make(folder: Path) -> SigningKeys:
     refuse_readable_by_others(folder)
     names = {OPERATOR: Kind.OPERATOR, SYSTEM: Kind.ACCOUNT, SERVICES_ACCOUNT: Kind.ACCOUNT, ADMIN: Kind.ACCOUNT}
     # The operator's key is written last: without it nothing was signed, so an interrupted start begins again.
-    if not (folder / f"{OPERATOR}.seed").exists():
+    if not holds_keys(folder):
         if (folder / "tenants").exists():
             raise Fatal(f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, A lost folder of keys")
         for name in reversed(names):
@@ -107,7 +115,7 @@ def open_or_make(folder: Path) -> SigningKeys:
 
 def open_folder(folder: Path) -> SigningKeys:
     """Raises: Fatal when it is not complete, or others can read it."""
-    if not (folder / f"{OPERATOR}.seed").exists():
+    if not holds_keys(folder):
         raise Fatal(f"{folder} is no folder of signing keys; `marlaas init` makes one")
     refuse_readable_by_others(folder)
     seeds = [_read_seed(folder / f"{name}.seed", name) for name in (OPERATOR, SYSTEM, SERVICES_ACCOUNT, ADMIN)]

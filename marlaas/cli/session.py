@@ -68,16 +68,14 @@ def quiet() -> None:
 
 def _creds(data: Path, url: str) -> Path | None:
     """Key for the NATS at `url`: the one that is named, or the operator's where that is the stack in `data` and has keys."""
-    from common.access.folder import credentials_path
-    from marlaas.stack.state_files import find_stack, read_plan
+    from marlaas.stack.state_files import find_stack
 
     if (named := named_creds()) is not None:
         return named
     stack = find_stack(data)
     if stack is None or (url and url != stack.nats_url):
         return None
-    keys = read_plan(data).keys
-    return credentials_path(keys, "operator") if keys else None
+    return stack.operator_key
 
 
 def operator_key(plan: "StackPlan") -> dict[str, str]:

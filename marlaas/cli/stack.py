@@ -12,6 +12,11 @@ import typer
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
 from marlaas.cli.tasks import ps
 
+WITHOUT_KEYS = (
+    "warning: this stack was made without keys, so every user of this machine may do everything in it;"
+    " next: marlaas down, then marlaas up --keys FOLDER, which makes some"
+)
+
 
 def up(
     data: Data = DEFAULT_DATA,
@@ -20,9 +25,10 @@ def up(
     ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of signing keys, made where there is none: NATS then takes nobody without a key.")
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="Folder of signing keys; default: that of the last run, or `keys` in --data.")] = None,
+    without_keys: Annotated[
+        bool, typer.Option("--open", help="Without keys: every user of this machine may do everything in this stack.")
+    ] = False,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay attached, and stop the stack on Ctrl-C.")] = False,
     start_timeout_s: Annotated[
         float, typer.Option(min=1, help="Seconds until ready; large models load for long.", envvar="MARLAAS_START_TIMEOUT_S")
@@ -34,8 +40,12 @@ def up(
     from marlaas.reporting import live
     from marlaas.stack import control, placement
 
+    if keys is not None and without_keys:
+        raise typer.BadParameter("--keys and --open exclude each other")
     offered = pools or pools_file()
-    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port, keys=keys)
+    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port, keys=keys, without_keys=without_keys)
+    if plan.keys is None and not without_keys:
+        echo(WITHOUT_KEYS, to=sys.stderr)
     for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
         echo(line)
     starting = control.start(plan, end_with_parent=foreground)
@@ -43,7 +53,8 @@ def up(
         state = live.show_start(open_console(), starting, start_timeout_s)
         for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
-        echo(f"ready; NATS: {state.nats_url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        key = f"  key: {state.operator_key}" if state.operator_key else ""
+        echo(f"ready; NATS: {state.nats_url}{key}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
     except KeyboardInterrupt:

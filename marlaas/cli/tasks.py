@@ -125,7 +125,10 @@ def submit(
         for reason in preview.reasons:
             echo(f"would be rejected: {reason}", to=sys.stderr)
         raise typer.Exit(int(bool(preview.reasons)))
-    task = with_client(data, url, lambda client: client.submit(spec, task))
+    accepted = with_client(data, url, lambda client: client.accepted(spec, task))
+    task = accepted.task
+    if accepted.data.get("new_tenant"):
+        echo(f"tenant '{accepted.tenant}' is new: this task has made it")
     if not watching:
         echo(f"accepted: {task}")
         return

@@ -19,7 +19,7 @@ from marlaas.client import Client
 from marlaas.reporting import live, tables
 from marlaas.reporting.progress import Progress
 from marlaas.stack import control
-from marlaas.stack.state_files import StackError, read_stack
+from marlaas.stack.state_files import Stack, StackError, read_stack
 from marlaas.task_file import read_task
 
 LOOK_AT_STACK_EVERY_S = 1.0
@@ -52,7 +52,7 @@ def run_demo(console: Console, data: Path, show: Show, *, keep_running: bool) ->
     try:
         state = live.show_start(console, starting)
         say(console, f"ready after {time.monotonic() - started:.0f} s; submitting {len(specs)} task{'s' if len(specs) > 1 else ''}")
-        tasks = asyncio.run(_train_while_well(console, data, state.nats_url, specs))
+        tasks = asyncio.run(_train_while_well(console, data, state, specs))
         say(console, f"{tables.duration(time.monotonic() - started)} in all, start included")
         show.conclude(console, tasks, data)
         return all(one.state == "finished" for one in tasks)
@@ -70,9 +70,9 @@ def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
     return [read_task(path).model_copy(update=changes) for path in sorted(examples.glob("*.toml"))]
 
 
-async def _train_while_well(console: Console, data: Path, nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
+async def _train_while_well(console: Console, data: Path, stack: Stack, specs: list[TaskSpec]) -> list[Progress]:
     """`_train`, until a component fails for good. Raises: StackError then."""
-    training = asyncio.ensure_future(_train(console, nats_url, specs, data / "adapters"))
+    training = asyncio.ensure_future(_train(console, stack, specs, data / "adapters"))
     watching = asyncio.ensure_future(_until_failing(console, data))
     try:
         await asyncio.wait({training, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,8 +99,8 @@ async def _until_failing(console: Console, data: Path) -> None:
         await asyncio.sleep(LOOK_AT_STACK_EVERY_S)
 
 
-async def _train(console: Console, nats_url: str, specs: list[TaskSpec], adapters: Path) -> list[Progress]:
-    async with Client.connect(nats_url) as client:
+async def _train(console: Console, stack: Stack, specs: list[TaskSpec], adapters: Path) -> list[Progress]:
+    async with Client.connect(stack.nats_url, creds=stack.operator_key) as client:
         ids = await asyncio.gather(*(client.submit(spec) for spec in specs))
         tasks = [Progress(task, spec) for task, spec in zip(ids, specs, strict=True)]
         await live.show_tasks(console, tasks, client.watch(*ids))

@@ -18,7 +18,7 @@ from common.access.folder import credentials_path
 from common.pools import Pools, read_pools
 from marlaas import needs
 from marlaas.stack import database_folder, os_processes, placement, servers
-from marlaas.stack.keys import belongs_to_accounts, installed_families
+from marlaas.stack.keys import folder_of, installed_families
 from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     MARK,
@@ -50,18 +50,17 @@ def make_plan(
     postgres_port: int | None = None,
     settings: Mapping[str, str] | None = None,
     keys: Path | None = None,
+    without_keys: bool = False,
 ) -> StackPlan:
     """The whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
 
     `settings`: environment variables of the services, which override the plan's. `keys`: folder of signing keys, made where there is
-    none; default: that of the last run.
+    none; default: that of the last run, or `keys` in `data` (`keys.folder_of`). `without_keys`: NATS takes everybody who reaches it.
     Raises: Fatal when the pools file is wrong; StackError when the streams belong to keys that are not there.
     """
     data = data.resolve()
     before = read_stack(data)
-    keys = keys.resolve() if keys else _keys_of_last_run(data)
-    if keys is None and belongs_to_accounts(data / "nats"):
-        raise StackError(f"the streams in {data / 'nats'} belong to keys; name their folder with --keys")
+    keys = folder_of(data, given=keys.resolve() if keys else None, last=_keys_of_last_run(data), without=without_keys)
     pools = read_pools(pools_file)
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())

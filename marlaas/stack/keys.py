@@ -1,17 +1,37 @@
-"""Keys of a one-machine stack: NATS's configuration, and where its streams are."""
+"""Keys of a one-machine stack: their folder, NATS's configuration, and where its streams are."""
 
 import re
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from common.access.folder import SigningKeys, issue_service_keys, open_or_make, server_configuration
+from common.access.folder import SigningKeys, holds_keys, issue_service_keys, open_or_make, server_configuration
 from common.access.services import Deployment
 from marlaas.stack import servers
+from marlaas.stack.state_files import StackError
 
 EVERYBODY = "$G"
 """NATS's own name of the account of a server without accounts."""
 ACCOUNT = re.compile(r"^A[A-Z2-7]{55}$")
+
+
+def folder_of(data: Path, *, given: Path | None, last: Path | None, without: bool) -> Path | None:
+    """Folder of the signing keys of the stack in `data`; None where NATS takes everybody who reaches it.
+
+    `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`, unless the
+    streams there are those of a server without keys.
+    Raises: StackError when the streams belong to keys that are not in that folder.
+    """
+    nats = data / "nats"
+    folder = None if without else given or last or (None if belongs_to_everybody(nats) else data / "keys")
+    if belongs_to_accounts(nats) and folder is None:
+        raise StackError(f"the streams in {nats} belong to keys, and are not there without them; start without --open")
+    if belongs_to_accounts(nats) and folder is not None and not holds_keys(folder):
+        raise StackError(
+            f"the streams in {nats} belong to keys, and there are none in {folder}: name their folder with --keys, or restore it from its"
+            " backup; docs/tenancy.md says what to do without one"
+        )
+    return folder
 
 
 def installed_families(hosts_file: Path | None) -> list[str]:
@@ -36,6 +56,11 @@ def move_streams(store: Path, keys: SigningKeys) -> None:
     before, after = store / EVERYBODY, store / keys.services.public
     if before.is_dir() and not after.exists():
         before.rename(after)
+
+
+def belongs_to_everybody(nats: Path) -> bool:
+    """Whether NATS's streams are those of a server without keys."""
+    return (nats / servers.STORE / "jetstream" / EVERYBODY).is_dir() and not belongs_to_accounts(nats)
 
 
 def belongs_to_accounts(nats: Path) -> bool:

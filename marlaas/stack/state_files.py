@@ -3,7 +3,8 @@
     plan.json     what to run: ports, services, their environment       written by `up`, read by the supervisor
     stack.json    what runs: process ids, states, addresses             written by the supervisor, read by everyone
     lock          held by the supervisor while it lives
-    nats/ postgres/ cache/ logs/<component>.log
+    keys/         signing keys, and the keys of services and of the operator: mode 0700 (common/access/folder.py)
+    nats/ postgres/ secrets/ cache/ logs/<component>.log
 
 A stack runs while its lock is held, whatever the files say: the kernel releases the lock when its holder dies, so nothing
 needs cleaning up after a crash.
@@ -86,6 +87,8 @@ class Stack(BaseModel):
     nats_port: int
     postgres_port: int
     nats_url: str
+    operator_key: Path | None = None
+    """File with the key of this stack's user; None where NATS takes everybody."""
     database_url: str
     started_s: float
     components: list[Component]

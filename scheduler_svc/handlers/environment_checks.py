@@ -13,7 +13,7 @@ from scheduler_svc.lifecycle.environment_resolution import request_waiting_check
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries import tasks, tenants
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 
@@ -39,7 +39,8 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> No
     await join_fair_queue(tx.connection, task)
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(tx.connection, task)
-    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec)})
+    made: dict[str, JsonValue] = {"new_tenant": True} if await tenants.was_made_by(tx.connection, task.id) else {}
+    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec)} | made)
     await publish_status(tx, task.id)
 
 

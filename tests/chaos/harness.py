@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from marlaas.cli.session import operator_key
 from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack import database_folder, servers
@@ -65,7 +66,10 @@ async def run(
 ) -> Report:
     """`only`: kinds whose name contains it; `max_s`: no fault begins later. Raises: ChaosFailed."""
     report, started = Report(seed), time.monotonic()
-    async with breakable_stack(data.resolve(), Random(seed)) as (stack, target), Client.connect(stack.nats_url) as client:
+    async with (
+        breakable_stack(data.resolve(), Random(seed)) as (stack, target),
+        Client.connect(stack.nats_url, creds=stack.operator_key) as client,
+    ):
         submitting = _Submissions(client, stack, steps)
         await submitting.keep_four()
         await _progress(stack)
@@ -84,7 +88,7 @@ async def run(
         report.doctor = await _doctor(data)
         await _count(stack, report)
         finished = [str(row[0]) for row in await _rows(stack, "SELECT id FROM tasks WHERE state = 'finished' ORDER BY id")]
-        report.replayed_steps, differing = await replayed(stack.nats_url, POOL, finished)
+        report.replayed_steps, differing = await replayed(stack, POOL, finished)
         if differing:
             raise ChaosFailed("replayed from the recorded batches, these differ: " + ", ".join(differing))
         report.points_reached = {point: target.points_reached.count(point) for point in sorted(set(target.points_reached))}
@@ -199,7 +203,8 @@ async def _progress(stack: Stack) -> None:
 
 async def _doctor(data: Path) -> str:
     """The verdict once the scheduler has swept; strict: nothing may be left."""
-    env = {**os.environ, **read_plan(data).prepare_env}
+    plan = read_plan(data)
+    env = {**os.environ, **plan.prepare_env, **operator_key(plan)}
     said = ""
     for _ in range(4):
         await asyncio.sleep(SWEEP_S)

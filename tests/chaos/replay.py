@@ -5,6 +5,7 @@ from pathlib import Path
 
 from common.bus import Bus
 from common.pools import read_pools
+from marlaas.stack.state_files import Stack
 from trainer_svc.learner import Learner
 from trainer_svc.replay.steps import replay_all
 
@@ -13,11 +14,11 @@ THREADS = 1
 """Threads of the stack's trainer; sums on more threads may round differently."""
 
 
-async def replayed(nats_url: str, pool: str, tasks: Iterable[str]) -> tuple[int, list[str]]:
+async def replayed(stack: Stack, pool: str, tasks: Iterable[str]) -> tuple[int, list[str]]:
     """Number of replayed steps, from version 0 of each task, and the versions that differ."""
     offer = read_pools(POOLS)[pool]
     learner = await Learner.start(offer, device="cpu", threads=THREADS)
-    async with await Bus.connect(nats_url, "chaos-replay") as bus:
+    async with await Bus.connect(stack.nats_url, "chaos-replay", creds=stack.operator_key) as bus:
         count, differing = 0, list[str]()
         for task in tasks:
             async for compared in replay_all(bus, learner, task):

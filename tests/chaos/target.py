@@ -9,10 +9,12 @@ from random import Random
 
 import psutil
 
+from common.access.folder import open_folder
 from common.bus import Bus
-from marlaas.stack.state_files import read_stack
+from marlaas.stack.state_files import read_plan, read_stack
 from tests.chaos.clock import Clocks
 from tests.chaos.proxy import Wire
+from tests.common.access.keyed import key_for_everything
 
 SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny")
 SERVERS = ("nats", "postgres")
@@ -63,6 +65,8 @@ class Target:
 
     @asynccontextmanager
     async def bus(self) -> AsyncIterator[Bus]:
-        """A connection of the harness's own."""
-        async with await Bus.connect(self.nats_url, "chaos") as bus:
+        """A connection of the harness's own, which may do everything."""
+        folder = read_plan(self.data).keys
+        assert folder is not None
+        async with await Bus.connect(self.nats_url, "chaos", creds=key_for_everything(open_folder(folder))) as bus:
             yield bus

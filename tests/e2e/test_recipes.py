@@ -31,7 +31,7 @@ async def test_two_steps_of_every_recipe_through_the_whole_stack(data: Path, tmp
     write_data(tmp_path / "data")
     plan = stacks.make_plan(data, pools_file(tmp_path), settings={"MARLAAS_ENV_DATA": str(tmp_path / "data")})
     stack = stacks.wait_until_ready(stacks.start(plan, end_with_parent=True), lambda stack: None)
-    async with Client.connect(stack.nats_url) as client:
+    async with Client.connect(stack.nats_url, creds=stack.operator_key) as client:
         tasks = [await client.submit(small(read_recipe(folder, tmp_path).spec, "tiny")) for folder in RECIPES]
         ended = {task: await client.wait(task) for task in tasks}
     assert {task: (status.state, status.version, status.reason) for task, status in ended.items()} == dict.fromkeys(

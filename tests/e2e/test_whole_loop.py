@@ -86,7 +86,8 @@ def rows(stack: Stack, query: str) -> list[Any]:
 
 @asynccontextmanager
 async def connected(stack: Stack) -> AsyncIterator[tuple[Client, Bus]]:
-    async with await Bus.connect(stack.nats_url, "e2e") as bus, Client.connect(stack.nats_url) as client:
+    key = stack.operator_key
+    async with await Bus.connect(stack.nats_url, "e2e", creds=key) as bus, Client.connect(stack.nats_url, creds=key) as client:
         yield client, bus
 
 

@@ -57,6 +57,12 @@ async def find_tenant(connection: AsyncConnection, tenant: str) -> Tenant | None
     return Tenant(*row) if row else None
 
 
+async def was_made_by(connection: AsyncConnection, task: str) -> bool:
+    """Whether the task's submission made its tenant: both rows have the time of one transaction."""
+    made = select(tasks.c.id).join(tenants, tenants.c.id == tasks.c.tenant)
+    return (await connection.execute(made.where(tasks.c.id == task, tenants.c.created_at == tasks.c.submitted_at))).first() is not None
+
+
 async def set_tenant(connection: AsyncConnection, tenant: str, values: Mapping[str, float | int | None]) -> None:
     """Change settings, and the priorities of its live tasks where the ceiling changes."""
     if values:

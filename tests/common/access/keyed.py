@@ -44,10 +44,7 @@ class Keyed:
 
     def stages_key(self) -> Path:
         """A key for test doubles, which are every service in one process."""
-        seed, path = Seed.new(Kind.USER), self.keys.folder / "creds" / "stages.creds"
-        everything = Permissions((">",), (">",), "_INBOX")
-        write_credentials(path, user_token(self.keys.services, seed.public, path.stem, everything, int(time.time())), seed)
-        return path
+        return key_for_everything(self.keys)
 
     async def push(self, tenant: str, limits: AccountLimits = AccountLimits()) -> None:  # noqa: B008  frozen
         """Tell NATS of the tenant's account, as it is now."""
@@ -60,6 +57,14 @@ class Keyed:
     async def revoke(self, tenant: str, key: str = EVERYONE) -> None:
         self.revoked.setdefault(tenant, {})[key] = int(time.time())
         await self.push(tenant)
+
+
+def key_for_everything(keys: SigningKeys) -> Path:
+    """A key of the services' account without any limit."""
+    seed, path = Seed.new(Kind.USER), keys.folder / "creds" / "stages.creds"
+    everything = Permissions((">",), (">",), "_INBOX")
+    write_credentials(path, user_token(keys.services, seed.public, path.stem, everything, int(time.time())), seed)
+    return path
 
 
 @asynccontextmanager

@@ -1,5 +1,8 @@
 """A client with a tenant's key, on a server that wants keys: what it does is done, and its jobs name the key."""
 
+import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,16 @@ from tests.common.access.keyed import Keyed
 from tests.conftest import eventually_equals
 from tests.marlaas.conftest import SPEC
 from tests.scheduler.stages import World, spec
+
+PUBLISH_JOB = Path(__file__).parents[3] / "examples" / "publish_job.py"
+TASK = """\
+name = "gcd"
+tenant = "acme"
+pool = "tiny"
+steps = 3
+environment.name = "toy"
+algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }
+"""
 
 
 async def test_tenant_trains_with_its_key_and_sees_nobody_else(keyed_world: World, keyed: Keyed, tmp_path: Path) -> None:
@@ -23,6 +36,14 @@ async def test_tenant_trains_with_its_key_and_sees_nobody_else(keyed_world: Worl
         await client.cancel("slow-1", "enough")
         assert (await client.wait("slow-1")).state == "cancelled"
         assert await client.delete(task) > 0
+
+
+async def test_bare_client_needs_the_file_with_its_key_and_no_other_option(keyed_world: World, keyed: Keyed, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK)
+    argv = [sys.executable, str(PUBLISH_JOB), str(tmp_path / "task.toml"), keyed.url, "--creds", str(keyed.key("acme", "member"))]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("finished ")
 
 
 async def test_job_that_names_its_key_is_resent_to_its_tenant(keyed_world: World, keyed: Keyed) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from common.access.folder import credentials_path
 from common.passwords import read_passwords
 from marlaas.stack import control, database_folder, servers
 from marlaas.stack.state_files import Stack
@@ -105,6 +106,7 @@ async def test_deleted_tenant_loses_its_role(stack: tuple[Path, Stack], tmp_path
     out(data, "database", "grant", "umbrella")
     port, app = servers.free_port(), as_role(running.database_url, servers.APP)
     settings = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": app, "MARLAAS_HTTP_PORT": str(port)}
+    settings |= {"MARLAAS_NATS_CREDS": str(credentials_path(data / "keys", "scheduler"))}
     with service_process("scheduler_svc", without_settings() | settings, tmp_path / "log"):
         await eventually(lambda: is_ready(port), 60)
         kept = dict(line.split(maxsplit=1) for line in out(data, "tenants", "set", "umbrella", "--keep", "adapters=90").splitlines())

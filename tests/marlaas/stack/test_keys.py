@@ -1,5 +1,8 @@
 """A stack with keys: what its services are given, and where its streams are."""
 
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,5 +53,41 @@ async def test_streams_from_before_the_keys_are_there_with_them(tmp_path: Path) 
             assert await bus.streams.backlog(JOBS) == 1
         with pytest.raises(Fatal, match="takes nobody without a key"):
             await Bus.connect(servers.nats_url(port), "nobody")
-    with pytest.raises(StackError, match="belong to keys; name their folder with --keys"):
+    with pytest.raises(StackError, match=r"belong to keys, and there are none in .*: name their folder with --keys"):
         control.make_plan(tmp_path / "data", POOLS)
+
+
+def test_new_stack_makes_its_keys_in_its_folder_and_one_without_keys_stays_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert control.make_plan(data, POOLS).keys == data / "keys"
+    assert control.make_plan(data, POOLS, keys=tmp_path / "others").keys == tmp_path / "others"
+    assert control.make_plan(data, POOLS, without_keys=True).keys is None
+    store = data / "nats" / servers.STORE / "jetstream"
+    (store / "$G").mkdir(parents=True)
+    assert control.make_plan(data, POOLS).keys is None
+    (store / "$G").rename(store / f"A{'B' * 55}")
+    with pytest.raises(StackError, match="belong to keys, and are not there without them; start without --open"):
+        control.make_plan(data, POOLS, without_keys=True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    control.stop(tmp_path / "data")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+async def test_same_user_needs_no_option_and_another_user_is_refused(data: Path) -> None:
+    plan = control.make_plan(data, POOLS).model_copy(update={"services": [], "prepare": []})
+    stack = control.wait_until_ready(control.start(plan), lambda _: None)
+    assert stack.operator_key is not None
+    async with await Bus.connect(stack.nats_url, "operator", creds=stack.operator_key) as bus:
+        assert bus.key is not None and bus.key.name == "operator"
+    with pytest.raises(Fatal, match="takes nobody without a key"):
+        await Bus.connect(stack.nats_url, "nobody")
+    for path in (stack.operator_key, *sorted((data / "keys").rglob("*.seed"))):
+        done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", str(path)], capture_output=True)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert path.stat().st_mode & 0o777 == 0o600
+    folders = [data / "keys", *(path for path in (data / "keys").rglob("*") if path.is_dir())]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}

@@ -196,3 +196,11 @@ async def test_preview_answers_with_reasons_and_the_origin_of_each_value_and_sto
             "algorithm: group_size is 1, but advantage 'grpo' compares attempts at one prompt: use 2 or more"
         ]
         assert await world.rows("SELECT count(*) FROM tasks") == [(0,)]
+
+
+async def test_task_that_makes_its_tenant_says_so(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(trains=False)) as world:
+        await world.run("first", until="accepted")
+        await world.run("second", until="accepted")
+        said = [(await world.event(task, "accepted")).get("new_tenant") for task in ("first", "second")]
+        assert said == [True, None]
