@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import budgets, database, environments, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import budgets, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -41,6 +41,7 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
+app.command()(init.init)
 for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):

@@ -114,9 +114,9 @@ def pools_file() -> Path:
     return here if here.exists() or not theirs.exists() else theirs
 
 
-def run_module(module: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_module(module: list[str], env: dict[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `python -m <module>` with these settings only."""
-    return subprocess.run([sys.executable, "-m", *module], env=_with(env), capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-m", *module], env=_with(env), input=stdin, capture_output=True, text=True, check=False)
 
 
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:

@@ -14,7 +14,7 @@ from marlaas.cli.tasks import ps
 
 WITHOUT_KEYS = (
     "warning: this stack was made without keys, so every user of this machine may do everything in it;"
-    " next: marlaas down, then marlaas up --keys FOLDER, which makes some"
+    " next: marlaas down, then marlaas init --from-existing"
 )
 
 

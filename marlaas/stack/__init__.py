@@ -1,6 +1,8 @@
 """The one-machine stack.
 
 control.py             plan, start and stop
+first_start.py         keys, passwords and folders, made before the first start
+keys.py                folder of keys, NATS's configuration about them, and whose its streams are
 supervised_process.py  one process: started, watched, restarted when it dies
 servers.py             NATS and PostgreSQL as commands and addresses
 state_files.py         the supervisor's plan, state and lock

@@ -60,7 +60,7 @@ def make_plan(
     """
     data = data.resolve()
     before = read_stack(data)
-    keys = folder_of(data, given=keys.resolve() if keys else None, last=_keys_of_last_run(data), without=without_keys)
+    keys = folder_of(data, given=keys.resolve() if keys else None, last=keys_of_last_run(data), without=without_keys)
     pools = read_pools(pools_file)
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
@@ -95,7 +95,8 @@ def _database_url(data: Path, port: int, role: str) -> str:
     return servers.database_url(port, role=role, passfile=database_folder.passfile(data / "postgres"))
 
 
-def _keys_of_last_run(data: Path) -> Path | None:
+def keys_of_last_run(data: Path) -> Path | None:
+    """Folder of signing keys of the last run on `data`; None where there was none, or it had no keys."""
     return read_plan(data).keys if (data / "plan.json").exists() else None
 
 

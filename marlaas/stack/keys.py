@@ -5,7 +5,7 @@ import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from common.access.folder import SigningKeys, holds_keys, issue_service_keys, open_or_make, server_configuration
+from common.access.folder import SigningKeys, holds_keys, issue_service_keys, open_folder, open_or_make, server_configuration
 from common.access.services import Deployment
 from marlaas.stack import servers
 from marlaas.stack.state_files import StackError
@@ -20,13 +20,17 @@ def folder_of(data: Path, *, given: Path | None, last: Path | None, without: boo
 
     `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`, unless the
     streams there are those of a server without keys.
-    Raises: StackError when the streams belong to keys that are not in that folder.
+    Raises: StackError when the streams belong to keys that are not in that folder; Fatal when others can read it.
     """
     nats = data / "nats"
     folder = None if without else given or last or (None if belongs_to_everybody(nats) else data / "keys")
     if belongs_to_accounts(nats) and folder is None:
         raise StackError(f"the streams in {nats} belong to keys, and are not there without them; start without --open")
-    if belongs_to_accounts(nats) and folder is not None and not holds_keys(folder):
+    if belongs_to_accounts(nats) and folder is not None and holds_keys(folder):
+        services = open_folder(folder).services.public
+        if not (nats / servers.STORE / "jetstream" / services).is_dir():
+            raise StackError(f"the streams in {nats} belong to other keys than those in {folder}; name their folder with --keys")
+    elif belongs_to_accounts(nats) and folder is not None:
         raise StackError(
             f"the streams in {nats} belong to keys, and there are none in {folder}: name their folder with --keys, or restore it from its"
             " backup; docs/tenancy.md says what to do without one"

@@ -7,9 +7,10 @@ from typing import Any
 
 from common import crashpoints
 from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token, tenant_token
-from common.access.folder import ADMIN_LIMITS, set_admin_revocations
+from common.access.folder import ADMIN_LIMITS, SigningKeys, set_admin_revocations
 from common.access.keys import decode
 from common.access.roles import ADMIN
+from common.bus import Bus
 from common.messages import TenantAccess
 from marlaas.errors import ClientError
 from marlaas.tenancy import recording
@@ -41,7 +42,7 @@ async def suspend_tenant(operator: Operator, name: str, *, suspended: bool) -> N
 
 async def push_tenant(operator: Operator, name: str) -> bool:
     """Make NATS agree about one tenant, or ADMIN; whether anything had to be changed. Raises: ClientError; NoAnswer; Fatal."""
-    return await _push(operator, await recording.with_account(operator.door, name))
+    return await push_access(operator.signing, operator.system, await recording.with_account(operator.door, name))
 
 
 async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str], set[str]]:
@@ -50,7 +51,7 @@ async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str
     `delete_others`: delete those from NATS. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
     """
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
-    told = [one.tenant or ADMIN for one in found if await _push(operator, one)]
+    told = [one.tenant or ADMIN for one in found if await push_access(operator.signing, operator.system, one)]
     signing = operator.signing
     own = {signing.system.public, signing.services.public, signing.admin.public}
     others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
@@ -59,9 +60,9 @@ async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str
     return told, others
 
 
-async def _push(operator: Operator, access: TenantAccess) -> bool:
-    """Whether NATS had another token."""
-    signing, name = operator.signing, access.tenant or ADMIN
+async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -> bool:
+    """Make NATS agree about one account, of a tenant or ADMIN; whether it had another token. Raises: ClientError; Unavailable; Fatal."""
+    name = access.tenant or ADMIN
     account = signing.tenant(name).public
     if access.tenant is not None and account != access.account:
         raise ClientError(
@@ -81,10 +82,10 @@ async def _push(operator: Operator, access: TenantAccess) -> bool:
             limits=ADMIN_LIMITS if access.tenant is None else AccountLimits(),
             revoked=revoked,
         )
-        if _content(await operator.system.accounts.token(account)) == _content(token):
+        if _content(await system.accounts.token(account)) == _content(token):
             return attempt > 0
-        await operator.system.accounts.push(token)
-        if _content(await operator.system.accounts.token(account)) == _content(token):
+        await system.accounts.push(token)
+        if _content(await system.accounts.token(account)) == _content(token):
             return True
         await asyncio.sleep(SAME_SECOND_S)
     raise ClientError(f"NATS does not take the account of '{name}'; its log says why")

@@ -1,0 +1,37 @@
+"""What a stack has before its first start: keys, passwords and PostgreSQL's folder."""
+
+from pathlib import Path
+
+from common.access.services import Deployment
+from marlaas import needs
+from marlaas.stack import database_folder, keys
+from marlaas.stack.state_files import StackError, StackPlan, is_locked, locked, prepare_folder
+
+
+def refuse_running(data: Path) -> None:
+    """Raises: StackError when a stack runs on `data`."""
+    if is_locked(data):
+        raise StackError(f"a stack runs on {data}; next: marlaas down")
+
+
+def refuse_absent(data: Path) -> None:
+    """Raises: StackError when there is no stack's data."""
+    if not (data / "postgres" / "PG_VERSION").exists():
+        raise StackError(f"there is no stack in {data}; `marlaas up` makes one, with keys; name another with --data")
+
+
+def make_ready(plan: StackPlan) -> Path:
+    """Make what is missing of a stack that does not run; returns the folder of its keys. May be repeated.
+
+    Raises: StackError when it runs, has no keys, or packages are missing; Fatal when others can read its keys.
+    """
+    if plan.keys is None:
+        raise StackError(f"the stack in {plan.data} was made without keys; next: marlaas init --from-existing")
+    if missing := needs.missing_packages():
+        raise StackError(needs.sentence(missing))
+    prepare_folder(plan.data)
+    with locked(plan.data):
+        (plan.data / "plan.json").write_text(plan.model_dump_json(indent=2))
+        keys.prepared(plan.keys, plan.data / "nats", Deployment(tuple(plan.pools), tuple(plan.families)))
+        database_folder.prepare(plan.data / "postgres")
+    return plan.keys
