@@ -23,7 +23,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.access.credentials import Credentials
-from common.bus import Bus, Outgoing, objection_to_address
+from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
 from common.errors import Retry
 from common.messages import (
     AdapterRef,
@@ -103,18 +103,21 @@ class Client:
         tenant: str | None = None,
         *,
         creds: Path | None = None,
+        insecure: bool = False,
+        tls: TlsFiles = NO_FILES,
         timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator["Client"]:
         """Connect. `tenant`: whose tasks are read; default: that of the key, or everybody's, as the operator may. `creds`: file with a key,
-        where NATS wants one. `patience_s`: how long to ask while no scheduler answers.
+        where NATS wants one; `insecure`: it may be used without TLS beyond loopback. `tls`: files with certificates. `patience_s`: how long
+        to ask while no scheduler answers.
 
         Raises: ClientError when `url` is no address; NoAnswer when NATS is unavailable; Fatal when it refuses the credentials."""
         if objection := objection_to_address(url):
             raise ClientError(objection)
         try:
             async with asyncio.timeout(timeout_s):
-                bus = await Bus.connect(url, "client", creds=creds)
+                bus = await Bus.connect(url, "client", creds=creds, insecure=insecure, tls=tls)
         except TimeoutError:
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         async with bus:

@@ -17,7 +17,7 @@ key_value, requests (request and reply), accounts, snapshots (whole streams), re
 from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
-from common.bus.address import objection_to_address
+from common.bus.address import has_credentials, is_beyond_loopback, is_loopback, objection_to_address, without_password
 from common.bus.bus import Bus, batch_interval_s
 from common.bus.connection import unavailable_as
 from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
@@ -26,4 +26,4 @@ from common.bus.key_value import Revised
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
 from common.bus.snapshots import Snapshot
-from common.bus.tls import TlsFiles
+from common.bus.tls import NO_FILES, TlsFiles

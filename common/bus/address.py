@@ -2,7 +2,7 @@
 
 import re
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
 """Schemes of an address; all nodes of a cluster use one set."""
@@ -18,11 +18,21 @@ def objection_to_address(url: str) -> str | None:
 
 def is_plain_beyond_loopback(url: str) -> bool:
     """Whether some node is on another machine and is reached without TLS."""
-    return any(_scheme(node) not in ("tls", "wss") and not _is_loopback(node) for node in nodes(url))
+    return any(_scheme(node) not in ("tls", "wss") and not is_loopback(_parts(node).hostname or "") for node in nodes(url))
 
 
-def _is_loopback(node: str) -> bool:
-    host = urlsplit(node if "://" in node else f"nats://{node}").hostname or ""
+def is_beyond_loopback(url: str) -> bool:
+    """Whether some node is on another machine."""
+    return any(not is_loopback(_parts(node).hostname or "") for node in nodes(url))
+
+
+def has_credentials(url: str) -> bool:
+    """Whether the address holds a user and a password, or a token."""
+    return any("@" in _parts(node).netloc for node in nodes(url))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a name or an IP address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -40,7 +50,11 @@ def without_password(url: str) -> str:
 def _scheme(node: str) -> str | None:
     """Scheme of one server's address, `nats` by default; None when it is no address."""
     try:
-        parts = urlsplit(node if "://" in node else f"nats://{node}")
+        parts = _parts(node)
         return parts.scheme if parts.hostname and parts.port != 0 else None
     except ValueError:  # a port that is no number, or above 65535
         return None
+
+
+def _parts(node: str) -> SplitResult:
+    return urlsplit(node if "://" in node else f"nats://{node}")

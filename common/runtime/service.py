@@ -19,6 +19,7 @@ from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.periodic import run_periodically
+from common.runtime.exposure import objection_to_exposure, warning_about_password
 from common.runtime.health import Health, collect_rarely, serve_http
 from common.runtime.logs import configure_logs
 from common.runtime.settings import Settings, describe, read_or_exit
@@ -46,10 +47,20 @@ def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[N
         sys.exit(0)
     settings = read_or_exit(settings_type)
     assert isinstance(settings, settings_type)
+    if objection := objection_to_exposure(settings):
+        sys.exit(_refused(settings, objection))
     configure_logs(settings.service.lower(), settings.replica, settings.log_level)
     crashpoints.arm(settings.crash_point)
+    if warning := warning_about_password(settings):
+        log.warning("nats_password", reason=warning)
     collect_rarely()
     sys.exit(asyncio.run(_run(settings, main)))
+
+
+def _refused(settings: Settings, objection: str) -> int:
+    """Exit status of a start with bad settings, once the reason is printed."""
+    sys.stderr.write(f"{settings.service.lower()}: {objection}\n")
+    return 2
 
 
 async def _run(settings: S, main: Callable[[Running[S]], Awaitable[None]]) -> int:

@@ -46,7 +46,8 @@ class Settings(BaseSettings):
     nats_creds: Path | None = None
     """File with this process's key, which nobody else can read; absent where NATS wants none, or a password."""
     nats_insecure: bool = False
-    """Whether a key may be used without TLS beyond loopback: for networks that only this deployment's machines are on."""
+    """Whether a key may be used without TLS beyond loopback, and a password that everybody knows: for networks that only this
+    deployment's machines are on."""
     nats_ca: Path | None = None
     """File with the certificates that NATS's own is checked against; absent: those of the system. With it, NATS is reached by TLS alone."""
     nats_cert: Path | None = None

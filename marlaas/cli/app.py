@@ -29,9 +29,15 @@ def options(
         Path | None,
         typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar=session.CREDS),
     ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="File with the certificates that NATS's own is checked against.", envvar=session.CA)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Use the key without TLS on a network that is trusted.", envvar=session.INSECURE)
+    ] = False,
 ) -> None:
-    if creds is not None:
-        os.environ[session.CREDS] = str(creds)
+    given = {session.CREDS: creds, session.CA: ca, session.INSECURE: "1" if insecure else None}
+    os.environ.update({name: str(value) for name, value in given.items() if value is not None})
 
 
 app.add_typer(environments.app, name="envs")

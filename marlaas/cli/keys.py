@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, quiet
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, is_insecure, print_table, quiet, tls_files
 
 if TYPE_CHECKING:
     from common.access.folder import SigningKeys
@@ -30,7 +30,7 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
     signing, where = signing_keys(data, keys), url or running_stack(data).nats_url
 
     async def run() -> T:
-        async with connected(signing, where) as operator:
+        async with connected(signing, where, insecure=is_insecure(), tls=tls_files()) as operator:
             return await ask(operator)
 
     quiet()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from common.bus import TlsFiles
     from marlaas.client import Client
     from marlaas.stack.state_files import StackPlan
 
@@ -23,6 +24,8 @@ TENANT = "MARLAAS_TENANT"
 """Variable with the tenant whose tasks the commands show; without it everybody's, which a server with keys grants the operator."""
 CREDS = "MARLAAS_NATS_CREDS"
 """Variable with the file of a key."""
+INSECURE, CA, CERT, KEY = "MARLAAS_NATS_INSECURE", "MARLAAS_NATS_CA", "MARLAAS_NATS_CERT", "MARLAAS_NATS_KEY"
+"""Variables that services have too (docs/settings.md)."""
 PIPE_WIDTH = 100_000
 """Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
 
@@ -49,7 +52,7 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
 
     async def run() -> T:
         where, tenant = url or running_stack(data).nats_url, os.environ.get(TENANT) or None
-        async with Client.connect(where, tenant, creds=_creds(data, url)) as client:
+        async with Client.connect(where, tenant, creds=_creds(data, url), insecure=is_insecure(), tls=tls_files()) as client:
             return await ask(client)
 
     quiet()
@@ -64,6 +67,7 @@ def quiet() -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("nats").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each TLS connection that a server ends
 
 
 def _creds(data: Path, url: str) -> Path | None:
@@ -88,6 +92,19 @@ def operator_key(plan: "StackPlan") -> dict[str, str]:
 def named_creds() -> Path | None:
     """File of `marlaas --creds`, which `app` puts where it may also come from."""
     return Path(name) if (name := os.environ.get(CREDS)) else None
+
+
+def is_insecure() -> bool:
+    """Whether a key may be used without TLS beyond loopback."""
+    return os.environ.get(INSECURE, "").lower() in ("1", "true", "yes", "on")
+
+
+def tls_files() -> "TlsFiles":
+    """Certificates for the connection to NATS."""
+    from common.bus import TlsFiles
+
+    ca, cert, key = (Path(name) if (name := os.environ.get(variable)) else None for variable in (CA, CERT, KEY))
+    return TlsFiles(ca, cert, key)
 
 
 def open_console(wide: bool = False) -> "Console":

@@ -10,7 +10,7 @@ from typing import Any
 from common import streams
 from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
-from common.bus import Bus, Outgoing
+from common.bus import NO_FILES, Bus, Outgoing, TlsFiles
 from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
 from marlaas.door.answers import result_of
 from marlaas.door.asking import Door
@@ -31,12 +31,12 @@ class Operator:
 
 
 @asynccontextmanager
-async def connected(signing: SigningKeys, url: str, *, insecure: bool = False) -> AsyncGenerator[Operator]:
+async def connected(signing: SigningKeys, url: str, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Operator]:
     """Raises: NoAnswer when NATS is unavailable; Fatal when it refuses the folder's keys."""
     try:
         async with asyncio.timeout(CONNECT_S):
-            bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure)
-            system = await Bus.connect(url, "operator", creds=signing.credentials(SYSTEM), insecure=insecure)
+            bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure, tls=tls)
+            system = await Bus.connect(url, "operator", creds=signing.credentials(SYSTEM), insecure=insecure, tls=tls)
     except TimeoutError:
         raise NoAnswer(f"NATS does not answer at {url.rpartition('@')[2]}; is the stack running?") from None
     async with bus, system:

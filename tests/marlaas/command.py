@@ -25,8 +25,8 @@ class Done:
 def marlaas(*arguments: str, cwd: Path) -> Done:
     """Run it in the folder `cwd`, from any thread, one at a time. Raises: exceptions that end the process with a traceback."""
     out, err = io.StringIO(), io.StringIO()
-    logs, nats = structlog.get_config() if structlog.is_configured() else None, logging.getLogger("nats")
-    level = nats.level
+    logs = structlog.get_config() if structlog.is_configured() else None
+    levels = {name: logging.getLogger(name).level for name in ("nats", "asyncio")}
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))  # keeps this process's other logs out of the output
     try:
         with chdir(cwd), redirect_stdout(out), redirect_stderr(err):
@@ -35,5 +35,6 @@ def marlaas(*arguments: str, cwd: Path) -> Done:
         structlog.reset_defaults()
         if logs is not None:
             structlog.configure(**logs)
-        nats.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
     return Done(status, out.getvalue(), err.getvalue())
