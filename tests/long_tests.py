@@ -27,7 +27,8 @@ REASONS: dict[str, str] = {
         "the whole stack starts twice, its stores five times more, and a task is trained",
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
-    "tests/marlaas/test_tls.py::test_authority_is_named_by_an_argument_a_variable_or_an_option": "a command waits ten seconds for a scheduler",
+    "tests/marlaas/test_tls.py::test_authority_is_named_by_an_argument_a_variable_or_an_option":
+        "a command waits ten seconds for a scheduler",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/marlaas/stack/test_database_access.py::test_deleted_tenant_loses_its_role": "a scheduler starts, and six commands run",
     "tests/marlaas/tenancy/": "servers of their own, and each command is a process that loads the command line",

@@ -160,7 +160,7 @@ async def test_task_is_submitted_watched_listed_and_pulled(nats_url: str, bus: B
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert await run("submit", "task.toml", "--id", "mine-1") == "accepted: mine-1\n"
+    assert await run("submit", "task.toml", "--id", "mine-1") == "tenant 'acme' is new: this task has made it\naccepted: mine-1\n"
     watched = (await run("watch", "mine-1")).splitlines()
     assert [line.split()[2] for line in watched] == ["accepted", *["step"] * STEPS, "finished"]
     assert re.search(r"mine-1 step 3 reward \d\.\d{3} staleness \d\.\d tokens \d+ loss 0\.1000", watched[3]), watched[3]

@@ -1,5 +1,6 @@
 """`marlaas init`: what it makes, that it may be repeated, and what it refuses."""
 
+import socket
 from pathlib import Path
 
 from common.access.folder import open_folder
@@ -36,3 +37,13 @@ def _contents(data: Path) -> list[str]:
     """Public keys, and the password file."""
     keys = open_folder(data / "keys")
     return [keys.operator.public, keys.services.public, keys.admin.public, (data / "secrets" / "pgpass").read_text()]
+
+
+def test_stack_without_keys_is_warned_about_at_each_start_unless_its_user_says_so(tmp_path: Path) -> None:
+    (tmp_path / "data" / "nats" / servers.STORE / "jetstream" / "$G").mkdir(parents=True)
+    with socket.create_server((servers.HOST, 0)) as server:  # the start ends there
+        start = ("up", "--data", "data", "--nats-port", str(server.getsockname()[1]))
+        for more, lines in [([], 2), (["--open"], 1)]:
+            said = marlaas(*start, *more, cwd=tmp_path).stderr.splitlines()
+            assert len(said) == lines
+            assert ("next: marlaas down, then marlaas init --from-existing" in said[0]) == (lines == 2)
