@@ -17,7 +17,14 @@ key_value, requests (request and reply), accounts, snapshots (whole streams), re
 from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
-from common.bus.address import has_credentials, is_beyond_loopback, is_loopback, objection_to_address, without_password
+from common.bus.address import (
+    has_credentials,
+    is_beyond_loopback,
+    is_loopback,
+    objection_to_address,
+    passwords_beyond_loopback,
+    without_password,
+)
 from common.bus.bus import Bus, batch_interval_s
 from common.bus.connection import unavailable_as
 from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize

@@ -31,6 +31,12 @@ def has_credentials(url: str) -> bool:
     return any("@" in _parts(node).netloc for node in nodes(url))
 
 
+def passwords_beyond_loopback(url: str) -> set[str]:
+    """Passwords for servers on other machines, in an address of NATS or of PostgreSQL."""
+    named = [(parts.password, parts.hostname) for parts in map(_parts, nodes(url))]
+    return {password for password, host in named if password is not None and not is_loopback(host or "")}
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a name or an IP address."""
     try:

@@ -4,9 +4,14 @@ Loopback is the boundary of one machine. Beyond it NATS is reached with a key, o
 counts that this project's own files show.
 """
 
-from urllib.parse import urlsplit
-
-from common.bus import has_credentials, is_beyond_loopback, is_loopback, objection_to_address, without_password
+from common.bus import (
+    has_credentials,
+    is_beyond_loopback,
+    is_loopback,
+    objection_to_address,
+    passwords_beyond_loopback,
+    without_password,
+)
 from common.runtime.settings import Settings
 
 KNOWN_PASSWORDS = frozenset({"marlaas", "changeme"})
@@ -33,9 +38,7 @@ def objection_to_exposure(settings: Settings) -> str | None:
 
 def _objection_to_passwords(settings: Settings) -> str | None:
     for field in settings.secrets:
-        url: str = getattr(settings, field)
-        is_known = bool(url) and urlsplit(url).password in KNOWN_PASSWORDS
-        if is_known and not is_loopback(urlsplit(url).hostname or ""):
+        if passwords_beyond_loopback(getattr(settings, field)) & KNOWN_PASSWORDS:
             return f"{settings.variable(field)}: beyond this machine its password is one that everybody knows; choose another"
     return None
 

@@ -13,7 +13,7 @@ from common.access.credentials import read_credentials
 from common.crashpoints import OPERATORS
 from marlaas.client import Client
 from marlaas.stack import control
-from marlaas.stack.state_files import running_stack
+from marlaas.stack.state_files import is_locked, running_stack
 from tests.conftest import eventually
 from tests.e2e.test_upgrade import REPOSITORY, TASK, Version
 from tests.marlaas.command import marlaas
@@ -42,6 +42,7 @@ async def test_running_task_of_a_stack_without_keys_continues_with_them(data: Pa
 
     for point in POINTS:
         assert init(data, crash=point).returncode == -signal.SIGKILL, point
+        await eventually(lambda: not is_locked(data))
     done = init(data)
     assert (done.returncode, done.stderr) == (0, "")
     repeated = init(data)

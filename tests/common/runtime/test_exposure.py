@@ -44,6 +44,7 @@ def test_start_with_a_key_a_password_or_on_loopback_is_allowed(monkeypatch: pyte
         ("nats://127.0.0.1:4222,nats://10.0.0.5:4222", {"MARLAAS_NATS_INSECURE": "1"}, "is not on this machine, and needs a key"),
         ("nats://127.0.0.1:4222", {"MARLAAS_HTTP_HOST": "0.0.0.0"}, "MARLAAS_HTTP_HOST: 0.0.0.0 is reached from other machines"),
         ("nats://marlaas:marlaas@nats:4222", {}, "MARLAAS_NATS_URL: beyond this machine its password is one that everybody knows"),
+        ("nats://a:b@nats-1:4222,nats://a:changeme@nats-2:4222", {}, "MARLAAS_NATS_URL: beyond this machine its password is one"),
         ("nats://127.0.0.1:4222", KEY | DATABASE, "MARLAAS_SCHEDULER_DATABASE_URL: beyond this machine its password is one that everybody"),
     ],
 )

@@ -68,6 +68,9 @@ def test_new_stack_makes_its_keys_in_its_folder_and_one_without_keys_stays_so(tm
     (store / "$G").rename(store / f"A{'B' * 55}")
     with pytest.raises(StackError, match="belong to keys, and are not there without them; start without --open"):
         control.make_plan(data, POOLS, without_keys=True)
+    open_or_make(tmp_path / "others")
+    with pytest.raises(StackError, match=r"belong to other keys than those in .*others"):
+        control.make_plan(data, POOLS, keys=tmp_path / "others")
 
 
 @pytest.fixture
