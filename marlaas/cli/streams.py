@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from marlaas.cli.keys import Keys, signing_keys
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, quiet
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, is_insecure, quiet, tls_files
 
 if TYPE_CHECKING:
     from common.access.folder import SigningKeys
@@ -25,7 +25,7 @@ def save(folder: Folder, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = 
     where, signing = _server(data, url, keys)
 
     async def run() -> None:
-        async with connected(where, signing) as bus:
+        async with connected(where, signing, insecure=is_insecure(), tls=tls_files()) as bus:
             async for stream, snapshot in save_all(bus, folder):
                 echo(f"{stream}: {snapshot.messages} messages, {snapshot.bytes} bytes")
 
@@ -48,7 +48,7 @@ def restore(
     where, signing = _server(data, url, keys)
 
     async def run() -> None:
-        async with connected(where, signing) as bus:
+        async with connected(where, signing, insecure=is_insecure(), tls=tls_files()) as bus:
             async for stream, snapshot, was_absent in restore_all(bus, folder, replicas=replicas):
                 echo(f"{stream}: {snapshot.messages} messages" + ("" if was_absent else ", there already"))
 

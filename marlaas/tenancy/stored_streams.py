@@ -17,7 +17,7 @@ from common.access.credentials import write_credentials
 from common.access.folder import SigningKeys
 from common.access.keys import Kind, Seed
 from common.access.rows import Permissions
-from common.bus import Bus, Snapshot
+from common.bus import NO_FILES, Bus, Snapshot, TlsFiles
 from marlaas.errors import ClientError
 
 NAME = "stored-streams"
@@ -35,19 +35,19 @@ VALID_S = 24 * 3600
 
 
 @asynccontextmanager
-async def connected(url: str, signing: SigningKeys | None, *, insecure: bool = False) -> AsyncGenerator[Bus]:
+async def connected(url: str, signing: SigningKeys | None, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Bus]:
     """A connection that may save and restore. With keys it has one of its own, which no service has and which ends with the block.
 
     Raises: Fatal when NATS refuses it.
     """
     if signing is None:
-        async with await Bus.connect(url, NAME) as bus:
+        async with await Bus.connect(url, NAME, tls=tls) as bus:
             yield bus
         return
     creds, seed, now_s = signing.folder / f"{NAME}-{secrets.token_hex(4)}.creds", Seed.new(Kind.USER), int(time.time())
     write_credentials(creds, user_token(signing.services, seed.public, NAME, PERMITTED, now_s, end_s=now_s + VALID_S), seed)
     try:
-        async with await Bus.connect(url, NAME, creds=creds, insecure=insecure) as bus:
+        async with await Bus.connect(url, NAME, creds=creds, insecure=insecure, tls=tls) as bus:
             yield bus
     finally:
         creds.unlink()

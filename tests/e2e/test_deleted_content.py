@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from common.access.folder import credentials_path
 from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack import servers
@@ -61,7 +62,7 @@ def in_dump(stack: Stack) -> set[str]:
 
 async def train_and_delete(stack: Stack, data: Path) -> tuple[set[str], set[str]]:
     """Where the text was before the tenant was deleted: folders and tables."""
-    async with Client.connect(stack.nats_url) as client:
+    async with Client.connect(stack.nats_url, creds=credentials_path(data / "keys", "operator")) as client:
         # An id that the client makes holds the name, and ids stay in bills and logs: these tasks have ids of their own.
         others = await client.submit(spec("globex", "counting", 2))
         finished = await client.submit(spec(TENANT, CANARY, 2), "finished-1")
