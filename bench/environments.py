@@ -98,13 +98,15 @@ async def handler_ms(turns: int) -> float:
         ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), TaskStates(), time.time
     )  # no worker is started
     group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
-    [opened] = [out async for out in service.open(Delivery("", {}, OpenGroup(group=group).encode(), 1, 1))]
+    subject = streams.open_group(group.family, group.task, group.group)
+    [opened] = [out async for out in service.open(Delivery(subject, {}, OpenGroup(group=group).encode(), 1, 1))]
     assert isinstance(opened.message, SampleTurns)
-    body = turn_of(group, opened.message.members[0]).message.encode()
+    asked = turn_of(group, opened.message.members[0])
+    body = asked.message.encode()
     took: list[float] = []
     for _ in range(WARM_UP_TURNS + turns):
         started = time.perf_counter()
-        async for out in service.turn(Delivery("", {}, body, 1, 1)):
+        async for out in service.turn(Delivery(asked.subject, {}, body, 1, 1)):
             out.message.encode()
         took.append((time.perf_counter() - started) * 1000)
     return round(statistics.median(took[WARM_UP_TURNS:]), 2)

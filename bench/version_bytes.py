@@ -144,7 +144,7 @@ async def step(bus: Bus, trainer: Any, spec: TaskSpec, groups: "list[Group]", ve
     named: list[BatchGroup] = []
     for group in groups:
         message = TrajectoriesScored(group=context(group, version, spec), members=[scored(one) for one in group.trajectories])
-        subject = streams.scored(TASK, f"{version}-{group.group}")
+        subject = streams.scored(TASK, message.group.trajectory(message.members[0].member))
         sequence = await bus.publish(Outgoing(subject, message, f"{version}-{group.group}"))
         members = [BatchMember(member=one.member, sequence=sequence, reward=one.reward) for one in group.trajectories]
         named.append(BatchGroup(group=group.group, version=max(0, version - 1), members=members))  # random log-probabilities are stale

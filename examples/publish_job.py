@@ -45,12 +45,12 @@ async def main(task_file: Path, url: str, creds: str | None) -> int:
                 arrived = [msgpack.unpackb((await events.next_msg(timeout=SILENCE_S)).data)]
             except TimeoutError:
                 arrived = []
-            if not arrived or arrived[0]["number"] > seen + 1:
+            if not arrived or (arrived[0]["number"] or 0) > seen + 1:
                 arrived = await events_after(client, tenant, task, seen)
             for event in arrived:
-                if event["number"] <= seen:
+                if (number := event["number"] or seen + 1) <= seen:  # none: a refusal that is not stored
                     continue
-                seen = event["number"]
+                seen = number
                 said = {name: value for name, value in event["data"].items() if name != "spec"}  # which is long
                 print(event["event"], said, flush=True)
                 if event["event"] in LAST_EVENTS:

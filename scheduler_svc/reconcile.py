@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
+from common.agreement import about
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import MarlaasError, Reject
@@ -20,7 +21,7 @@ from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
-from scheduler_svc.handlers.dead_letters import concerns_dead_letter, recorded_task
+from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
@@ -103,7 +104,7 @@ async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None
         last = letter.sequence
         try:
             if not concerns_dead_letter(letter):
-                await dead_letters.record_dead_letter(connection, letter.sequence, recorded_task(letter.subject), letter.read(DeadLetter))
+                await dead_letters.record_dead_letter(connection, letter.sequence, about(letter.subject), letter.read(DeadLetter))
         except Reject:
             continue
     await dead_letters.forget_dead_letters(connection, after=last)

@@ -113,14 +113,21 @@ class Trainer:
         return True
 
     async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The task's last announcement, if it is of this step or a later one."""
+        """The task's last announcement, if it is of this batch or a later step; any other was not sent by a trainer of it."""
         last = await self._bus.streams.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
         try:
             update = last.read(WeightUpdated) if last else None
         except Reject as error:  # no trainer sent it, and it must not stop this task
             log.warning("announcement_unreadable", reason=str(error))
             return None
-        return update if update and update.version > batch.version else None
+        if update is None or update.version <= batch.version:
+            return None
+        status = await self._bus.kv.get(streams.TASKS_BUCKET, batch.task, TaskStatus)
+        is_later = update.version > batch.version + 1 and (status is None or status.version > batch.version)
+        if is_later or (update.version == batch.version + 1 and update.trained == batch.digest):
+            return update
+        log.warning("announcement_not_believed", version=update.version, batch=batch.version)
+        return None
 
     async def _step_in_turn(self, batch: TrainBatch) -> WeightUpdated | None:
         """The step, once its tenant's turn comes; None when the task has ended meanwhile."""
@@ -166,6 +173,7 @@ class Trainer:
             version=resident.version,
             adapter=adapter,
             checkpoint=checkpoint,
+            trained=batch.digest,
             batch=recording,
             metrics=metrics,
             trained_tokens=trained.step.trained_tokens,

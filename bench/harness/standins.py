@@ -190,6 +190,7 @@ def updated(batch: TrainBatch, span: TrainedSpan, tokens: int) -> Outgoing:
         version=version,
         adapter=AdapterRef(task=batch.task, version=version, rank=8, blob=blob, canary=Canary(ids=b"\0" * 64, logprobs=b"\0" * 60)),
         checkpoint=CheckpointRef(name=f"{batch.task}.v{version}.checkpoint-0", size_bytes=1, sha256="0" * 64),
+        trained=batch.digest,
         metrics={"loss": 0.0},
         trained_tokens=tokens,
         started_s=span.started_at,

@@ -9,6 +9,7 @@ from typing import TypeVar
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from common.agreement import require_agreement
 from common.errors import Reject
 from common.messages import Message
 from common.streams import KIND_HEADER
@@ -48,12 +49,14 @@ class Delivery:
     def read(self, model: type[M]) -> M:
         """The body as `model`.
 
-        Raises: Reject when it is another kind or malformed.
+        Raises: Reject when it is another kind, malformed, or contradicts its subject, its headers or itself (`common/agreement.py`).
         """
         kind = self.headers.get(KIND_HEADER, model.kind)
         if kind != model.kind:
             raise Reject(f"{self.subject} carries '{kind}'; this version understands '{model.kind}'")
-        return model.decode(self.body)
+        message = model.decode(self.body)
+        require_agreement(self.subject, self.headers, message)
+        return message
 
 
 Handler = Callable[[Delivery], AsyncIterator[Outgoing]]

@@ -39,7 +39,8 @@ class Event(Message, kind="event.1"):
     at_s: float
     data: dict[str, JsonValue] = {}
     number: int | None = Field(default=None, ge=1)
-    """Position among the events of this tenant and task, from 1, without gaps; None from older schedulers.
+    """Position among the events of this tenant and task, from 1, without gaps; None from older schedulers, and of a refusal about an id
+    that is not the tenant's, which is not stored.
     A client drops an event that it has seen, and asks for those that it missed (`ask.<tenant>.events`)."""
 
 

@@ -1,9 +1,12 @@
 """Steps: scheduler → trainer → scheduler and every rollout replica."""
 
+import hashlib
+import json
+
 from pydantic import Field
 
 from common.fairness.fair_queue import Claimant
-from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
+from common.messages.artifacts import SHA256_PATTERN, AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Value
 from common.spec import TaskSpec
 
@@ -42,6 +45,13 @@ class TrainBatch(Message, kind="train-batch.1"):
     def claimant(self) -> Claimant:
         return Claimant(self.tenant, self.task, self.weight)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the step is made from: the task's version, the state before it, and its trajectories. Equal when it is resent."""
+        before = [ref and ref.sha256 for ref in (self.checkpoint, self.start and self.start.blob)]
+        groups = [[one.group, one.version, [[each.member, each.sequence, each.reward] for each in one.members]] for one in self.groups]
+        return hashlib.sha256(json.dumps([self.task, self.version, before, groups]).encode()).hexdigest()
+
 
 class WeightUpdated(Message, kind="weight-updated.1"):
     """A step was taken; its adapter and checkpoint are in the blob store."""
@@ -53,6 +63,8 @@ class WeightUpdated(Message, kind="weight-updated.1"):
     """Version of the new adapter."""
     adapter: AdapterRef
     checkpoint: CheckpointRef
+    trained: str | None = Field(default=None, pattern=SHA256_PATTERN)
+    """`TrainBatch.digest` of the batch that was trained; None from older trainers."""
     batch: BlobRef | None = None
     """Trained trajectories; None unless the task keeps them, or the checkpoint is recomputed from them."""
     metrics: dict[str, float]

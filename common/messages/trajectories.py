@@ -67,7 +67,9 @@ class Settlement(Value):
 
     task: str
     group: int
-    members: list[SettledMember]
+    version: int | None = None
+    """Version that sampled the group; None from older senders."""
+    members: list[SettledMember] = Field(min_length=1)
 
 
 class TrajectoriesScored(Message, kind="trajectories-scored.1"):
@@ -80,6 +82,7 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
         return Settlement(
             task=self.group.task,
             group=self.group.group,
+            version=self.group.version,
             members=[
                 SettledMember(
                     member=member.member,

@@ -27,7 +27,7 @@ async def answer_to(door: Door, out: Outgoing, tenant: str, task: str, is_answer
             await door.publish(out)
             while True:
                 event = await door.next_event(live, RECHECK_S)
-                if event is not None and (event.number or 0) > before and is_answer(event):
+                if event is not None and (event.number or before + 1) > before and is_answer(event):
                     return event
                 if event is None:
                     with suppress(NoAnswer):

@@ -40,12 +40,12 @@ async def _send_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> 
     if numbers is None:
         return False
     members = await steps.batch_groups(tx.connection, task.id, task.version, numbers)
-    send_to_trainer(tx, task, members)
+    await send_to_trainer(tx, task, members)
     return True
 
 
-def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
-    """Post the step that trains from the task's version."""
+async def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
+    """Post the step that trains from the task's version, and record its digest, by which its announcement is known."""
     message = TrainBatch(
         tenant=task.tenant,
         task=task.id,
@@ -57,6 +57,7 @@ def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> N
         groups=members,
         weight=task.weight,
     )
+    await steps.note_digest(tx.connection, task.id, task.version, message.digest)
     tx.post([OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
 
 

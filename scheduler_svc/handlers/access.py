@@ -7,7 +7,7 @@ from common import streams
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import SetAccess
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.store.tenancy import keys
 
 log = structlog.get_logger()
@@ -17,7 +17,6 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request = delivery.read(SetAccess)
     tenant = request.tenant or streams.EVERY_TENANT
-    check_tenant(streams.token(delivery.subject, 2) or "", tenant)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         try:

@@ -3,10 +3,9 @@
 import structlog
 from pydantic import JsonValue
 
-from common import streams
 from common.bus import Delivery
 from common.messages import SetBudget, as_json
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries import tenants
 
@@ -16,7 +15,6 @@ log = structlog.get_logger()
 async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request = delivery.read(SetBudget)
-    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         if await tenants.find_tenant(tx.connection, request.tenant) is None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from common import crashpoints
 from common.bus import Bus
-from common.errors import Reject
 from common.pools import Pools
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
@@ -35,9 +34,3 @@ class HandlerContext:
         crashpoints.reached("after_commit")
         self.wake_relay()
         self.wake_admission()
-
-
-def check_tenant(subject: str, body: str) -> None:
-    """Raises: Reject when a job's subject names another tenant than the job."""
-    if subject != body:
-        raise Reject(f"the subject names tenant '{subject}', the message '{body}'")

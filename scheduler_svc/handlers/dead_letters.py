@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import structlog
 
 from common import streams
+from common.access.roles import MEMBER_VERBS
+from common.agreement import about
 from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
@@ -47,7 +49,7 @@ async def handle_dead_letters(context: HandlerContext, deliveries: Sequence[Deli
 async def message_failed(tx: Transaction, delivery: Delivery) -> None:
     """Record the dead letter; its group becomes void, or its task fails. One about a deleted task leaves nothing."""
     letter = delivery.read(DeadLetter)
-    task_id = recorded_task(delivery.subject)
+    task_id = about(delivery.subject)
     if task_id and await deleted.find(tx.connection, task_id) is not None:
         return
     if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
@@ -137,20 +139,23 @@ async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     """Raises: Reject when it is none; Retry when NATS is unavailable."""
     job = delivery.read(ResendLetter)
-    check_tenant(streams.token(delivery.subject, 2) or "", job.tenant)
     try:
         stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
         return ResendRequest(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
-    return ResendRequest(job.tenant, job.letter, delivery.sequence, stored, recorded_task(stored.subject), letter, await _body(bus, letter))
+    return ResendRequest(job.tenant, job.letter, delivery.sequence, stored, about(stored.subject), letter, await _body(bus, letter))
 
 
 async def resend(tx: Transaction, request: ResendRequest) -> None:
     """Publish the message under a new id, or reject the request."""
+    if not await _is_own(tx, request):  # the same answer as for one that there is not, under no task
+        objection = f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'"
+        tx.emit_event(request.tenant, "none", "rejected", {"letter": request.number, "reasons": [objection]})
+        return
     if request.stored is not None and not concerns_dead_letter(request.stored):
         await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
-    task = next(iter(await tasks.lock_tasks(tx.connection, [request.task])), None) if request.task else None
+    task = await tasks.lock_own_task(tx.connection, request.tenant, request.task) if request.task else None
     objection = _objection(request, task)
     key = _group_of(request.letter, task.id) if objection is None and request.letter is not None and task is not None else None
     if key is not None and not await groups.is_open(tx.connection, key):
@@ -169,21 +174,24 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
     tx.emit_event(request.tenant, request.task or "none", "resent", {"letter": request.number, "subject": request.letter.subject})
 
 
-def _objection(request: ResendRequest, task: Task | None) -> str | None:
+async def _is_own(tx: Transaction, request: ResendRequest) -> bool:
+    """Whether the letter is there, and about a task or a job of the requesting tenant."""
     if request.letter is None:
-        return f"letter: there is no dead letter {request.number}"
-    owner = task.tenant if task else _sender(request.letter.subject)
-    if owner != request.tenant:
-        return f"letter: dead letter {request.number} is about no task of tenant '{request.tenant}'"
+        return False
+    if request.task is None:
+        return _sender(request.letter.subject) == request.tenant
+    task = await tasks.find_task(tx.connection, request.task)
+    return task is not None and task.tenant == request.tenant
+
+
+def _objection(request: ResendRequest, task: Task | None) -> str | None:
+    assert request.letter is not None
+    verb = streams.token(request.letter.subject, 1)
+    if task is None and verb not in MEMBER_VERBS:  # a member asks, and this one's sender may have been an owner or an operator
+        return f"letter: a job '{verb}' is not sent again by `resend`; send a new one"
     if task is not None and not task.is_live:
         return f"letter: task {task.id} is {task.state}, and a task that has ended is not resumed; submit a new one"
     return f"letter: the message of dead letter {request.number} is no longer stored" if request.body is None else None
-
-
-def recorded_task(subject: str) -> str | None:
-    """Task of `failed.<stage>.<task>`; None where that names none."""
-    task = streams.token(subject, 2)
-    return None if task == "none" else task
 
 
 def _sender(subject: str) -> str | None:

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import structlog
 from pydantic import JsonValue
 
-from common import streams
 from common.blobs import StoredBlob
 from common.bus import Delivery
 from common.messages import ControlTask, DeleteTenant, PruneTasks
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended, lock_with_source
 from scheduler_svc.store.queries import deleted, storage, tasks
 from scheduler_svc.store.transaction import Transaction
@@ -28,7 +27,6 @@ log = structlog.get_logger()
 async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.delete.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     job = delivery.read(ControlTask)
-    check_tenant(streams.token(delivery.subject, 2) or "", job.tenant)
     async with context.database.transaction(patience_s=PATIENCE_S) as tx:
         await delete(tx, job, by=delivery.sequence)
     context.collector.enqueue_deletion()
@@ -38,7 +36,6 @@ async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
 async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.prune.<tenant>`. Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable."""
     request, database, collector = delivery.read(PruneTasks), context.database, context.collector
-    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
     surplus = await collector.surplus(request.tenant)
     async with database.transaction() as tx:
         ended = [] if request.ended_before_s is None else await deleted.ended_before(tx.connection, request.tenant, request.ended_before_s)
@@ -73,14 +70,18 @@ def _answer(request: PruneTasks, ended: Sequence[str], freed: int, surplus: Sequ
 
 async def delete(tx: Transaction, job: ControlTask, *, by: int) -> bool:
     """Delete a task, or reject the job. `by`: the job's sequence, by which its redelivery is recognized."""
-    await lock_with_source(tx.connection, job.task)
+    own = await tasks.find_task(tx.connection, job.task)
+    if own is not None and own.tenant == job.tenant:
+        await lock_with_source(tx.connection, job.task)
     found, gone = await tasks.find_task(tx.connection, job.task), await deleted.find(tx.connection, job.task)
     if gone is not None and gone.tenant == job.tenant:
         if gone.deleted_by == by:
             return False
         objection = f"task: '{job.task}' was deleted already, at {gone.deleted_at:%Y-%m-%d %H:%M:%S} UTC; only what it consumed is kept"
     elif found is None or found.tenant != job.tenant:
-        objection = f"task: no task '{job.task}' of tenant '{job.tenant}'"
+        unknown = f"task: no task '{job.task}' of tenant '{job.tenant}'"
+        tx.answer(job.tenant, job.task, "rejected", {"verb": "delete", "reasons": [unknown]})
+        return False
     elif found.is_live:
         objection = f"task: '{job.task}' is {found.state}; end it first with `marlaas cancel {job.task}`, then delete it"
     else:
@@ -97,7 +98,6 @@ async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
     """
     request = delivery.read(DeleteTenant)
-    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
     async with context.transaction() as tx:
         if await deleted.begin_tenant(tx.connection, request.tenant, delivery.sequence, request.request):
             log.info("tenant_deletion_begins", tenant=request.tenant)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from common.bus import Delivery
+from common.errors import Reject
 from common.messages import EnvironmentChecked
 from common.spec import TaskSpec
 from scheduler_svc.handlers.context import HandlerContext
@@ -28,11 +29,13 @@ async def handle_environment_checks(context: HandlerContext, deliveries: Sequenc
 
 
 async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> None:
-    """Start the task, or reject it with the environment's objection."""
+    """Start the task, or reject it with the environment's objection. Raises: Reject when the answer names another tenant."""
     locked = await tasks.lock_tasks(tx.connection, [answer.task])
     if not locked or locked[0].state != TaskState.SUBMITTED:
         return
     task = locked[0]
+    if answer.tenant != task.tenant:
+        raise Reject(f"the check names tenant '{answer.tenant}', which is not that of task {task.id}")
     if answer.objection is not None:
         await end_task(tx, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]})
         return

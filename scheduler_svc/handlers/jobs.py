@@ -17,7 +17,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
 from scheduler_svc.handlers.budgets import set_budget
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.offer import Offer
@@ -69,14 +69,12 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
 
 async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: SchedulingPolicy) -> str | None:
     """Handle one submit, cancel, pause or resume; returns the task that it cancels. Raises: Reject when it is none of them."""
-    verb, tenant = _verb(delivery), streams.token(delivery.subject, 2) or ""
+    verb = _verb(delivery)
     if verb == "submit":
         job = delivery.read(SubmitTask)
-        check_tenant(tenant, job.tenant)
         await _submit(tx, job, offer)
     elif verb in ("cancel", "pause", "resume"):
         control = delivery.read(ControlTask)
-        check_tenant(tenant, control.tenant)
         if await _control(tx, verb, control, policy) and verb == "cancel":
             return control.task
     else:
@@ -85,8 +83,11 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: Sc
 
 
 async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
-    for present in await tasks.lock_tasks(tx.connection, [job.task]):  # so that it is not deleted before the query on deleted ones
+    present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # so that it is not deleted before the query on deleted ones
+    if present is not None:
         return await _repeat(tx, job, present, offer)
+    if await tasks.is_others(tx.connection, job.tenant, job.task):
+        return _refuse_id(tx, job)
     try:
         spec = complete(job.spec, layers_of(job.spec, offer.pools))
     except Reject as error:
@@ -110,9 +111,8 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
         return await _reject(tx, job, [str(error)])
     ceiling = tenant.priority_ceiling if tenant else None
     if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling):  # another replica was faster
-        for present in await tasks.lock_tasks(tx.connection, [job.task]):
-            await _repeat(tx, job, present, offer)
-        return None
+        present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
+        return _refuse_id(tx, job) if present is None else await _repeat(tx, job, present, offer)
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
@@ -122,8 +122,8 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
 
 
 async def _repeat(tx: Transaction, job: SubmitTask, present: tasks.Task, offer: Offer) -> None:
-    """Answer a job whose id is taken. An accepted task does not depend on what is offered now, so a repetition is never refused."""
-    if job.tenant == present.tenant and _describes(job, present, offer):
+    """Answer a job under the id of a task of its tenant. That does not depend on what is offered now, so a repetition is never refused."""
+    if _describes(job, present, offer):
         log.info("job_repeated", task=job.task)
     else:
         await _reject(tx, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
@@ -152,17 +152,23 @@ def _digest(job: SubmitTask) -> str:
     return hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()
 
 
+def _refuse_id(tx: Transaction, job: SubmitTask) -> None:
+    """Reject a job under another tenant's id: the answer says neither that there is such a task nor whose, and no row is under it."""
+    log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=1)
+    tx.answer(job.tenant, job.task, "rejected", {"reasons": [f"task: the id '{job.task}' is not available; choose another"]})
+
+
 async def _reject(tx: Transaction, job: SubmitTask, reasons: list[str]) -> None:
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=len(reasons))
     tx.emit_event(job.tenant, job.task, "rejected", {"reasons": [shortened(reason) for reason in reasons]})
 
 
 async def _control(tx: Transaction, verb: str, job: ControlTask, policy: SchedulingPolicy) -> bool:
-    """False when the tenant has no such task."""
-    found = next(iter(await tasks.lock_tasks(tx.connection, [job.task])), None)
-    if found is None or found.tenant != job.tenant:
+    """False when the tenant has no such task; the answer is the same where it is another's."""
+    found = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
+    if found is None:
         log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
-        tx.emit_event(job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
+        tx.answer(job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
         return False
     if verb == "cancel":
         await end_task(tx, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")

@@ -2,13 +2,12 @@
 
 from pydantic import JsonValue
 
-from common import streams
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import PreviewTask, as_json, shortened
 from common.pools import layers_of
 from common.spec import complete, sources
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.transaction import Transaction
@@ -17,7 +16,6 @@ from scheduler_svc.store.transaction import Transaction
 async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.preview.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request, offer = delivery.read(PreviewTask), Offer.of(context)
-    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
     async with context.database.transaction() as tx:
         tx.emit_event(request.tenant, "none", "previewed", {"request": request.request, **await _answer(tx, request, offer)})
     context.wake_relay()

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Delivery
 from common.messages import SetPrice, as_json
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.store.billing import prices
 
 log = structlog.get_logger()
@@ -15,7 +15,6 @@ log = structlog.get_logger()
 async def set_price(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-price._all`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request = delivery.read(SetPrice)
-    check_tenant(streams.token(delivery.subject, 2) or "", streams.EVERY_TENANT)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         objection = await prices.add_price(tx.connection, request)

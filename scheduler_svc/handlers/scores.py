@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.agreement import settlement_in
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import Settlement
 from common.shaping import has_equal_rewards
-from common.streams import SETTLEMENT_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
@@ -35,11 +33,12 @@ async def handle_scores(context: HandlerContext, deliveries: Sequence[Delivery])
 async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], policy: SchedulingPolicy) -> None:
     """Settle members, then their groups, then send complete steps to the trainer.
 
-    Raises: Reject when a message has no settlement header, or a malformed one.
+    Raises: Reject when a message has no settlement header, a malformed one, or one of another version than its group.
     """
     outcomes = [outcome for delivery in deliveries for outcome in _outcomes(delivery)]
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, {outcome.task for outcome in outcomes})}
     outcomes = [outcome for outcome in outcomes if outcome.task in by_id]
+    await _require_versions(tx.connection, outcomes)
     evaluated = [MemberOutcome(outcome.task, outcome.group, outcome.member) for outcome in outcomes if is_group(outcome.group)]
     await evaluations.settle(tx, by_id, evaluated)
     outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
@@ -115,11 +114,17 @@ async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task],
 
 
 def _outcomes(delivery: Delivery) -> list[ScoredMember]:
-    header = delivery.headers.get(SETTLEMENT_HEADER)
-    if header is None:
-        raise Reject(f"{delivery.subject} has no {SETTLEMENT_HEADER} header")
-    try:
-        settlement = Settlement.model_validate_json(header)
-    except ValidationError as error:
-        raise Reject(f"{delivery.subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
-    return [ScoredMember(settlement.task, settlement.group, delivery.sequence, member) for member in settlement.members]
+    settlement = settlement_in(delivery.subject, delivery.headers)
+    about = settlement.task, settlement.group, delivery.sequence
+    return [ScoredMember(*about, member, settlement.version) for member in settlement.members]
+
+
+async def _require_versions(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
+    """Raises: Reject when a score is of another version than the group that it names. Scores of unknown or closed groups change nothing."""
+    said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes if outcome.version is not None}
+    known = await groups.versions_of(connection, said) if said else dict[GroupKey, int]()
+    for outcome in outcomes:
+        expected = known.get((outcome.task, outcome.group), outcome.version)
+        if outcome.version not in (None, expected):
+            where = f"group {outcome.group} of task {outcome.task}"
+            raise Reject(f"the score says that version {outcome.version} sampled {where}; it was version {expected}")

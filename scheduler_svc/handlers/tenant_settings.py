@@ -4,17 +4,15 @@ from dataclasses import asdict
 
 from pydantic import JsonValue
 
-from common import streams
 from common.bus import Delivery
 from common.messages import SetTenant
-from scheduler_svc.handlers.context import HandlerContext, check_tenant
+from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.store.queries import deleted, tenants
 
 
 async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-tenant.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request = delivery.read(SetTenant)
-    check_tenant(streams.token(delivery.subject, 2) or "", request.tenant)
     given = {name: value for name in ("weight", *tenants.LIMITS, *tenants.DAYS) if (value := getattr(request, name)) is not None}
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:

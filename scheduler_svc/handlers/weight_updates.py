@@ -6,6 +6,7 @@ import structlog
 from pydantic import JsonValue
 
 from common.bus import Delivery
+from common.errors import Reject
 from common.messages import StoredStep, WeightUpdated, as_json
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.task_end import Failures, reason_to_finish
@@ -17,7 +18,7 @@ from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.store.queries import ledger, steps, tasks
 from scheduler_svc.store.queries.progress import TaskProgress, progress_of
-from scheduler_svc.store.queries.steps import StepSummary
+from scheduler_svc.store.queries.steps import AnnouncedTask, StepSummary
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
@@ -34,10 +35,11 @@ async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[De
 
 
 async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: SchedulingPolicy) -> Task | None:
-    """Advance the version by compare-and-set: only the first message about a version counts.
+    """Advance the version by compare-and-set: only the first message about a version counts, and only one of the step that was sent.
 
-    Returns the task as the step leaves it; None when the message changed nothing.
+    Returns the task as the step leaves it; None when the message changed nothing. Raises: Reject when it is of no step that was sent.
     """
+    _require_sent(updated, await steps.announced_task(tx.connection, updated))
     task = await tasks.advance_version(tx.connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
     if task is None:
         log.info("weight_update_ignored", task=updated.task, version=updated.version)
@@ -50,6 +52,19 @@ async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: Schedu
     await publish_status(tx, task, progress)
     await send_ready_steps(tx, [task], policy)
     return task
+
+
+def _require_sent(updated: WeightUpdated, found: AnnouncedTask | None) -> None:
+    """Raises: Reject when no trainer was asked for this version. Repetitions, and messages about tasks that have ended, change nothing."""
+    if found is None or not found.is_live or updated.version <= found.version:
+        return
+    where = f"the update of task {updated.task} to version {updated.version}"
+    if (updated.tenant, updated.pool) != (found.tenant, found.pool):
+        raise Reject(f"{where} names tenant '{updated.tenant}' and pool '{updated.pool}', which are not the task's")
+    if found.step is None:
+        raise Reject(f"{where} is of no step that is with the trainer; the task has version {found.version}")
+    if not found.step.is_made_by(updated):
+        raise Reject(f"{where} is of another batch than was sent to the trainer; its digest differs")
 
 
 async def _report_step(tx: Transaction, task: Task, updated: WeightUpdated) -> TaskProgress:

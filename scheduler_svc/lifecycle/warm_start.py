@@ -18,8 +18,8 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
     """
     if spec.start.task is None:
         return None
-    found = next(iter(await tasks.lock_tasks(connection, [spec.start.task])), None)
-    if found is None or found.tenant != spec.tenant:
+    found = await tasks.lock_own_task(connection, spec.tenant, spec.start.task)
+    if found is None:
         raise Reject(f"start.task: tenant '{spec.tenant}' has no task '{spec.start.task}'")
     version = spec.start.version or found.version
     _check_likeness(found, spec)

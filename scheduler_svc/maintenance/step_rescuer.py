@@ -2,7 +2,8 @@
 
 A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has with the trainer, without a
 message in the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its
-acknowledgement. The trainer handles a resent step as any other; should both be trained, versions decide which one counts.
+acknowledgement. So is one whose announcement is of another batch, which does not count. The trainer handles a resent step as any
+other; should both be trained, versions decide which one counts.
 """
 
 import structlog
@@ -32,7 +33,7 @@ async def resend_lost_steps(database: Database, bus: Bus, *, age_s: float = AGE_
             for task in await tasks.lock_tasks(tx.connection, {step.task}):
                 if task.is_live and task.version == step.version and await steps.is_sent(tx.connection, step):
                     log.warning("step_sent_again", task=task.id, version=task.version)
-                    send_to_trainer(tx, task, await steps.members_of_step(tx.connection, task.id, task.version))
+                    await send_to_trainer(tx, task, await steps.members_of_step(tx.connection, task.id, task.version))
     return bool(lost)
 
 
@@ -42,6 +43,6 @@ async def _is_lost(bus: Bus, step: SentStep) -> bool:
         return False
     announced = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
     try:
-        return announced is None or announced.read(WeightUpdated).version <= step.version
+        return announced is None or not step.is_made_by(announced.read(WeightUpdated))
     except Reject:  # not an announcement that the scheduler reads
         return True

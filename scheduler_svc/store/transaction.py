@@ -66,6 +66,11 @@ class Transaction:
         self.outbox.events.append((len(self.outbox.messages), emitted))
         self.post([OutboxMessage(streams.events(tenant, task), emitted, "")])
 
+    def answer(self, tenant: str, task: str, event: str, data: dict[str, JsonValue]) -> None:
+        """Publish an event once the transaction is committed, without a row or a number: for ids that a tenant does not have."""
+        values = {"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data}
+        self.post([OutboxMessage(streams.events(tenant, task), Event.model_validate(values), "")])
+
     async def write_outbox(self) -> None:
         """Write all that was posted; events get their numbers first."""
         if self.outbox.events:

@@ -131,7 +131,7 @@ def expected(oracle: Oracle, prompt: Sequence[int], sampled: Sampled, adapter: s
 async def published(blobs: Blobs, oracle: Oracle, task: str, version: int, *, seed: int) -> AdapterRef:
     """A version as the trainer publishes it, checked by the oracle instead. Its PEFT name is `peft_name(it)`."""
     name = f"{task}-v{version}"
-    blob = await blobs.put_folder(f"adapter-{name}", oracle.adapter(name, seed=seed))
+    blob = await blobs.put_folder(f"{task}.v{version}.adapter", oracle.adapter(name, seed=seed))
     canary = Canary(ids=np.asarray(PROMPT, "<i4").tobytes(), logprobs=oracle.logprobs(PROMPT, name).astype("<f4").tobytes())
     return AdapterRef(task=task, version=version, rank=8, blob=blob, canary=canary)
 

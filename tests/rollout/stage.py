@@ -159,7 +159,7 @@ def updated(ref: AdapterRef) -> WeightUpdated:
         pool="tiny",
         version=ref.version,
         adapter=ref,
-        checkpoint=CheckpointRef(name="checkpoint", size_bytes=0, sha256="0" * 64),
+        checkpoint=CheckpointRef(name=f"{ref.name}.checkpoint-0", size_bytes=0, sha256="0" * 64),
         metrics={},
         trained_tokens=0,
         started_s=time.time(),

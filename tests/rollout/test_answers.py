@@ -50,7 +50,8 @@ class Wordy(Chat):
 async def answers(engine: CannedEngine, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
     adapters = Adapters(engine, None, folder / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
-    return [out async for out in rollout.handle(Delivery("prompts.sample", {}, asked.encode(), 1, 1))]
+    subject = streams.sample(asked.group.pool, asked.group.task, asked.group.trajectory(asked.members[0].member))
+    return [out async for out in rollout.handle(Delivery(subject, {}, asked.encode(), 1, 1))]
 
 
 async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

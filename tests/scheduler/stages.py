@@ -91,6 +91,7 @@ def updated(batch: TrainBatch, since: int | None = None, metrics: Mapping[str, f
             task=batch.task, version=version, rank=8, blob=blob("adapter"), canary=Canary(ids=b"\x87\x01\x00\x00", logprobs=b"")
         ),
         checkpoint=CheckpointRef(**dict(blob("checkpoint")), since=since),
+        trained=batch.digest,
         batch=None if since is None else blob("batch"),
         metrics={"loss": 0.1, **(metrics or {})},
         trained_tokens=7,

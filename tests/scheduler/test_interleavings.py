@@ -180,7 +180,9 @@ class Interleavings(RuleBasedStateMachine):
         self._dead_letter("train", batch.task, batch, None, crash)
 
     def _dead_letter(self, stage: str, task: str, message: Message, body: bytes | None, crash: bool) -> None:
-        letter = DeadLetter(stage=stage, subject="x", reason="poison", attempts=5, headers={}, body=body or message.encode())
+        lost = {"open": "prompts.open.toy.{}.0", "turn": "trajectories.turn.toy.{}.0-0", "settle": "trajectories.scored.{}.0-0"}
+        subject = lost.get(stage, "trajectories.batch.tiny.{}").format(task)
+        letter = DeadLetter(stage=stage, subject=subject, reason="poison", attempts=5, headers={}, body=body or message.encode())
         delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
         for lost in (crash, False):
             self.change(lambda tx: dead_letters.message_failed(tx, delivery), crash=lost)

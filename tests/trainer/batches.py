@@ -31,8 +31,8 @@ async def store(bus: Bus, task: str, groups: Sequence[Group], version: int, memb
         for start in range(0, len(group.trajectories), members_per_message):
             part = group.trajectories[start : start + members_per_message]
             message = TrajectoriesScored(group=context_of(task, group, version=version), members=[scored(t) for t in part])
-            trajectory = f"{version}-{group.group}-{start}"
-            sequence = await bus.publish(Outgoing(streams.scored(task, trajectory), message, f"{task}:{trajectory}"))
+            trajectory = message.group.trajectory(part[0].member)
+            sequence = await bus.publish(Outgoing(streams.scored(task, trajectory), message, f"{task}:{version}:{trajectory}"))
             members += [BatchMember(member=t.member, sequence=sequence, reward=t.reward) for t in part]
         named.append(BatchGroup(group=group.group, version=version, members=members))
     return named
@@ -53,7 +53,7 @@ def groups_of(task: str, version: int) -> list[Group]:
 
 
 async def call(trainer: Trainer, batch: TrainBatch) -> list[Outgoing]:
-    return [out async for out in trainer.handle(Delivery(streams.batch("tiny", batch.task), {}, batch.encode(), 1, 1))]
+    return [out async for out in trainer.handle(Delivery(streams.batch(batch.pool, batch.task), {}, batch.encode(), 1, 1))]
 
 
 def update_in(outgoing: list[Outgoing]) -> WeightUpdated:

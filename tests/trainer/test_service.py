@@ -11,7 +11,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Reject
-from common.messages import BlobRef, WeightUpdated
+from common.messages import BlobRef, DeadLetter, TaskStatus, WeightUpdated
 from tests.conftest import eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, steps_alone, store, trained_alone, update_in
 from tests.trainer.conftest import make_spec
@@ -92,12 +92,49 @@ async def test_redelivered_batch_is_reannounced_without_a_step(bus: Bus, learner
     assert repeated == [out]
 
 
+def renamed(ref: BlobRef, name: str) -> BlobRef:
+    return ref.model_copy(update={"name": f"{name}-{ref.sha256[:16]}"})
+
+
 async def test_batch_of_a_version_long_past_is_dropped(bus: Bus, trainer: Trainer) -> None:
     named = await store(bus, "a", groups_of("a", 0), 0)
     (out,) = await call(trainer, batch_of("a", 0, named, None))
-    later = update_in([out]).model_copy(update={"version": 2})
+    first = update_in([out])
+    adapter = first.adapter.model_copy(update={"version": 2, "blob": renamed(first.adapter.blob, "a.v2.adapter")})
+    checkpoint = renamed(first.checkpoint, "a.v2.checkpoint")
+    later = first.model_copy(update={"version": 2, "adapter": adapter, "checkpoint": checkpoint, "batch": None})
     await bus.publish(Outgoing(out.subject, later, "a:v2:weights"))
     assert await call(trainer, batch_of("a", 0, named, None)) == []
+
+
+@pytest.mark.parametrize("version", [1, 9])
+async def test_announcement_of_another_batch_or_of_a_step_that_was_never_sent_stops_no_training(
+    bus: Bus, learner: Learner, trainer: Trainer, version: int
+) -> None:
+    """As a stolen key of a trainer could send it. The scheduler's status tells which version the task has."""
+    batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    true = update_in(await call(trainer, batch))
+    adapter = true.adapter.model_copy(update={"version": version, "blob": renamed(true.adapter.blob, f"a.v{version}.adapter")})
+    changed = {"version": version, "adapter": adapter, "checkpoint": renamed(true.checkpoint, f"a.v{version}.checkpoint"), "trained": None}
+    await bus.publish(Outgoing("weight-updated.tiny.a", true.model_copy(update=changed), "forged"))
+    status = TaskStatus(tenant="acme", task="a", name="a", pool="tiny", state="running", version=0, steps=8, submitted_s=0, updated_s=0)
+    await bus.kv.put(streams.TASKS_BUCKET, "a", status)
+    retrained = update_in(await call(Trainer(bus, learner, Residents(8), "tiny"), batch))
+    assert (retrained.version, retrained.trained, retrained.checkpoint) == (1, batch.digest, true.checkpoint)
+
+
+async def test_forged_batch_trains_nothing(bus: Bus, trainer: Trainer, residents: Residents) -> None:
+    """On another task's subject, or with another task's trajectories."""
+    theirs = await store(bus, "b", groups_of("b", 0), 0)
+    async with serving(bus, trainer):
+        await bus.publish(Outgoing(streams.batch("tiny", "a"), batch_of("b", 0, theirs, None), "another's subject"))
+        await bus.publish(Outgoing(streams.batch("tiny", "a"), batch_of("a", 0, theirs, None), "another's trajectories"))
+        await eventually_equals(lambda: bus.streams.subjects(streams.FAILED), {"failed.train.a": 2})
+    reasons = [delivery.read(DeadLetter).reason async for delivery in bus.streams.stored(streams.FAILED, "failed.train.a")]
+    assert "the subject names task 'a', the message 'b'" in reasons
+    assert any("is about (task, group, version) ('b', " in reason for reason in reasons)
+    assert await bus.streams.backlog(streams.WEIGHTS) == 0
+    assert len(residents) == 0
 
 
 async def test_evicted_and_resumed_tasks_continue_from_checkpoints(bus: Bus, learner: Learner, policy: Policy, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ async def test_missing_message_and_missing_checkpoint_are_rejected_with_the_reas
     with pytest.raises(Reject, match="names no checkpoint"):
         await call(trainer, batch_of("a", 1, named, None))
     with pytest.raises(Reject, match="is not in the store"):
-        await call(trainer, batch_of("a", 1, named, BlobRef(name="gone", size_bytes=1, sha256="0" * 64)))
+        await call(trainer, batch_of("a", 1, named, BlobRef(name="a.v1.checkpoint-0", size_bytes=1, sha256="0" * 64)))
     await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")
     with pytest.raises(Reject, match="no longer in stream SCORED"):
         await call(trainer, batch_of("a", 0, named, None))

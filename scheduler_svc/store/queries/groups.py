@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, update
+from sqlalchemy import BigInteger, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,7 +13,7 @@ from scheduler_svc.decisions.batching import LiveGroup
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import GroupState, TrajectoryState, VoidReason
-from scheduler_svc.store.tables import groups, steps, tasks, trajectories
+from scheduler_svc.store.tables import evaluation_groups, groups, steps, tasks, trajectories
 
 CLOCKS_MAY_DIFFER_S = 5.0
 """Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
@@ -200,6 +200,21 @@ async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
     task, number = key
     statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
     return (await connection.execute(statement)).first() is not None
+
+
+_VERSIONS = Statement(
+    union_all(
+        select(groups.c.task, groups.c.number, groups.c.version).where(keyed(groups.c.task, groups.c.number)),
+        select(evaluation_groups.c.task, evaluation_groups.c.number, evaluation_groups.c.version).where(
+            keyed(evaluation_groups.c.task, evaluation_groups.c.number)
+        ),
+    )
+)
+
+
+async def versions_of(connection: AsyncConnection, found: Collection[GroupKey]) -> dict[GroupKey, int]:
+    """Versions that sample the groups, those of evaluations included; unknown groups are absent."""
+    return {(row.task, row.number): row.version for row in await _VERSIONS.run(connection, keys(found))}
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:

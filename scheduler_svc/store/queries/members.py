@@ -24,6 +24,8 @@ class ScoredMember:
     group: int
     sequence: int
     member: SettledMember
+    version: int | None = None
+    """Version that sampled the group, as the message says; None from older senders."""
 
 
 _arrived = Rows(

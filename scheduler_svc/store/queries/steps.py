@@ -14,7 +14,7 @@ from scheduler_svc.decisions.task_warnings import StepMetrics
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.tasks import Task
-from scheduler_svc.store.states import GroupState, StepState, TrajectoryState
+from scheduler_svc.store.states import LIVE, GroupState, StepState, TrajectoryState
 from scheduler_svc.store.tables import groups, ledger, outbox, steps, tasks, trajectories
 
 BlobKind = Literal["adapter", "checkpoint", "batch"]
@@ -41,6 +41,24 @@ class SentStep:
     pool: str
     version: int
     """Version that the step trains from."""
+    digest: str | None
+    """`TrainBatch.digest`; None from older schedulers."""
+
+    def is_made_by(self, updated: WeightUpdated) -> bool:
+        """Whether the announcement is that of this step."""
+        return updated.version == self.version + 1 and self.digest in (None, updated.trained)
+
+
+@dataclass(frozen=True)
+class AnnouncedTask:
+    """The task that an announcement is about, and the step that it would be of."""
+
+    tenant: str
+    pool: str
+    version: int
+    is_live: bool
+    step: SentStep | None
+    """None where no such step is with the trainer."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,36 @@ async def batch_groups(connection: AsyncConnection, task: str, version: int, num
     return _batch_of(await _BATCH.run(connection, about))
 
 
+_SENT_AS = Statement(
+    update(steps)
+    .where(steps.c.task == given("of_task"), steps.c.version == given("of_version"))
+    .values(digest=given("with_digest"))
+    .returning(steps.c.version)
+)
+
+
+async def note_digest(connection: AsyncConnection, task: str, version: int, digest: str) -> None:
+    """Record the digest of the batch that the step is sent as."""
+    await _SENT_AS.run(connection, {"of_task": task, "of_version": version, "with_digest": digest})
+
+
+_ANNOUNCED = Statement(
+    select(tasks.c.tenant, tasks.c.pool, tasks.c.version, tasks.c.state, steps.c.state.label("step_state"), steps.c.digest)
+    .select_from(tasks.outerjoin(steps, (steps.c.task == tasks.c.id) & (steps.c.version == given("from_version", Integer))))
+    .where(tasks.c.id == given("of_task"))
+)
+
+
+async def announced_task(connection: AsyncConnection, updated: WeightUpdated) -> AnnouncedTask | None:
+    """None where there is no such task."""
+    rows = await _ANNOUNCED.run(connection, {"of_task": updated.task, "from_version": updated.version - 1})
+    if not rows:
+        return None
+    row = rows[0]
+    step = SentStep(updated.task, row.pool, updated.version - 1, row.digest) if row.step_state == StepState.BATCHED else None
+    return AnnouncedTask(row.tenant, row.pool, row.version, row.state in LIVE, step)
+
+
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
     """The groups of a step and their members, in order."""
     statement = (
@@ -122,12 +170,12 @@ async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentSte
     """Steps that were sent to the trainer longer than `age_s` ago, without those still in the outbox."""
     subject = func.concat("trajectories.batch.", tasks.c.pool, ".", tasks.c.id)
     statement = (
-        select(steps.c.task, tasks.c.pool, steps.c.version)
+        select(steps.c.task, tasks.c.pool, steps.c.version, steps.c.digest)
         .join(tasks, tasks.c.id == steps.c.task)
         .where(in_state(steps.c.state, StepState.BATCHED), steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s))
         .where(~select(outbox.c.id).where(outbox.c.subject == subject).exists())
     )
-    return [SentStep(row.task, row.pool, row.version) for row in (await connection.execute(statement)).all()]
+    return [SentStep(row.task, row.pool, row.version, row.digest) for row in (await connection.execute(statement)).all()]
 
 
 async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
@@ -267,6 +315,7 @@ async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated
         version=task.version,
         adapter=from_json(AdapterRef, row["adapter"]),
         checkpoint=from_json(CheckpointRef, row["checkpoint"]),
+        trained=row["digest"],
         batch=from_json(BlobRef, row["batch"]) if row["batch"] else None,
         metrics=row["metrics"],
         trained_tokens=row["trained_tokens"],

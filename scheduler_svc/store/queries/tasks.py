@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, null, select, update
+from sqlalchemy import func, null, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,7 +14,7 @@ from common.spec import TaskSpec
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import LIVE, TaskState
-from scheduler_svc.store.tables import tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, tasks, tenants
 
 BEFORE_DECIDE_BY = {"decide_by": "mean"}
 """Values of `[evaluation]` in a task that is evaluated and from before `decide_by` was a field."""
@@ -179,6 +179,21 @@ _LOCK = Statement(select(*_TASK).where(tasks.c.id == any_of("ids")).order_by(tas
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
     """Lock the tasks, and with them their groups, until the transaction ends."""
     return [task_of(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
+
+
+_LOCK_OWN = Statement(select(*_TASK).where(tasks.c.id == given("of_task"), tasks.c.tenant == given("of_tenant")).with_for_update(of=tasks))
+
+
+async def lock_own_task(connection: AsyncConnection, tenant: str, task: str) -> Task | None:
+    """Lock the tenant's task; None where it has no such task. Another tenant's is not locked."""
+    rows = await _LOCK_OWN.run(connection, {"of_task": task, "of_tenant": tenant})
+    return task_of(rows[0]) if rows else None
+
+
+async def is_others(connection: AsyncConnection, tenant: str, task: str) -> bool:
+    """Whether the id is, or was, that of another tenant's task."""
+    found = [select(table.c.id).where(table.c.id == task, table.c.tenant != tenant) for table in (tasks, deleted_tasks)]
+    return (await connection.execute(union_all(*found))).first() is not None
 
 
 async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:

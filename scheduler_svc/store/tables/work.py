@@ -168,6 +168,7 @@ steps = sa.Table(
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
     sa.Column("batch", JSONB),  # trained trajectories, where the task keeps them
+    sa.Column("digest", sa.Text),  # of the batch that was sent; absent from older schedulers
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),

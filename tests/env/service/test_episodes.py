@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
+from common import streams
 from common.bus import Delivery
 from common.messages import ChatMessage, GroupContext, SampledTurn, SampleTurns, TokenRecord, TurnsSampled
 from common.spec import EnvironmentSection, Limits
@@ -96,7 +97,8 @@ async def test_large_states_are_spread_over_messages(workers: Workers) -> None:
         SampledTurn(member=member, turn=0, transcript=TokenRecord(), reply="big 200000", finish="stop", state=b"\x80")
         for member in range(64)
     ]
-    delivery = Delivery("", {}, TurnsSampled(group=group, members=turns).encode(), 1, 1)
+    subject = streams.turn(group.family, group.task, group.trajectory(0))
+    delivery = Delivery(subject, {}, TurnsSampled(group=group, members=turns).encode(), 1, 1)
     out = [message async for message in service.turn(delivery)]
     members = [request.member for one in out if isinstance(one.message, SampleTurns) for request in one.message.members]
     assert sorted(members) == list(range(64))

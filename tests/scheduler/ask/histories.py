@@ -119,9 +119,10 @@ class History:
         """A message about a task of the tenant, and a job of it, that could not be handled."""
         text, task = self.canaries[tenant], self.random.choice(sorted(self.visible[tenant]) or ["none"])
         [(before,)] = await self.world.rows("SELECT count(*) FROM dead_letters")
-        for about, subject in ((task, f"x.{text}"), ("none", f"jobs.submit.{tenant}")):
-            letter = DeadLetter(stage="turn", subject=subject, reason=text, attempts=1, headers={"x": text}, body=text.encode())
-            await self.world.bus.publish(Outgoing(streams.failed("turn", about), letter, self._new()))
+        lost = ("turn", task, streams.turn("toy", task, text)), ("jobs", "none", f"jobs.submit.{tenant}")
+        for stage, about, subject in lost:
+            letter = DeadLetter(stage=stage, subject=subject, reason=text, attempts=1, headers={"x": text}, body=text.encode())
+            await self.world.bus.publish(Outgoing(streams.failed(stage, about), letter, self._new()))
         await self.world.rows_become("SELECT count(*) FROM dead_letters", [(before + 2,)])
 
     async def _resend(self, tenant: str) -> None:

@@ -105,11 +105,12 @@ async def test_usage_is_what_the_ledger_and_the_store_hold(bus: Bus, nats_url: s
 async def test_failures_are_letters_about_own_tasks_and_own_jobs(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
     async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
         await run_tasks(world)
-        for number, (task, subject) in enumerate(
-            [("a", "x"), ("b", "x"), ("none", "jobs.submit.acme"), ("none", "jobs.submit.globex.key"), ("unknown", "y"), ("none", "z")]
-        ):
-            letter = DeadLetter(stage="turn", subject=subject, reason="disk full", attempts=2, headers={}, body=b"")
-            await bus.publish(Outgoing(streams.failed("turn", task), letter, f"letter {number}"))
+        turns = [("turn", task, streams.turn("toy", task, "0-0")) for task in ("a", "b", "unknown")]
+        jobs = [("jobs", "none", subject) for subject in ("jobs.submit.acme", "jobs.submit.globex.key")]
+        letters_in_order = [*turns[:2], *jobs, turns[2], ("settle", "none", "weight-updated.tiny")]
+        for number, (stage, task, subject) in enumerate(letters_in_order):
+            letter = DeadLetter(stage=stage, subject=subject, reason="disk full", attempts=2, headers={}, body=b"")
+            await bus.publish(Outgoing(streams.failed(stage, task), letter, f"letter {number}"))
         await world.rows_become("SELECT count(*) FROM dead_letters", [(6,)])
 
         async def letters(tenant: str | None, **fields: Any) -> list[tuple[int, str | None, str | None]]:
@@ -124,7 +125,7 @@ async def test_failures_are_letters_about_own_tasks_and_own_jobs(bus: Bus, nats_
         assert await letters("acme", task="b") == await letters("acme", task="nothing") == []
         assert [letter for letter, _, _ in await letters(None)] == [1, 2, 3, 4, 5, 6]
         [first] = (await asks.ask(FailuresAnswer, "acme", "failures", task="a")).failures
-        assert (first.stage, first.subject, first.reason, first.attempts) == ("turn", "x", "disk full", 2)
+        assert (first.stage, first.subject, first.reason, first.attempts) == (*turns[0][::2], "disk full", 2)
 
 
 async def test_environments_and_pools_of_the_deployment(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:

@@ -194,7 +194,8 @@ class History:
         if self.opens:
             group = self.random.choice(self.opens)
             body = OpenGroup(group=group).encode()
-            letter = DeadLetter(stage="open", subject="x", reason="poison", attempts=5, headers={}, body=body)
+            lost = streams.open_group(group.family, group.task, group.group)
+            letter = DeadLetter(stage="open", subject=lost, reason="poison", attempts=5, headers={}, body=body)
             delivery = self._store(Outgoing(streams.failed("open", group.task), letter, ""))
             await self._change(lambda tx: dead_letters.message_failed(tx, delivery))
 

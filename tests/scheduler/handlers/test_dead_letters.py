@@ -42,6 +42,11 @@ async def dead_letter(bus: Bus, stage: str, task: str, out: Outgoing, *, sequenc
     return await bus.publish(Outgoing(streams.failed(stage, task), letter, f"letter:{stage}:{out.message_id}"))
 
 
+def turn_of(task: str) -> Outgoing:
+    """A message of the stage `turn`, whose body matters not."""
+    return Outgoing(streams.turn("toy", task, "0-0"), ControlTask(task=task, tenant="acme"), f"turn:{task}")
+
+
 async def recorded(world: World, letters: int) -> None:
     """Wait until PostgreSQL has so many dead letters."""
     await world.rows_become("SELECT count(*) FROM dead_letters", [(letters,)])
@@ -53,7 +58,7 @@ async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reas
         await world.submit("a")
         await world.submit("b", spec(tenant="other"))
         await eventually(lambda: {group.task for group in stages.opened} == {"a", "b"})
-        number = await dead_letter(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0), body=b"garbage")
+        number = await dead_letter(bus, "turn", "a", turn_of("a"), body=b"garbage")
 
         async def counted() -> bool:
             statuses = {status.task: status.dead_letters for status in await client.tasks()}
@@ -187,15 +192,18 @@ async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_
         await world.begin("a", opened=4)
         own = Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
         letters = [
-            await dead_letter(bus, "turn", "a", scored(stages.opened[0], 0, reward=1.0)),
+            await dead_letter(bus, "turn", "a", turn_of("a"), body=b"garbage"),
             await dead_letter(bus, "jobs", "none", own),
         ]
         await recorded(world, 2)
         for letter in letters:
             request = ResendLetter(tenant="mallory", letter=letter)
             await bus.publish(Outgoing(streams.resend("mallory"), request, f"resend:{letter}"))
-        assert "is about no task of tenant 'mallory'" in str(await world.event("a", "rejected", tenant="mallory"))
-        assert "is about no task of tenant 'mallory'" in str(await world.event("none", "rejected", tenant="mallory"))
+        absent = letters[-1] + 7
+        await bus.publish(Outgoing(streams.resend("mallory"), ResendLetter(tenant="mallory", letter=absent), "resend:absent"))
+        await eventually_equals(lambda: bus.streams.subjects(streams.EVENTS, "events.mallory.>"), {"events.mallory.none": 3})
+        answers = [(data["letter"], str(data["reasons"])) for data in await world.events("none", "rejected")]
+        assert answers == [(n, f"[\"letter: there is no dead letter {n} of tenant 'mallory'\"]") for n in [*letters, absent]]
         assert await world.rows("SELECT count(*) FROM dead_letters WHERE resent_at IS NOT NULL") == [(0,)]
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
 

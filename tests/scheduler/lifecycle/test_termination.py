@@ -146,7 +146,8 @@ async def test_dead_letters_of_garbage_end_no_task(bus: Bus, database_url: str) 
         await world.begin("a", batches=1)
         other = stages.batches[0].model_copy(update={"version": 5}).encode()
         for number, (stage, body) in enumerate([("train", b"garbage"), ("train", other), ("check", b"garbage")]):
-            letter = DeadLetter(stage=stage, subject="x", reason="not a message", attempts=1, headers={}, body=body)
+            lost = streams.batch("tiny", "a") if stage == "train" else streams.check("toy", "a")
+            letter = DeadLetter(stage=stage, subject=lost, reason="not a message", attempts=1, headers={}, body=body)
             await bus.publish(Outgoing(streams.failed(stage, "a"), letter, f"letter-{number}"))
         await world.rows_become("SELECT count(*) FROM dead_letters", [(3,)])
         assert await world.rows("SELECT state FROM tasks") == [("running",)]

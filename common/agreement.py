@@ -1,0 +1,202 @@
+"""Agreement: what a message's subject says, its body and headers say too.
+
+NATS permits subjects, and handlers go by bodies. So a message is rejected where the two differ, where its parts are about different
+tasks or versions, or where a dead letter's message is none that its stage reads. `Delivery.read` applies this to every message.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from common import streams
+from common.errors import Reject
+from common.messages import (
+    BlobRef,
+    CheckEnvironment,
+    ControlTask,
+    DeadLetter,
+    DeleteTenant,
+    EnvironmentChecked,
+    Event,
+    GroupContext,
+    OpenGroup,
+    PreviewTask,
+    PruneTasks,
+    ResendLetter,
+    SampleTurns,
+    SetAccess,
+    SetBudget,
+    SetPrice,
+    SetTenant,
+    Settlement,
+    SubmitTask,
+    TrainBatch,
+    TrajectoriesScored,
+    TurnsSampled,
+    WeightUpdated,
+)
+from common.streams import SETTLEMENT_HEADER
+
+SUBJECTS = tuple(
+    tuple(template.split("."))
+    for template in (
+        "jobs.<verb>.<tenant>",
+        "jobs.<verb>.<tenant>.<key>",
+        "prompts.check.<family>.<task>",
+        "prompts.open.<family>.<task>.<group>",
+        "prompts.sample.<pool>.<task>.<trajectory>",
+        "trajectories.turn.<family>.<task>.<trajectory>",
+        "trajectories.checked.<task>",
+        "trajectories.scored.<task>.<trajectory>",
+        "trajectories.batch.<pool>.<task>",
+        "weight-updated.<pool>.<task>",
+        "events.<tenant>.<task>",
+        "failed.<stage>.<task>",
+    )
+)
+"""As in `common/streams.py`."""
+SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
+    **dict.fromkeys((SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant), ("tenant",)),
+    **dict.fromkeys((SetTenant, SetBudget, SetPrice, SetAccess), ("tenant",)),
+    CheckEnvironment: ("family", "task"),
+    OpenGroup: ("family", "task", "group"),
+    SampleTurns: ("pool", "task", "trajectory"),
+    TurnsSampled: ("family", "task", "trajectory"),
+    EnvironmentChecked: ("task",),
+    TrajectoriesScored: ("task", "trajectory"),
+    Settlement: ("task", "trajectory"),
+    TrainBatch: ("pool", "task"),
+    WeightUpdated: ("pool", "task"),
+    Event: ("tenant", "task"),
+    DeadLetter: ("stage",),
+}
+"""Kind of message → parts of its subject that it repeats. Answers to asks, and values of buckets, repeat none."""
+ABOUT_A_GROUP = (OpenGroup, SampleTurns, TurnsSampled, TrajectoriesScored)
+READ_BY: Mapping[str, Mapping[str, int]] = {
+    "jobs": {"jobs": -1},
+    "check": {"prompts.check": 3},
+    "open": {"prompts.open": 3},
+    "sample": {"prompts.sample": 3},
+    "turn": {"trajectories.turn": 3},
+    "train": {"trajectories.batch": 3},
+    "settle": {"trajectories.checked": 2, "trajectories.scored": 2, "weight-updated": 2, "failed": 2},
+}
+"""Stage → beginnings of the subjects that its consumers read, each with the place of the task; -1 where there is none."""
+
+
+def require_agreement(subject: str, headers: Mapping[str, str], message: BaseModel) -> None:
+    """Raises: Reject, with the first thing about which the message contradicts itself."""
+    named = _named(subject)
+    for name in SAYS.get(type(message), ()):
+        if name not in named:
+            raise Reject(f"{subject} is no subject of such a message: it names no {name}")
+        if named[name] != (said := _said(message, name)):
+            raise Reject(f"the subject names {name} '{named[name]}', the message '{said}'")
+    if isinstance(message, DeadLetter) and not is_read_by(
+        message.stage, message.subject, None if named["task"] == "none" else named["task"]
+    ):
+        raise Reject(f"{subject}: stage '{message.stage}' reads no message of this task on {message.subject}")
+    for objection in _contradictions(headers, message):
+        raise Reject(f"{subject}: {objection}")
+
+
+def settlement_in(subject: str, headers: Mapping[str, str]) -> Settlement:
+    """The settlement in a scored message's header. Raises: Reject when there is none, it is malformed, or the subject disagrees."""
+    header = headers.get(SETTLEMENT_HEADER)
+    if header is None:
+        raise Reject(f"{subject} has no {SETTLEMENT_HEADER} header")
+    try:
+        settlement = Settlement.model_validate_json(header)
+    except ValidationError as error:
+        raise Reject(f"{subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
+    require_agreement(subject, {}, settlement)
+    return settlement
+
+
+def is_read_by(stage: str, subject: str, task: str | None) -> bool:
+    """Whether the stage reads messages of this subject, and they are about the task; None for those about no task."""
+    for beginning, place in READ_BY.get(stage, {}).items():
+        if subject.startswith(f"{beginning}."):
+            return (streams.token(subject, place) or None) == task
+    return False
+
+
+def about(letter: str) -> str | None:
+    """Task of a dead letter's subject, `failed.<stage>.<task>`; None where that names none."""
+    task = streams.token(letter, 2)
+    return None if task == "none" else task
+
+
+def _named(subject: str) -> dict[str, str]:
+    """Names of a subject's parts → their values; none of a subject that is no service's."""
+    parts = subject.split(".")
+    for template in SUBJECTS:
+        if len(template) == len(parts):
+            pairs = list(zip(template, parts, strict=True))
+            if all(name.startswith("<") or name == part for name, part in pairs):
+                return {name[1:-1]: part for name, part in pairs if name.startswith("<")}
+    return {}
+
+
+def _said(message: Any, name: str) -> str:
+    """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
+    if isinstance(message, SetPrice):
+        return streams.EVERY_TENANT
+    if name == "trajectory":
+        number = message.group if isinstance(message, Settlement) else message.group.group
+        return f"{number}-{message.members[0].member}"
+    value = getattr(message.group if isinstance(message, ABOUT_A_GROUP) else message, name)
+    return streams.EVERY_TENANT if value is None else str(value)
+
+
+def _contradictions(headers: Mapping[str, str], message: Any) -> Iterator[str]:
+    """What parts of the message say of each other. `Any`: a message of any kind."""
+    match message:
+        case OpenGroup(group=group) | SampleTurns(group=group) | TurnsSampled(group=group) | TrajectoriesScored(group=group):
+            yield from _of_group(group)
+        case TrainBatch() if message.start is not None and (message.start.task, message.start.version) != (message.task, 0):
+            yield f"the adapter that task {message.task} starts from is that of {message.start.name}"
+        case TrainBatch(checkpoint=BlobRef() as blob) if not _is_named(blob, message.task, message.version, "checkpoint"):
+            yield f"its checkpoint {blob.name} is not that of task {message.task} version {message.version}"
+        case WeightUpdated():
+            yield from _of_update(message)
+        case _:
+            pass
+    if isinstance(message, TrajectoriesScored) and SETTLEMENT_HEADER in headers:
+        yield from _of_scores(message, headers[SETTLEMENT_HEADER])
+
+
+def _of_group(group: GroupContext) -> Iterator[str]:
+    adapter = group.adapter
+    if adapter is not None and (adapter.task, adapter.version) != (group.task, group.version):
+        yield f"group {group.group} of task {group.task} version {group.version} has the adapter {adapter.name}"
+    elif adapter is not None and adapter.version and not _is_named(adapter.blob, group.task, group.version, "adapter"):
+        yield f"its blob {adapter.blob.name} is not the adapter of task {group.task} version {group.version}"
+
+
+def _of_update(update: WeightUpdated) -> Iterator[str]:
+    adapter = update.adapter
+    if (adapter.task, adapter.version) != (update.task, update.version):
+        yield f"the update of task {update.task} to version {update.version} has the adapter {adapter.name}"
+    for kind, blob in (("adapter", adapter.blob), ("checkpoint", update.checkpoint), ("batch", update.batch)):
+        if blob is not None and not _is_named(blob, update.task, update.version, kind):
+            yield f"its blob {blob.name} is not the {kind} of task {update.task} version {update.version}"
+
+
+def _of_scores(message: TrajectoriesScored, header: str) -> Iterator[str]:
+    try:
+        settlement = Settlement.model_validate_json(header)
+    except ValidationError as error:
+        yield f"malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}"
+        return
+    found = (settlement.task, settlement.group, [member.member for member in settlement.members])
+    expected = (message.group.task, message.group.group, [member.member for member in message.members])
+    if found != expected:
+        yield f"its header is about (task, group, members) {found}, its body about {expected}"
+
+
+def _is_named(blob: BlobRef, task: str, version: int, kind: str) -> bool:
+    """Whether the blob has the name that a step gives it, which ends with the beginning of its digest."""
+    name, _, digest = blob.name.rpartition("-")
+    return name == f"{task}.v{version}.{kind}" and digest != "" and blob.sha256.startswith(digest)
