@@ -145,9 +145,9 @@ class History:
         return [_without(one.model_dump(), task) for one in self._events(tenant, task)[before:]]
 
     def _events(self, tenant: str, task: str) -> list[Event]:
-        """Events about the task, once each: a listener may hear one twice, with the same number."""
-        found = [Event.decode(one.data) for one in self.heard[tenant] if one.subject == streams.events(tenant, task)]
-        return list({one.number: one for one in found}.values())
+        """Events about the task, once each: a listener may hear one twice, with the same message id."""
+        found = [one for one in self.heard[tenant] if one.subject == streams.events(tenant, task)]
+        return [Event.decode(one.data) for one in {(one.headers or {})["Nats-Msg-Id"]: one for one in found}.values()]
 
     # ----------------------------------------------------------------------------------------------------------- answers
 
