@@ -16,6 +16,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -29,6 +30,7 @@ from common.messages import (
     AdapterRef,
     AskDeployment,
     AskTask,
+    AuditLine,
     ControlTask,
     EnvironmentsAnswer,
     Event,
@@ -50,6 +52,7 @@ from common.task_states import ENDED
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.door.answers import answer_to, answer_to_request, answer_to_submission
 from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
+from marlaas.door.audit import read_audit
 from marlaas.door.billing import Billing
 from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
 from marlaas.door.following import follow
@@ -269,6 +272,10 @@ class Client:
         if tenants[0] != tenants[1]:
             raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
         return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
+
+    async def audit(self, tenant: str | None = None, since: datetime | None = None) -> list[AuditLine]:
+        """Who has done what, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
+        return await read_audit(self._door, tenant, since)
 
     async def usage(self) -> UsageAnswer:
         """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""

@@ -1,6 +1,7 @@
 """Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
 
-With a superuser's address it makes the roles first; then the owner migrates, and gives each role its rights (`store/access.py`).
+With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`store/access.py`), and deletes
+rows of the audit that are kept no longer.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from scheduler_svc.revision import alembic_config, expected_revision
 from scheduler_svc.store import access, roles
 
 
-def migrate(url: str, *, admin_url: str = "", app_url: str = "") -> None:
+def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int = 0) -> None:
     """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `store/access.py` before.
 
     Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; where none is there, they keep theirs.
@@ -31,6 +32,8 @@ def migrate(url: str, *, admin_url: str = "", app_url: str = "") -> None:
             f"migrate: the database was made by a newer version than this one, which ends at {expected_revision()}: {error}"
         ) from None
     in_transaction(url, give_rights)
+    if audit_days:
+        in_transaction(url, lambda connection: _expire_audit(connection, audit_days))
 
 
 def give_rights(connection: Connection) -> None:
@@ -53,6 +56,12 @@ def give_rights(connection: Connection) -> None:
     connection.execute(text(f"GRANT CONNECT ON DATABASE {database} TO {', '.join(access.Role)}"))
 
 
+def _expire_audit(connection: Connection, days: int) -> None:
+    """Only the owner of the schema may: the scheduler cannot delete what it has recorded."""
+    expired = text("DELETE FROM audit WHERE coalesce(hour, at) < now() - make_interval(days => :days)")
+    connection.execute(expired, {"days": days})
+
+
 def _passwords(admin_url: str, *others: str) -> dict[str, str]:
     named = make_url(admin_url).query.get("passfile")
     inside = [make_url(url) for url in others if url]
@@ -70,7 +79,8 @@ def main() -> None:
     assert isinstance(settings, SchedulerSettings)
     configure_logs("migrate", settings.replica, settings.log_level)
     owner_url = settings.database_owner_url or settings.database_url
-    migrate(owner_url, admin_url=settings.database_admin_url, app_url=settings.database_url)
+    app_url, days = settings.database_url, settings.audit_days
+    migrate(owner_url, admin_url=settings.database_admin_url, app_url=app_url, audit_days=days)
 
 
 if __name__ == "__main__":

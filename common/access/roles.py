@@ -34,10 +34,11 @@ QUESTIONS = (
     "prices",
     "budgets",
     "access",
+    "audit",
 )
 """Verbs of `ask.<tenant>.<verb>`."""
-OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access")
-"""Questions that only an owner may ask: what everything costs, and who has keys."""
+OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit")
+"""Questions that only an owner may ask: what everything costs, who has keys, and who has done what."""
 
 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:

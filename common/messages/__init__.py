@@ -37,6 +37,7 @@ from common.messages.asks import (
     UsageAnswer,
     WhyAnswer,
 )
+from common.messages.audit import AskAudit, AuditAnswer, AuditLine
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
 from common.messages.billing import (
     AskBudgets,

@@ -11,6 +11,7 @@ Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered 
     prices    AskPrices      PricesAnswer        prices, former ones included
     budgets   AskBudgets     BudgetsAnswer       what may be spent, and is
     access    AskAccess      AccessAnswer        accounts and public keys
+    audit     AskAudit       AuditAnswer         who has done what
     failures  AskFailures    FailuresAnswer      dead letters
     envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
     pools     AskDeployment  PoolsAnswer         base models

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import budgets, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import audit, budgets, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -52,7 +52,7 @@ for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)
-for command in (tasks.resend, tasks.pull, tasks.replay, tasks.usage, stack.pools):
+for command in (tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit, stack.pools):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
 app.command()(stack.demo)

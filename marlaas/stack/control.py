@@ -83,7 +83,7 @@ def make_plan(
         families=installed_families(_hosts_file()) if keys else [],
         pools=list(pools),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
-        prepare_env=common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
+        prepare_env={**(settings or {})} | common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[
             service.model_copy(update={"env": {**service.env, **_key_env(keys, service.name), **(settings or {})}})
             for service in _services(data, common, database, pools)

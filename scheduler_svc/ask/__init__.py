@@ -7,6 +7,7 @@ asks.py        requests in, answers out: how many at once, and what a failure is
 verbs.py       the table of verbs
 question.py    Question: whose it is, and what it is answered from
 access.py      access
+audit.py       audit
 billing.py     prices, budgets, invoice
 tasks.py       tasks, status, events, usage, failures
 waiting.py     why

@@ -1,10 +1,18 @@
-"""Answers about adapters: which there is, and its bytes. The blob's name is PostgreSQL's, never the client's."""
+"""Answers about adapters: which there is, and its bytes. The blob's name is PostgreSQL's, never the client's.
+
+Each download leaves a row in the audit: that of `adapter`, or of the first part, where a client asks for parts only.
+"""
+
+from dataclasses import replace
 
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, ChunkAnswer
 from common.messages.asks import CHUNK_BYTES
 from scheduler_svc.ask.question import Question, Unknown
+from scheduler_svc.store.asked.events import tenant_of
 from scheduler_svc.store.asked.reports import Adapters, adapters
+from scheduler_svc.store.tenancy.audit import accepted
+from scheduler_svc.store.transaction import Transaction
 
 MAX_NAMED = 20
 """Maximum versions that a refusal names."""
@@ -12,14 +20,15 @@ MAX_NAMED = 20
 
 async def answer_adapter(question: Question, request: AskAdapter) -> AdapterAnswer:
     """Raises: Unknown."""
-    found = await _adapters(question, request.task, request.version)
-    return AdapterAnswer(adapter=_stored(found, request.task, request.version))
+    async with question.recording() as tx:
+        _, adapter = await _found(tx, question, request.task, request.version)
+    return AdapterAnswer(adapter=adapter)
 
 
 async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
     """Raises: Unknown; Reject when the blob has no such part."""
-    found = await _adapters(question, request.task, request.version)
-    adapter = _stored(found, request.task, request.version)
+    async with question.recording() as tx:
+        found, adapter = await _found(tx, question, request.task, request.version)
     if request.offset >= adapter.blob.size_bytes:
         raise Reject(f"offset: the adapter has {adapter.blob.size_bytes} bytes, none at {request.offset}")
     try:
@@ -28,12 +37,15 @@ async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
         raise _gone(found, request.task, adapter.version) from None
 
 
-async def _adapters(question: Question, task: str, version: int | None) -> Adapters:
-    async with question.reading() as connection:
-        found = await adapters(connection, question.tenant, task, version)
+async def _found(tx: Transaction, question: Question, task: str, version: int | None) -> tuple[Adapters, AdapterRef]:
+    """The adapter, once the audit has a row of it. Raises: Unknown."""
+    found = await adapters(tx.connection, question.tenant, task, version)
     if found is None:
         raise question.unknown(task)
-    return found
+    adapter = _stored(found, task, version)
+    tenant = question.tenant or await tenant_of(tx.connection, task) or question.by.tenant
+    tx.record(accepted(replace(question.by, tenant=tenant), adapter.name))
+    return found, adapter
 
 
 def _stored(found: Adapters, task: str, version: int | None) -> AdapterRef:

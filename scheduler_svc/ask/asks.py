@@ -5,6 +5,7 @@ so that the scheduler's own work is not held up. A client that asks too much is 
 """
 
 import asyncio
+import json
 import re
 from collections import Counter
 
@@ -20,6 +21,7 @@ from common.streams import KIND_HEADER
 from scheduler_svc import metrics
 from scheduler_svc.ask.question import Question, Sources, Unknown
 from scheduler_svc.ask.verbs import VERBS
+from scheduler_svc.store.tenancy.audit import DOWNLOADS, PUBLIC_KEY, Actor, Reason, Refused
 
 AT_ONCE = 8
 """Maximum asks that a replica works on; the database has twice as many connections."""
@@ -31,6 +33,9 @@ WAITING = 1024
 TIMEOUT_S = 10.0
 """Time limit of an answer, its wait included."""
 MAX_REQUEST_BYTES = 16 * 1024
+CLIENT_HEADER = "Nats-Request-Info"
+"""Header in which NATS names the client of a request from another account."""
+ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 
 log = structlog.get_logger()
 
@@ -74,10 +79,10 @@ class Asks:
     async def _answer(self, request: Request, tenant: str) -> Message:
         try:
             return await self._answered(request, tenant)
-        except Unknown as error:
-            return AskRefused(code="unknown", reason=str(error))
         except Reject as error:
-            return AskRefused(code="invalid", reason=str(error))
+            is_unknown = isinstance(error, Unknown)
+            await self._count_refusal(request, "task" if is_unknown else "invalid")
+            return AskRefused(code="unknown" if is_unknown else "invalid", reason=str(error))
         except Retry as error:  # its text names servers, which are not the tenant's
             log.warning("ask_not_answered", subject=request.subject, error=str(error))
             return AskRefused(code="unavailable", reason="PostgreSQL or the blob store does not answer the scheduler; ask again later")
@@ -99,8 +104,19 @@ class Asks:
         if kind != verb.request.kind:
             raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
         asked = verb.request.decode(request.body or b"{}")
-        question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources)
+        question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
         return await verb.answer(question, asked)
+
+    async def _count_refusal(self, request: Request, reason: Reason) -> None:
+        """In the audit, for downloads. The refusal itself does not depend on it."""
+        asker = asker_of(request)
+        if asker.verb not in DOWNLOADS:
+            return
+        try:
+            async with self._sources.database.transaction() as tx:
+                tx.record(Refused(asker, reason))
+        except Retry as error:
+            log.warning("refusal_not_counted", subject=request.subject, error=str(error))
 
     async def _reply(self, request: Request, answer: Message) -> None:
         body = answer.model_dump_json().encode() if request.body[:1] in (b"", b"{") else answer.encode()
@@ -113,3 +129,14 @@ class Asks:
         except (MarlaasError, NatsError) as error:
             log.warning("answer_not_sent", subject=request.subject, error=str(error))
         return None
+
+
+def asker_of(request: Request) -> Actor:
+    """Who asks, for the audit. NATS writes the header of a request that comes from a tenant's account; no client can replace it there."""
+    tenant, verb = streams.token(request.subject, 1) or "", streams.token(request.subject, 2) or ""
+    try:
+        client = json.loads(request.headers.get(CLIENT_HEADER, "{}"))
+        key, host = str(client.get("user", "")), str(client.get("host", ""))
+    except (ValueError, AttributeError):
+        key, host = "", ""
+    return Actor(tenant, verb, "ask", key if PUBLIC_KEY.fullmatch(key) else "", host if ADDRESS.fullmatch(host) else "")

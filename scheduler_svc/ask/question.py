@@ -16,6 +16,8 @@ from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.tenancy.audit import Actor
+from scheduler_svc.store.transaction import Transaction
 
 PATIENCE_S = 8.0
 """Time limit of a query: a client waits a little longer."""
@@ -46,12 +48,20 @@ class Question:
     tenant: str | None
     """Whose data the answer may hold; None for everybody's."""
     sources: Sources
+    by: Actor
+    """Who asks, for the audit."""
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
         """Raises: Unavailable when PostgreSQL does not answer."""
-        async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
+        async with self.recording() as tx:
             yield tx.connection
+
+    @asynccontextmanager
+    async def recording(self) -> AsyncGenerator[Transaction]:
+        """The same for an answer that leaves a row in the audit."""
+        async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
+            yield tx
 
     def unknown(self, task: str) -> Unknown:
         """The same for a task of another tenant and for one that there never was."""

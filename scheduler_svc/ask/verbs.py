@@ -7,6 +7,7 @@ from typing import Any
 from common.messages import (
     AskAccess,
     AskAdapter,
+    AskAudit,
     AskBudgets,
     AskChunk,
     AskDeployment,
@@ -21,6 +22,7 @@ from common.messages import (
 )
 from scheduler_svc.ask.access import answer_access
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools
 from scheduler_svc.ask.question import Question
@@ -45,6 +47,7 @@ VERBS = {
     "prices": Verb(AskPrices, answer_prices),
     "budgets": Verb(AskBudgets, answer_budgets),
     "access": Verb(AskAccess, answer_access),
+    "audit": Verb(AskAudit, answer_audit),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),

@@ -7,8 +7,9 @@ from common import streams
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import SetAccess
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.tenancy import keys
+from scheduler_svc.store.tenancy.audit import accepted, refused
 
 log = structlog.get_logger()
 
@@ -21,9 +22,11 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
     async with context.transaction() as tx:
         try:
             async with tx.connection.begin_nested():
-                await keys.set_access(tx.connection, request)
+                effects = await keys.set_access(tx.connection, request)
+            tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
             added = request.add and request.add.key
             log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
         except Reject as error:
             answer["reasons"] = [str(error)]
+            tx.record(refused(sender_of(delivery), str(error)))
         tx.emit_event(tenant, "none", "access", answer)

@@ -5,9 +5,10 @@ from pydantic import JsonValue
 
 from common.bus import Delivery
 from common.messages import SetBudget, as_json
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries import tenants
+from scheduler_svc.store.tenancy.audit import accepted, refused
 
 log = structlog.get_logger()
 
@@ -18,10 +19,14 @@ async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         if await tenants.find_tenant(tx.connection, request.tenant) is None:
-            answer["reasons"] = [f"tenant: no tenant '{request.tenant}'; there is one from its first task on"]
+            objection = f"tenant: no tenant '{request.tenant}'; there is one from its first task on"
+            answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
         else:
             await budgets.set_budget(tx.connection, request.tenant, request.period, request.unit, request.amount)
             await budgets.begin_periods(tx.connection)
-            answer.update({name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")})
+            given = {name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")}
+            answer.update(given)
+            tx.record(accepted(sender_of(delivery), request.tenant, given))
             log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=answer["amount"])
         tx.emit_event(request.tenant, "none", "budget", answer)

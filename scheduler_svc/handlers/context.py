@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from common import crashpoints
-from common.bus import Bus
+from common.bus import Bus, Delivery
 from common.pools import Pools
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.tenancy.audit import Actor, actor_of
 from scheduler_svc.store.transaction import Transaction
 
 
@@ -34,3 +35,8 @@ class HandlerContext:
         crashpoints.reached("after_commit")
         self.wake_relay()
         self.wake_admission()
+
+
+def sender_of(delivery: Delivery) -> Actor:
+    """Who has sent a job, for the audit."""
+    return actor_of(delivery.subject, delivery.sequence)

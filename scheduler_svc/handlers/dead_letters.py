@@ -18,7 +18,7 @@ from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
@@ -26,6 +26,7 @@ from scheduler_svc.store.queries import dead_letters, deleted, groups, tasks
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
+from scheduler_svc.store.tenancy.audit import Actor, Refused, accepted, actor_of, refused
 from scheduler_svc.store.transaction import Transaction
 
 log = structlog.get_logger()
@@ -54,6 +55,8 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
         return
     if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
         return
+    if _sender(letter.subject) is not None:
+        tx.record(Refused(actor_of(letter.subject, None), "malformed"))
     log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, letter=delivery.sequence)
     task = next(iter(await tasks.lock_tasks(tx.connection, [task_id])), None) if task_id else None
     if task is None:
@@ -120,6 +123,7 @@ class ResendRequest:
     number: int
     by: int
     """Sequence of the requesting job in its stream."""
+    sender: Actor
     stored: Delivery | None
     """The dead letter as stored; None when it has expired."""
     task: str | None
@@ -138,13 +142,14 @@ async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
 
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
     """Raises: Reject when it is none; Retry when NATS is unavailable."""
-    job = delivery.read(ResendLetter)
+    job, sender = delivery.read(ResendLetter), sender_of(delivery)
     try:
         stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
-        return ResendRequest(job.tenant, job.letter, delivery.sequence, stored=None, task=None, letter=None, body=None)
-    return ResendRequest(job.tenant, job.letter, delivery.sequence, stored, about(stored.subject), letter, await _body(bus, letter))
+        return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored=None, task=None, letter=None, body=None)
+    body = await _body(bus, letter)
+    return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored, about(stored.subject), letter, body)
 
 
 async def resend(tx: Transaction, request: ResendRequest) -> None:
@@ -162,6 +167,7 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
         objection = f"group {key[1]} is complete, or was abandoned and refilled: its message has no use"
     if objection is not None:
         log.warning("letter_not_resent", letter=request.number, tenant=request.tenant, task=request.task, reason=objection)
+        tx.record(refused(request.sender, objection))
         tx.emit_event(request.tenant, request.task or "none", "rejected", {"letter": request.number, "reasons": [objection]})
         return
     assert request.letter is not None and request.body is not None
@@ -170,6 +176,7 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
     headers = {name: value for name, value in request.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{request.number}:{request.by}"
     tx.outbox.post_encoded(request.letter.subject, request.body, message_id, headers)
+    tx.record(accepted(request.sender, request.task or "", {"letter": request.number}))
     log.info("letter_resent", letter=request.number, tenant=request.tenant, task=request.task, subject=request.letter.subject)
     tx.emit_event(request.tenant, request.task or "none", "resent", {"letter": request.number, "subject": request.letter.subject})
 

@@ -13,9 +13,10 @@ from pydantic import JsonValue
 from common.blobs import StoredBlob
 from common.bus import Delivery
 from common.messages import ControlTask, DeleteTenant, PruneTasks
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended, lock_with_source
 from scheduler_svc.store.queries import deleted, storage, tasks
+from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
 MAX_NAMED_TASKS = 1000
@@ -28,7 +29,7 @@ async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.delete.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     job = delivery.read(ControlTask)
     async with context.database.transaction(patience_s=PATIENCE_S) as tx:
-        await delete(tx, job, by=delivery.sequence)
+        await delete(tx, job, by=delivery.sequence, sender=sender_of(delivery))
     context.collector.enqueue_deletion()
     context.wake_relay()
 
@@ -43,7 +44,8 @@ async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
     if not request.dry_run:
         for task in ended:
             async with database.transaction(patience_s=PATIENCE_S) as tx:
-                await delete_ended(tx, task, delivery.sequence)
+                if await delete_ended(tx, task, delivery.sequence):
+                    tx.record(accepted(sender_of(delivery), task))
         for blob in surplus:
             await collector.delete_blob(blob.name)
         context.wake_relay()  # erasure waits for what is published
@@ -68,7 +70,7 @@ def _answer(request: PruneTasks, ended: Sequence[str], freed: int, surplus: Sequ
     }
 
 
-async def delete(tx: Transaction, job: ControlTask, *, by: int) -> bool:
+async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -> bool:
     """Delete a task, or reject the job. `by`: the job's sequence, by which its redelivery is recognized."""
     own = await tasks.find_task(tx.connection, job.task)
     if own is not None and own.tenant == job.tenant:
@@ -86,8 +88,10 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int) -> bool:
         objection = f"task: '{job.task}' is {found.state}; end it first with `marlaas cancel {job.task}`, then delete it"
     else:
         await delete_ended(tx, job.task, by)
+        tx.record(accepted(sender, job.task))
         return True
     log.warning("job_rejected", verb="delete", task=job.task, tenant=job.tenant, reasons=[objection])
+    tx.record(refused(sender, objection))
     tx.emit_event(job.tenant, job.task, "rejected", {"verb": "delete", "reasons": [objection]})
     return False
 
@@ -101,7 +105,9 @@ async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
     async with context.transaction() as tx:
         if await deleted.begin_tenant(tx.connection, request.tenant, delivery.sequence, request.request):
             log.info("tenant_deletion_begins", tenant=request.tenant)
+            tx.record(accepted(sender_of(delivery), request.tenant))
         elif (objection := await _objection(tx, request.tenant, delivery.sequence)) is not None:
+            tx.record(refused(sender_of(delivery), objection))
             tx.emit_event(request.tenant, "none", "tenant-deleted", {"request": request.request, "reasons": [objection]})
     context.wake_tenant_deletion()
 

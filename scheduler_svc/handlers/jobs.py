@@ -17,7 +17,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
 from scheduler_svc.handlers.budgets import set_budget
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.offer import Offer
@@ -33,6 +33,7 @@ from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries import deleted, tasks, tenants
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tenancy import keys
+from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
 OWN_TRANSACTION = {
@@ -72,26 +73,26 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: Sc
     verb = _verb(delivery)
     if verb == "submit":
         job = delivery.read(SubmitTask)
-        await _submit(tx, job, offer)
+        await _submit(tx, sender_of(delivery), job, offer)
     elif verb in ("cancel", "pause", "resume"):
         control = delivery.read(ControlTask)
-        if await _control(tx, verb, control, policy) and verb == "cancel":
+        if await _control(tx, sender_of(delivery), control, policy) and verb == "cancel":
             return control.task
     else:
         raise Reject(f"no verb '{verb}' in {delivery.subject}; there are submit, cancel, pause, resume, {', '.join(OWN_TRANSACTION)}")
     return None
 
 
-async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
+async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> None:
     present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # so that it is not deleted before the query on deleted ones
     if present is not None:
-        return await _repeat(tx, job, present, offer)
+        return await _repeat(tx, by, job, present, offer)
     if await tasks.is_others(tx.connection, job.tenant, job.task):
-        return _refuse_id(tx, job)
+        return _refuse_id(tx, by, job)
     try:
         spec = complete(job.spec, layers_of(job.spec, offer.pools))
     except Reject as error:
-        return await _reject(tx, job, [str(error)])
+        return await _reject(tx, by, job, [str(error)])
     reasons = offer.objections(spec)
     if spec.tenant != job.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
@@ -103,30 +104,31 @@ async def _submit(tx: Transaction, job: SubmitTask, offer: Offer) -> None:
     if tenant is not None and tenant.max_tasks is not None and tenant.live_tasks >= tenant.max_tasks:
         reasons.append(f"tenant: '{job.tenant}' has {tenant.live_tasks} tasks that have not ended, and may have {tenant.max_tasks}")
     if reasons:
-        return await _reject(tx, job, reasons)
+        return await _reject(tx, by, job, reasons)
     family = family_of(spec.environment.name, offer.families)
     try:
         start = await starting_adapter(tx.connection, job.task, spec)
     except Reject as error:
-        return await _reject(tx, job, [str(error)])
+        return await _reject(tx, by, job, [str(error)])
     ceiling = tenant.priority_ceiling if tenant else None
     if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling):  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
-        return _refuse_id(tx, job) if present is None else await _repeat(tx, job, present, offer)
+        return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
+    tx.record(accepted(by, job.task))
     await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
     await publish_status(tx, job.task)
     return None
 
 
-async def _repeat(tx: Transaction, job: SubmitTask, present: tasks.Task, offer: Offer) -> None:
+async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Task, offer: Offer) -> None:
     """Answer a job under the id of a task of its tenant. That does not depend on what is offered now, so a repetition is never refused."""
     if _describes(job, present, offer):
         log.info("job_repeated", task=job.task)
     else:
-        await _reject(tx, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
+        await _reject(tx, by, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
 
 
 def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
@@ -152,27 +154,33 @@ def _digest(job: SubmitTask) -> str:
     return hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_id(tx: Transaction, job: SubmitTask) -> None:
+def _refuse_id(tx: Transaction, by: Actor, job: SubmitTask) -> None:
     """Reject a job under another tenant's id: the answer says neither that there is such a task nor whose, and no row is under it."""
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=1)
-    tx.answer(job.tenant, job.task, "rejected", {"reasons": [f"task: the id '{job.task}' is not available; choose another"]})
+    objection = f"task: the id '{job.task}' is not available; choose another"
+    tx.record(refused(by, objection))
+    tx.answer(job.tenant, job.task, "rejected", {"reasons": [objection]})
 
 
-async def _reject(tx: Transaction, job: SubmitTask, reasons: list[str]) -> None:
+async def _reject(tx: Transaction, by: Actor, job: SubmitTask, reasons: list[str]) -> None:
+    tx.record(refused(by, reasons[0]))
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=len(reasons))
     tx.emit_event(job.tenant, job.task, "rejected", {"reasons": [shortened(reason) for reason in reasons]})
 
 
-async def _control(tx: Transaction, verb: str, job: ControlTask, policy: SchedulingPolicy) -> bool:
+async def _control(tx: Transaction, by: Actor, job: ControlTask, policy: SchedulingPolicy) -> bool:
     """False when the tenant has no such task; the answer is the same where it is another's."""
     found = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
     if found is None:
-        log.warning("job_for_unknown_task", verb=verb, task=job.task, tenant=job.tenant)
-        tx.answer(job.tenant, job.task, "rejected", {"reasons": [f"task: no task '{job.task}' of tenant '{job.tenant}'"]})
+        log.warning("job_for_unknown_task", verb=by.verb, task=job.task, tenant=job.tenant)
+        objection = f"task: no task '{job.task}' of tenant '{job.tenant}'"
+        tx.record(refused(by, objection))
+        tx.answer(job.tenant, job.task, "rejected", {"reasons": [objection]})
         return False
-    if verb == "cancel":
+    tx.record(accepted(by, job.task))
+    if by.verb == "cancel":
         await end_task(tx, found, TaskState.CANCELLED, reason=job.reason or "cancelled by its owner")
-    elif verb == "pause":
+    elif by.verb == "pause":
         if await tasks.transition_task(tx.connection, job.task, [TaskState.RUNNING], TaskState.PAUSED, reason=job.reason):
             tx.emit_event(job.tenant, job.task, "paused")
             await publish_status(tx, job.task)

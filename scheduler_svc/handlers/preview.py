@@ -7,9 +7,10 @@ from common.errors import Reject
 from common.messages import PreviewTask, as_json, shortened
 from common.pools import layers_of
 from common.spec import complete, sources
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.lifecycle.warm_start import starting_adapter
+from scheduler_svc.store.tenancy.audit import accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
 
@@ -17,7 +18,12 @@ async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.preview.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
     request, offer = delivery.read(PreviewTask), Offer.of(context)
     async with context.database.transaction() as tx:
-        tx.emit_event(request.tenant, "none", "previewed", {"request": request.request, **await _answer(tx, request, offer)})
+        answer = await _answer(tx, request, offer)
+        reasons = answer["reasons"]
+        assert isinstance(reasons, list)
+        by = sender_of(delivery)
+        tx.record(refused(by, str(reasons[0])) if reasons else accepted(by, ""))
+        tx.emit_event(request.tenant, "none", "previewed", {"request": request.request, **answer})
     context.wake_relay()
 
 

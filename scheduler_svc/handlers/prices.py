@@ -6,8 +6,9 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Delivery
 from common.messages import SetPrice, as_json
-from scheduler_svc.handlers.context import HandlerContext
+from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.billing import prices
+from scheduler_svc.store.tenancy.audit import accepted, refused
 
 log = structlog.get_logger()
 
@@ -20,7 +21,10 @@ async def set_price(context: HandlerContext, delivery: Delivery) -> None:
         objection = await prices.add_price(tx.connection, request)
         if objection is not None:
             answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
         else:
-            answer.update({name: value for name, value in as_json(request).items() if name != "request"})
+            given = {name: value for name, value in as_json(request).items() if name != "request"}
+            answer.update(given)
+            tx.record(accepted(sender_of(delivery), request.of, given))
             log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
         tx.emit_event(streams.EVERY_TENANT, "none", "price", answer)

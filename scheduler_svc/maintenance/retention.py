@@ -16,6 +16,7 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import expiry as queries
 from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.queries.expiry import EndedTask
+from scheduler_svc.store.tenancy.audit import Actor, accepted
 
 BY_RETENTION = 0
 """In place of the job that requested a deletion."""
@@ -33,7 +34,8 @@ async def apply_retention(database: Database, bus: Bus, collector: GarbageCollec
         await _announce(database, task, now.announced)
         if "tasks" in now.due:
             async with database.transaction(patience_s=PATIENCE_S) as tx:
-                await delete_ended(tx, task.id, BY_RETENTION)
+                if await delete_ended(tx, task.id, BY_RETENTION):
+                    tx.record(accepted(_retention(task), task.id, {"what": ["tasks"]}))
             collector.enqueue_deletion()
         elif now.due:
             await _expire(database, bus, collector, task, now.due)
@@ -64,4 +66,9 @@ async def _expire(database: Database, bus: Bus, collector: GarbageCollector, tas
         if "events" in due:
             await queries.delete_events(tx.connection, task.id)
         await queries.expire(tx.connection, task.id, due.union(task.expired))
+        tx.record(accepted(_retention(task), task.id, {"what": [*sorted(due)]}))
     log.info("expired", task=task.id, data=sorted(due))
+
+
+def _retention(task: EndedTask) -> Actor:
+    return Actor(task.tenant, "expire", "scheduler")

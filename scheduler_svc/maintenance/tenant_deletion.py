@@ -20,6 +20,7 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.queries.deleted import DeletedTenant
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tenancy.audit import Actor, accepted
 
 REASON = "its tenant is deleted"
 
@@ -101,6 +102,8 @@ class TenantDeletion:
         async with self._database.transaction() as tx:
             if (done := await deleted.finish_tenant(tx.connection, tenant.id)) is not None:
                 tx.emit_event(tenant.id, "none", "tenant-deleted", done.deletion)
+                receipt = {name: count for name, count in done.deletion.items() if name != "request"}
+                tx.record(accepted(Actor(tenant.id, "tenant-deleted", "scheduler"), tenant.id, receipt))
                 log.info("tenant_deleted", tenant=tenant.id)
 
     async def _tasks(self, tenant: DeletedTenant) -> list[str]:

@@ -9,6 +9,6 @@ roles.py        makes the roles; tenant_roles.py those of tenants
 states.py       states of tasks, groups, trajectories and steps
 queries/        every SQL statement of the scheduler's work
 billing/        prices and invoices
-tenancy/        accounts and keys
+tenancy/        accounts and keys, and the audit
 asked/          SQL that only reads, for asks
 """

@@ -73,7 +73,8 @@ class Access:
 TABLES: dict[str, Access] = {
     "tenants": Access(_NO_DELETE, _OF_THE_TENANT.replace("tenant =", "id =", 1)),
     "tenant_roles": Access(SELECT, "role = current_user"),
-    "keys": Access(_NO_DELETE, _OF_THE_TENANT),
+    "keys": Access(ALL, _OF_THE_TENANT),
+    "audit": Access(_NO_DELETE, _OF_THE_TENANT),
     "tasks": Access(ALL, _OF_THE_TENANT),
     "groups": Access(ALL, _OF_ITS_TASKS),
     "trajectories": Access(ALL, _OF_ITS_TASKS),

@@ -18,6 +18,7 @@ from common.streams import KIND_HEADER
 from scheduler_svc.store.queries.sql.parameters import Rows
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.tables import event_numbers, events, outbox
+from scheduler_svc.store.tenancy import audit
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class Outbox:
 
 @dataclass(frozen=True)
 class Transaction:
-    """What it posts is written by `write_outbox`, its last statement."""
+    """What it posts and records is written by `write_outbox`, with its last statements."""
 
     connection: AsyncConnection
     outbox: Outbox = field(default_factory=Outbox)
+    audited: list[audit.Accepted | audit.Refused] = field(default_factory=list[audit.Accepted | audit.Refused])
 
     def post(self, messages: Sequence[OutboxMessage]) -> None:
         """Publish the messages once the transaction is committed. Raises: Reject when one is too large for NATS."""
@@ -71,8 +73,14 @@ class Transaction:
         values = {"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data}
         self.post([OutboxMessage(streams.events(tenant, task), Event.model_validate(values), "")])
 
+    def record(self, *entries: audit.Accepted | audit.Refused) -> None:
+        """Write rows of the audit with this transaction."""
+        self.audited.extend(entries)
+
     async def write_outbox(self) -> None:
-        """Write all that was posted; events get their numbers first."""
+        """Write all that was posted and recorded; events get their numbers first."""
+        if self.audited:
+            await audit.write(self.connection, self.audited)
         if self.outbox.events:
             events = await self._number_events()
             await _WRITE_WITH_EVENTS.run(self.connection, _message.of(self.outbox.messages) | _event.of(events))

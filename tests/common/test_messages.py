@@ -52,6 +52,27 @@ SAMPLES: list[Message] = [
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
     messages.SetAccess(tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY)),
     messages.AskAccess(cursor="t"),
+    messages.AskAudit(since=DAY, cursor=3),
+    messages.AuditAnswer(
+        lines=[
+            messages.AuditLine(
+                number=4,
+                at=DAY,
+                tenant="t",
+                key="U" * 56,
+                name="k",
+                via="key",
+                host="",
+                verb="cancel",
+                target="",
+                outcome="refused",
+                reason="task",
+                count=2,
+                detail={"n": 1},
+            )
+        ],
+        cursor=None,
+    ),
     messages.AccessAnswer(
         tenants=[
             messages.TenantAccess(
@@ -163,14 +184,14 @@ def test_bytes_of_older_senders_stay_readable() -> None:
 
 
 FREE = {"options", "protocols", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings", "template"}
-"""Fields whose keys are anybody's; `spec` of a job is another."""
+"""Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_newer_senders_may_add_fields(kind: str) -> None:
     """New fields at the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
-    free = FREE | ({"spec"} if kind in ("submit-task.1", "preview-task.1") else set())
+    free = FREE | {"submit-task.1": {"spec"}, "preview-task.1": {"spec"}, "audit-answer.1": {"detail"}}.get(kind, set())
     newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), free)
     assert type(sample).decode(msgpack.packb(newer) or b"") == sample
     newer = with_fields_of_the_future(sample.model_dump(mode="json"), free)

@@ -28,6 +28,7 @@ from scheduler_svc.handlers import dead_letters, deletion, environment_checks, j
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
@@ -218,7 +219,7 @@ class Interleavings(RuleBasedStateMachine):
         present = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}'")
         live = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}' AND ended_at IS NULL")
         for lost in (crash, False):  # the second is its redelivery
-            self.change(lambda tx: deletion.delete(tx, job, by=by), crash=lost)
+            self.change(lambda tx: deletion.delete(tx, job, by=by, sender=Actor(job.tenant, "delete", "key")), crash=lost)
         left = self.rows(f"SELECT id FROM tasks WHERE id = '{TASKS[which]}'")
         assert bool(left) or not present or (not foreign and not live)
         assert self.consumed() == before

@@ -1,1 +1,1 @@
-"""Queries on accounts and keys of tenants."""
+"""Queries on accounts and keys of tenants, and the audit of what they do."""

@@ -1,7 +1,9 @@
 """Accounts and keys: what an operator records, and what is asked for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from pydantic import JsonValue
 from sqlalchemy import ColumnElement, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,29 +17,44 @@ OPERATORS_LOCK = 7_341_021
 """Advisory lock in place of a tenant's row, for the operators' keys."""
 
 
-async def set_access(connection: AsyncConnection, request: SetAccess) -> None:
-    """Record it. Raises: Reject with the reason; nothing of it is recorded then."""
-    tenant = request.tenant
+@dataclass(frozen=True)
+class Effect:
+    """What a job has changed, as the audit has it."""
+
+    verb: str
+    target: str
+    """Name of a tenant, or public key."""
+    detail: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
+    """Record it; returns what that has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+    tenant, effects = request.tenant, list[Effect]()
     if tenant is None:
         await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
     else:
         if request.account is not None:
             await connection.execute(insert(tenants).values(id=tenant).on_conflict_do_nothing())
-        account = (await connection.execute(select(tenants.c.account).where(tenants.c.id == tenant).with_for_update())).first()
+        present = select(tenants.c.account, tenants.c.suspended_at).where(tenants.c.id == tenant).with_for_update()
+        account = (await connection.execute(present)).first()
         if account is None:
             raise Reject(f"tenant: no tenant '{tenant}'; `marlaas tenants create {tenant}` makes one")
         if request.account is None and account[0] is None and (request.add or request.suspended is not None):
             raise Reject(f"tenant: '{tenant}' has no account for keys yet; `marlaas tenants create {tenant}` makes one")
         if request.account not in (None, account[0]):
             await connection.execute(update(tenants).where(tenants.c.id == tenant).values(account=request.account))
-            await _revoke(connection, keys.c.tenant == tenant)
+            effects.append(Effect("create-tenant", tenant, {"account": request.account}))
+            effects += await _revoke(connection, keys.c.tenant == tenant)
         if request.suspended is not None:
             since = func.coalesce(tenants.c.suspended_at, func.now()) if request.suspended else None
             await connection.execute(update(tenants).where(tenants.c.id == tenant).values(suspended_at=since))
+            if request.suspended != (account.suspended_at is not None):
+                effects.append(Effect("suspend-tenant" if request.suspended else "end-suspension", tenant))
     if request.add is not None:
-        await _add(connection, tenant, request.add, beside=request.beside)
+        effects += await _add(connection, tenant, request.add, beside=request.beside)
     if request.revoke:
-        await _revoke(connection, _of(tenant) & keys.c.key.in_(request.revoke))
+        effects += await _revoke(connection, _of(tenant) & keys.c.key.in_(request.revoke))
+    return effects
 
 
 async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
@@ -61,19 +78,22 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
 
 
-async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> None:
+async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> list[Effect]:
     if (new.role == "admin") != (tenant is None):
         raise Reject("role: the role admin acts for all tenants, so it is of none, and no other role is")
     present = await _keys(connection, tenant)
     if any(one.key == new.key for one in present):
-        return
+        return []
     if len(present) >= MAX_KEYS:
         raise Reject(f"key: there are {len(present)} keys, revoked ones included, and there may be {MAX_KEYS}")
-    if not beside and any(one.name == new.name and one.revoked is None for one in present):
+    replaced = any(one.name == new.name and one.revoked is None for one in present)
+    if replaced and not beside:
         raise Reject(f"key: there is a key '{new.name}' already; rotate or revoke it, or choose another name")
     row = {"key": new.key, "tenant": tenant, "name": new.name, "role": new.role, "ends_at": new.ends}
     if (await connection.execute(insert(keys).values(row).on_conflict_do_nothing().returning(keys.c.key))).first() is None:
         raise Reject(f"key: {new.key} is another tenant's")
+    ends: dict[str, JsonValue] = {"ends": new.ends.isoformat()} if new.ends else {}
+    return [Effect("rotate-key" if replaced else "create-key", new.key, {"role": new.role, **ends})]
 
 
 async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyRecord]:
@@ -92,8 +112,9 @@ async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyReco
     ]
 
 
-async def _revoke(connection: AsyncConnection, which: ColumnElement[bool]) -> None:
-    await connection.execute(update(keys).where(which, keys.c.revoked_at.is_(None)).values(revoked_at=func.now()))
+async def _revoke(connection: AsyncConnection, which: ColumnElement[bool]) -> list[Effect]:
+    statement = update(keys).where(which, keys.c.revoked_at.is_(None)).values(revoked_at=func.now()).returning(keys.c.key)
+    return [Effect("revoke-key", key) for key in sorted((await connection.execute(statement)).scalars())]
 
 
 def _of(tenant: str | None) -> ColumnElement[bool]:

@@ -28,6 +28,7 @@ from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.store.billing import budgets, prices
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
@@ -242,7 +243,7 @@ class History:
             before = await self._rows("SELECT * FROM tenant_invoice ORDER BY tenant, day, pool, kind")
             self.deleted += await self._rows(f"SELECT tenant, kind, tokens, at, paid_by FROM ledger WHERE task = '{task}'")
             job = ControlTask(task=task, tenant=tenant)
-            await self._change(lambda tx, job=job: deletion.delete(tx, job, by=1), may_die=False)
+            await self._change(lambda tx, job=job: deletion.delete(tx, job, by=1, sender=Actor(job.tenant, "delete", "key")), may_die=False)
             assert await self._rows("SELECT * FROM tenant_invoice ORDER BY tenant, day, pool, kind") == before
             await self._check()
 

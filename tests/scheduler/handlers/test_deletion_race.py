@@ -27,6 +27,7 @@ from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.tenancy.audit import Actor
 from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import POOLS, running_world, spec, within
@@ -152,7 +153,7 @@ async def test_task_that_starts_from_a_version_either_finds_it_stored_or_is_refu
 async def test_submission_waits_for_a_deletion_and_is_refused(gone: str, bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with scene(bus, database_url, tmp_path) as world:
         async with world.database.transaction() as tx:
-            assert await deletion.delete(tx, ControlTask(task=gone, tenant="acme"), by=1)
+            assert await deletion.delete(tx, ControlTask(task=gone, tenant="acme"), by=1, sender=Actor("acme", "delete", "key"))
             late = asyncio.create_task(world.submit("heir", 1))
             await world.blocked(late)
             assert not late.done()

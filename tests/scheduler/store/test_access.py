@@ -38,6 +38,7 @@ INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
     VALUES ('TENANT' || '-old', '2030-01-02', 'sampled', 'TENANT', 'tiny', 1, 1);
 INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) VALUES ('TENANT', 'total', 'tokens', 1, now(), 0);
 INSERT INTO keys (key, tenant, name, role) VALUES (rpad('U' || upper('TENANT'), 56, 'A'), 'TENANT', 'TENANT', 'owner');
+INSERT INTO audit (tenant, via, verb, outcome) VALUES ('TENANT', 'short form', 'submit', 'accepted');
 INSERT INTO prices (kind, price, per) VALUES ('sampled', 1, 1);
 INSERT INTO events (tenant, task, event, data)
     VALUES ('TENANT', 'TENANT' || '-task', 'accepted', jsonb_build_object('canary', 'TENANT'));

@@ -1,0 +1,48 @@
+"""The audit as a table, and as CSV. Pure."""
+
+import csv
+import json
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.table import Table
+from rich.text import Text
+
+from common.messages import AuditLine
+
+COLUMNS = ("number", "at", "tenant", "who", "key", "via", "host", "verb", "target", "outcome", "reason", "count", "detail")
+SHOWN = ("at", "tenant", "who", "verb", "target", "outcome", "count", "detail")
+
+
+def who(line: AuditLine) -> str:
+    """Name of the key; else what is known of the sender. A key without a name is the operator's, or one of a deleted tenant."""
+    if line.name is not None or line.via in ("scheduler", "short form"):
+        return line.name or line.via
+    return f"{line.key[:8]}…" if line.key else "operator"
+
+
+def audit_csv(lines: Sequence[AuditLine]) -> str:
+    """With a line of names; `detail` as JSON."""
+    written = StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for line in lines:
+        rows.writerow([_text(line, name) for name in COLUMNS])
+    return written.getvalue()
+
+
+def audit_table(lines: Sequence[AuditLine], width: int | None = None) -> Table:
+    table = Table(*SHOWN, box=None, header_style="bold", width=width)
+    for line in lines:
+        cells = {name: _text(line, name) for name in SHOWN} | ({"outcome": f"refused: {line.reason}"} if line.reason else {})
+        table.add_row(*(Text(cell) for cell in cells.values()))
+    return table
+
+
+def _text(line: AuditLine, name: str) -> str:
+    if name == "at":
+        return line.at.isoformat(timespec="seconds")
+    if name == "who":
+        return who(line)
+    value = getattr(line, name)
+    return (json.dumps(value) if value else "") if name == "detail" else "" if value is None else str(value)

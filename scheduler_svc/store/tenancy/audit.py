@@ -1,0 +1,132 @@
+"""The audit: rows that are written with each effect, and read by asks. Rows are never changed, but for the count of refusals.
+
+No row has content of a tenant: neither names, reasons, options nor texts. Ids of tasks, names of tenants and public keys are none.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import get_args
+
+from pydantic import JsonValue
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import streams
+from common.messages import AuditLine
+from common.messages.audit import Reason, Via
+
+PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
+DOWNLOADS = ("adapter", "chunk")
+"""Asks that are recorded: one row for each download."""
+NOTHING: Mapping[str, JsonValue] = {}
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who asks for what, and how."""
+
+    tenant: str
+    """As the subject names it; `streams.EVERY_TENANT` for what concerns all."""
+    verb: str
+    via: Via
+    key: str = ""
+    """Public key; empty where none is named."""
+    host: str = ""
+    job: int | None = None
+    """Sequence of the job in its stream, by which a redelivery is recognized; None where there is no job."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An action that took effect."""
+
+    by: Actor
+    verb: str
+    target: str
+    detail: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class Refused:
+    by: Actor
+    reason: Reason
+
+
+def accepted(by: Actor, target: str, detail: Mapping[str, JsonValue] = NOTHING, *, verb: str = "") -> Accepted:
+    """`verb`: in place of the actor's, where a job has several effects."""
+    return Accepted(by, verb or by.verb, target, detail)
+
+
+def refused(by: Actor, sentence: str) -> Refused:
+    """`sentence`: why; of it only the part of the job that it begins with is kept."""
+    begin = re.split(r"[.:\[ ]", sentence, maxsplit=1)[0]
+    reason: Reason = "invalid"
+    for known in REASONS:
+        reason = known if known == begin else reason
+    return Refused(by, reason)
+
+
+def actor_of(subject: str, sequence: int | None) -> Actor:
+    """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. A server with keys permits the longer subject to that key alone."""
+    _, verb, tenant, key = (streams.token(subject, place) or "" for place in range(4))
+    known = key if PUBLIC_KEY.fullmatch(key) else ""
+    shown = verb if verb in streams.JOB_VERBS else "unknown"
+    return Actor(tenant, shown, "key" if known else "short form", known, job=sequence)
+
+
+# A subject may name any tenant, so that a name is kept only where there is such a tenant.
+_TENANT = (
+    f"CASE WHEN e.tenant = '{streams.EVERY_TENANT}' THEN e.tenant ELSE coalesce((SELECT id FROM tenants t WHERE t.id = e.tenant), '') END"
+)
+_ENTRIES = """
+unnest(CAST(:tenant AS text[]), CAST(:key AS text[]), CAST(:via AS text[]), CAST(:host AS text[]), CAST(:verb AS text[]),
+       CAST(:target AS text[]), CAST(:detail AS text[]), CAST(:job AS bigint[]), CAST(:reason AS text[]))
+    WITH ORDINALITY AS e (tenant, key, via, host, verb, target, detail, job, reason, place)"""
+_ACCEPT = text(f"""
+INSERT INTO audit (tenant, key, via, host, verb, target, outcome, detail, job)
+SELECT {_TENANT}, e.key, e.via, e.host, e.verb, e.target, 'accepted', CAST(e.detail AS jsonb), e.job FROM {_ENTRIES}
+WHERE NOT EXISTS (SELECT FROM audit a WHERE a.job = e.job AND a.verb = e.verb AND a.target = e.target AND a.key = e.key
+                  AND a.at > now() - interval '1 hour')
+  AND NOT (e.verb = 'chunk' AND EXISTS (SELECT FROM audit a WHERE a.target = e.target AND a.key = e.key AND a.verb IN ('adapter', 'chunk')
+                                        AND a.outcome = 'accepted' AND a.at > now() - interval '1 hour'))
+ORDER BY e.place
+""")
+# Rows are locked in one order.
+_REFUSE = text(f"""
+INSERT INTO audit (tenant, key, via, host, verb, target, outcome, reason, hour, count)
+SELECT found.tenant, key, min(via), min(host), verb, '', 'refused', reason, date_trunc('hour', now()), count(*)
+FROM (SELECT {_TENANT} AS tenant, e.key, e.via, e.host, e.verb, e.reason FROM {_ENTRIES}) found
+GROUP BY found.tenant, key, verb, reason ORDER BY found.tenant, key, verb, reason
+ON CONFLICT (tenant, key, verb, reason, hour) WHERE hour IS NOT NULL DO UPDATE SET count = audit.count + excluded.count
+""")
+
+
+async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refused]) -> None:
+    """A job that is redelivered within an hour, and further parts of a download, leave no further row; a refusal counts each time."""
+    done = [(one.by, one.verb, one.target, json.dumps(dict(one.detail)), "") for one in entries if isinstance(one, Accepted)]
+    not_done = [(one.by, one.by.verb, "", "{}", one.reason) for one in entries if isinstance(one, Refused)]
+    for statement, rows in ((_ACCEPT, done), (_REFUSE, not_done)):
+        if rows:
+            named = {name: [getattr(by, name) for by, *_ in rows] for name in ("tenant", "key", "via", "host", "job")}
+            named |= {name: [row[place] for row in rows] for place, name in enumerate(("verb", "target", "detail", "reason"), 1)}
+            await connection.execute(statement, named)
+
+
+_READ = text("""
+SELECT a.id AS number, a.at, a.tenant, nullif(a.key, '') AS key, k.name, a.via, a.host, a.verb, a.target, a.outcome,
+       nullif(a.reason, '') AS reason, a.count, a.detail
+FROM audit a LEFT JOIN keys k ON k.key = a.key AND (k.tenant = a.tenant OR k.tenant IS NULL AND CAST(:tenant AS text) IS NULL)
+WHERE a.id > :after AND (CAST(:tenant AS text) IS NULL OR a.tenant = :tenant)
+  AND (CAST(:since AS timestamptz) IS NULL OR coalesce(a.hour + interval '1 hour', a.at) >= :since)
+ORDER BY a.id LIMIT :most
+""")
+
+
+async def lines(connection: AsyncConnection, tenant: str | None, since: datetime | None, *, after: int, most: int) -> list[AuditLine]:
+    """Rows of one tenant or all, since a moment: at most so many after the number `after`."""
+    given = {"tenant": tenant, "since": since, "after": after, "most": most}
+    return [AuditLine.model_validate(dict(row)) for row in (await connection.execute(_READ, given)).mappings()]
