@@ -22,7 +22,9 @@ from dataclasses import dataclass
 
 OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
 """Points in commands that make tenants and keys."""
-NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion", *OPERATORS)
+DELETING = ("before_account_removed", "before_seed_removed")
+"""Further points in the command that deletes a tenant."""
+NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion", *OPERATORS, *DELETING)
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 

@@ -76,6 +76,9 @@ class SigningKeys:
         return self.folder / "pending" / f"{tenant}.{key}.seed"
 
     def forget_tenant(self, name: str) -> None:
+        """Drop the key of a deleted tenant's account, and seeds of keys that were being made."""
+        for path in (self.folder / "pending").glob(f"{name}.*.seed"):
+            path.unlink(missing_ok=True)
         _tenant_path(self.folder, name).unlink(missing_ok=True)
 
     def credentials(self, user: str) -> Path:
@@ -171,9 +174,14 @@ def _issue(path: Path, account: Seed, name: str, allowed: Permissions, at_s: int
     write_credentials(path, claims.user_token(account, seed.public, name, allowed, at_s), seed)
 
 
-def _tenant_path(folder: Path, name: str) -> Path:
+def check_tenant_name(name: str) -> None:
+    """Raises: Fatal for a name that no tenant may have."""
     if not re.fullmatch(NAME_PATTERN, name) or name == ADMIN:
         raise Fatal(f"'{name}' cannot be a tenant's name: lower-case letters, digits and '-', 40 at most, and not '{ADMIN}'")
+
+
+def _tenant_path(folder: Path, name: str) -> Path:
+    check_tenant_name(name)
     return folder / "tenants" / f"{name}.seed"
 
 

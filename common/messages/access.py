@@ -66,6 +66,8 @@ class TenantAccess(Value):
     suspended: bool
     keys: list[KeyRecord]
     """By creation, revoked ones included."""
+    deleted: bool = False
+    """Whether its deletion was requested; its keys are refused, and its name is not used again."""
 
 
 class AccessAnswer(Message, kind="access-answer.1"):

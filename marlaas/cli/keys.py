@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, is_insecure, print_table, quiet, tls_files
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, is_insecure, named_creds, print_table, quiet, tls_files
 
 if TYPE_CHECKING:
     from common.access.folder import SigningKeys
@@ -35,6 +35,15 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
 
     quiet()
     return asyncio.run(run())
+
+
+def is_operator(data: Path, keys: Path | None) -> bool:
+    """Whether this user has the folder of signing keys, and acts by no other key."""
+    from common.access.folder import credentials_path
+    from marlaas.stack.state_files import read_plan
+
+    folder = keys or (read_plan(data).keys if (data / "plan.json").exists() else None)
+    return folder is not None and named_creds() in (None, credentials_path(folder, "operator"))
 
 
 def signing_keys(data: Path, keys: Path | None) -> "SigningKeys":

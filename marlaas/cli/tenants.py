@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from marlaas.cli.keys import Keys, with_operator
+from marlaas.cli.keys import Keys, is_operator, with_operator
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, run_module, with_client
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")
@@ -127,16 +127,23 @@ def delete(
     tenant: Tenant,
     data: Data = DEFAULT_DATA,
     url: Url = "",
+    keys: Keys = None,
     confirmed: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Cancel and delete all of a tenant's tasks, and all else that is stored of it; what it consumed stays.
+    """Cancel and delete all of a tenant's tasks, all else that is stored of it, its keys and its account; what it consumed stays.
 
     Repeated after an interruption, it reports the rest, or that all is deleted.
     """
     if not confirmed:
         typer.confirm(f"Delete everything that is stored of tenant {tenant}, adapters included?", abort=True)
     role = "not removed here; `marlaas database revoke` does, where the stack is" if url else _revoke_role(data, tenant)
-    receipt = with_client(data, url, lambda client: client.delete_tenant(tenant))
+    if is_operator(data, keys):
+        from marlaas.client import DELETE_TIMEOUT_S
+        from marlaas.tenancy.deletion import delete_with_account
+
+        receipt = with_operator(data, url, keys, lambda operator: delete_with_account(operator, tenant, DELETE_TIMEOUT_S))
+    else:  # an owner, or a deployment without keys
+        receipt = with_client(data, url, lambda client: client.delete_tenant(tenant))
     width = max(map(len, receipt))
     echo("\n".join(f"{name:{width}}  {count}" for name, count in {**receipt, "role": role}.items()))
 

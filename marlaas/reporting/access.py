@@ -11,7 +11,7 @@ from common.messages import KeyRecord, TenantAccess
 def tenant_table(tenants: Sequence[TenantAccess], width: int | None = None) -> Table:
     table = Table("tenant", "state", "valid keys", "account", box=None, header_style="bold", width=width)
     for one in tenants:
-        state = "suspended" if one.suspended else "active" if one.account else "no account"
+        state = "deleted" if one.deleted else "suspended" if one.suspended else "active" if one.account else "no account"
         table.add_row(one.tenant, state, str(sum(key.revoked is None for key in one.keys)), one.account or "")
     return table
 

@@ -4,6 +4,9 @@ recording.py   what PostgreSQL has of accounts and keys, read and changed throug
 accounts.py    tokens of accounts, and NATS made to agree with PostgreSQL
 keys.py        keys made, rotated and revoked
 existing.py    accounts for the tenants of a stack that had none
+deletion.py    tenants deleted, with their accounts
+
+stored_streams.py   all streams saved to a folder, and restored from it
 
 Each command records in PostgreSQL first, then writes the holder's file, then tells NATS. All steps may be repeated, so that a command
 that was interrupted is completed by giving it again.

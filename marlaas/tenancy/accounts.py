@@ -7,7 +7,7 @@ from typing import Any
 
 from common import crashpoints
 from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token, tenant_token
-from common.access.folder import ADMIN_LIMITS, SigningKeys, set_admin_revocations
+from common.access.folder import ADMIN_LIMITS, SigningKeys, check_tenant_name, set_admin_revocations
 from common.access.keys import decode
 from common.access.roles import ADMIN
 from common.bus import Bus
@@ -23,9 +23,12 @@ SAME_SECOND_S = 0.5
 
 async def create_tenant(operator: Operator, name: str) -> bool:
     """A tenant with an account, in NATS too; False when there was one. Raises: Fatal for a wrong name; ClientError; NoAnswer."""
+    check_tenant_name(name)
+    before = await recording.read(operator.door, name)
+    if before is not None and before.deleted:
+        raise ClientError(f"tenant '{name}' is deleted, and its name is not used again")
     account = operator.signing.new_tenant(name).public
     crashpoints.reached("before_record")
-    before = await recording.read(operator.door, name)
     await recording.record(operator.door, name, account=account)
     crashpoints.reached("before_push")
     await push_tenant(operator, name)
@@ -51,13 +54,35 @@ async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str
     `delete_others`: delete those from NATS. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
     """
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
-    told = [one.tenant or ADMIN for one in found if await push_access(operator.signing, operator.system, one)]
+    told = [one.tenant or ADMIN for one in found if await _agree(operator, one)]
     signing = operator.signing
     own = {signing.system.public, signing.services.public, signing.admin.public}
     others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
     if others and delete_others:
         await operator.system.accounts.delete(deletion_token(signing.operator, sorted(others), int(time.time())))
     return told, others
+
+
+async def remove_account(operator: Operator, name: str) -> None:
+    """Make NATS forget a deleted tenant, and close its connections. Harmless when repeated. Raises: ClientError; NoAnswer."""
+    if (access := await recording.read(operator.door, name)) is not None:
+        await _remove(operator, access)
+
+
+async def _remove(operator: Operator, access: TenantAccess) -> bool:
+    """Whether NATS knew it."""
+    assert access.tenant is not None and access.deleted
+    known = access.account is not None and access.account in await operator.system.accounts.known()
+    if known and access.account is not None:
+        await operator.system.accounts.delete(deletion_token(operator.signing.operator, [access.account], int(time.time())))
+    crashpoints.reached("before_seed_removed")
+    operator.signing.forget_tenant(access.tenant)
+    return known
+
+
+async def _agree(operator: Operator, access: TenantAccess) -> bool:
+    """Whether NATS had another token, or an account of a deleted tenant."""
+    return await (_remove(operator, access) if access.deleted else push_access(operator.signing, operator.system, access))
 
 
 async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -> bool:

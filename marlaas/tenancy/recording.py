@@ -65,6 +65,8 @@ async def with_account(door: Door, tenant: str) -> TenantAccess:
     found = await read(door, tenant)
     if found is None:
         raise ClientError(f"there is no tenant '{tenant}'; `marlaas tenants list` shows those there are")
+    if found.deleted:
+        raise ClientError(f"tenant '{tenant}' is deleted, and its name is not used again")
     if tenant != ADMIN and found.account is None:
         raise ClientError(f"tenant '{tenant}' has no account for keys yet; next: marlaas tenants create {tenant}")
     return found

@@ -43,7 +43,7 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> No
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(tx.connection, task)
     made: dict[str, JsonValue] = {"new_tenant": True} if await tenants.was_made_by(tx.connection, task.id) else {}
-    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec)} | made)
+    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec), **made})
     await publish_status(tx, task.id)
 
 

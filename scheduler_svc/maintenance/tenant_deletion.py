@@ -1,8 +1,8 @@
 """Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
 
-Cancels the tenant's tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS, then what is
-about no task: events, and dead letters of jobs. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it consumed.
-PostgreSQL's role of the tenant is the operator's to remove: this service may not.
+Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS,
+then what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it
+consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this service may not.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.queries.deleted import DeletedTenant
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tenancy import keys
 from scheduler_svc.store.tenancy.audit import Actor, accepted
 
 REASON = "its tenant is deleted"
@@ -60,10 +61,23 @@ class TenantDeletion:
         async with self._database.transaction() as tx:
             pending = await deleted.pending_tenants(tx.connection)
         for tenant in pending:
-            for step in (self._end_tasks, self._count, self._delete_tasks, self._erase_tasks, self._erase_reports, self._finish):
+            for step in (
+                self._end_keys,
+                self._end_tasks,
+                self._count,
+                self._delete_tasks,
+                self._erase_tasks,
+                self._erase_reports,
+                self._finish,
+            ):
                 await step(tenant)
                 self._wake_relay()
                 crashpoints.reached("tenant_deletion")
+
+    async def _end_keys(self, tenant: DeletedTenant) -> None:
+        async with self._database.transaction() as tx:
+            revoked = await keys.revoke_all(tx.connection, tenant.id)
+            tx.record(*(accepted(Actor(tenant.id, one.verb, "scheduler"), one.target) for one in revoked))
 
     async def _end_tasks(self, tenant: DeletedTenant) -> None:
         for task in await self._tasks(tenant):

@@ -7,7 +7,7 @@ from typing import Any
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import DeleteTenant, Event, PreviewTask
+from common.messages import DeleteTenant, Event, NewKey, PreviewTask, SetAccess
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
@@ -20,8 +20,8 @@ OF_GLOBEX = (
     "SELECT id, state, version, adapter::text FROM tasks WHERE tenant = 'globex' ORDER BY id",
     "SELECT name, bytes FROM stored_blobs WHERE task = 'other' ORDER BY name",
 )
-POINTS = (1, 2, 3, 4, 4, 5, 6)
-"""Visits to the crash point at which each start dies: the third and the fourth delete a task, so that later starts pass fewer."""
+POINTS = (1, 2, 3, 4, 5, 5, 6, 7)
+"""Visits to the crash point at which each start dies: the fourth and the fifth delete a task, so that later starts pass fewer."""
 
 
 async def ask(world: World, request: str, tenant: str = "acme", body_tenant: str | None = None) -> None:
@@ -49,17 +49,27 @@ async def plant(world: World) -> None:
     await world.bus.publish(Outgoing(streams.preview("acme"), preview, "preview"))
     await world.bus.publish_raw(streams.submit("acme"), CANARY.encode(), "garbage", {})
     await world.rows_become("SELECT count(*) FROM dead_letters WHERE subject = 'jobs.submit.acme'", [(1,)])
+    for letter in "AB":
+        key = NewKey(key="U" + letter * 55, name=CANARY, role="owner")
+        access = SetAccess(tenant="acme", request="r", account="A" + "B" * 55, add=key, beside=True)
+        await world.bus.publish(Outgoing(streams.set_access("acme"), access, f"key:{letter}"))
+    await world.rows_become("SELECT count(*) FROM keys", [(2,)])
     await everything_published(world)
 
 
 async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(bus: Bus, database_url: str, tmp_path: Path) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
         await plant(world)
-        assert {"events", "dead_letters"} <= await in_tables(world)
+        assert {"events", "dead_letters", "keys"} <= await in_tables(world)
         others = [await world.rows(query) for query in OF_GLOBEX]
         await ask(world, "one")
         receipt = await answer(world, "one")
-        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"]) == (2, 1, 2)
+        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"], receipt["keys"]) == (2, 1, 2, 2)
+        assert await world.rows("SELECT tenant, verb FROM audit WHERE via = 'scheduler' ORDER BY id") == [
+            ("acme", "revoke-key"),
+            ("acme", "revoke-key"),
+            ("acme", "tenant-deleted"),
+        ]
         assert all(
             receipt[name] > 0 for name in ("groups", "trajectories", "steps", "evaluations", "events", "blobs", "blob_bytes", "messages")
         )
@@ -110,7 +120,7 @@ async def test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed(
         with service_process("scheduler_svc", settings | {"MARLAAS_HTTP_PORT": "0"}, tmp_path / "log"):
             receipt = await answer(stopped, "one")
             await everything_published(stopped)
-        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"]) == (2, 1, 2)
+        assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"], receipt["keys"]) == (2, 1, 2, 2)
         assert await stopped.rows("SELECT count(*) FROM tenants WHERE deleted_at IS NOT NULL") == [(1,)]
         assert await stopped.rows("SELECT prompt_tokens + sampled_tokens + trained_tokens FROM deleted_tasks WHERE id = 'a'") == consumed
         assert await in_tables(stopped) == set()

@@ -19,6 +19,7 @@ from scheduler_svc.store.tables import (
     evaluations,
     events,
     groups,
+    keys,
     ledger,
     steps,
     stored_blobs,
@@ -157,6 +158,7 @@ async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) 
     counts = {table.name: select(func.count()).where((table.c.id if table is tasks else table.c.task).in_(own)) for table in COUNTED}
     counts |= {"events": select(func.count()).where(events.c.tenant == tenant)}
     counts |= {"dead_letters": select(func.count()).where(dead_letters.c.task.in_(own) | _of_jobs(tenant))}
+    counts |= {"keys": select(func.count()).where(keys.c.tenant == tenant)}
     counts |= {"blobs": select(func.count()).where(stored_blobs.c.task.in_(own))}
     counts |= {"blob_bytes": select(func.coalesce(func.sum(stored_blobs.c.bytes), 0)).where(stored_blobs.c.task.in_(own))}
     row = (await connection.execute(select(*(count.scalar_subquery().label(name) for name, count in counts.items())))).one()
@@ -174,6 +176,7 @@ async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTena
     """Delete what is left of a tenant without tasks but its row, and record the end; None where that was recorded before."""
     await connection.execute(delete(events).where(events.c.tenant == tenant))
     await connection.execute(delete(dead_letters).where(_of_jobs(tenant)))
+    await connection.execute(delete(keys).where(keys.c.tenant == tenant))
     statement = update(tenants).where(tenants.c.id == tenant, tenants.c.deleted_at.is_(None)).values(deleted_at=func.now())
     return await find_tenant(connection, tenant) if (await connection.execute(statement.returning(tenants.c.id))).first() else None
 

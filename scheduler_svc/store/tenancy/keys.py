@@ -35,10 +35,12 @@ async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Ef
     else:
         if request.account is not None:
             await connection.execute(insert(tenants).values(id=tenant).on_conflict_do_nothing())
-        present = select(tenants.c.account, tenants.c.suspended_at).where(tenants.c.id == tenant).with_for_update()
+        present = select(tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by).where(tenants.c.id == tenant).with_for_update()
         account = (await connection.execute(present)).first()
         if account is None:
             raise Reject(f"tenant: no tenant '{tenant}'; `marlaas tenants create {tenant}` makes one")
+        if account.deleted_by is not None:
+            raise Reject(f"tenant: '{tenant}' is deleted")
         if request.account is None and account[0] is None and (request.add or request.suspended is not None):
             raise Reject(f"tenant: '{tenant}' has no account for keys yet; `marlaas tenants create {tenant}` makes one")
         if request.account not in (None, account[0]):
@@ -57,6 +59,11 @@ async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Ef
     return effects
 
 
+async def revoke_all(connection: AsyncConnection, tenant: str) -> list[Effect]:
+    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
+    return await _revoke(connection, keys.c.tenant == tenant)
+
+
 async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
     """Remember that these keys have sent jobs; once a minute."""
     if used:
@@ -67,12 +74,17 @@ async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
 
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
     """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
-    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at]
+    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by]
     chosen = select(*columns).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
     if tenant is not None:
         chosen = select(*columns).where(tenants.c.id == tenant)
     rows = (await connection.execute(chosen)).all()
-    found = [TenantAccess(tenant=row.id, account=row.account, suspended=row.suspended_at is not None, keys=[]) for row in rows]
+    found = [
+        TenantAccess(
+            tenant=row.id, account=row.account, suspended=row.suspended_at is not None, keys=[], deleted=row.deleted_by is not None
+        )
+        for row in rows
+    ]
     if tenant is None and after is None:
         found.insert(0, TenantAccess(tenant=None, account=None, suspended=False, keys=[]))
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
