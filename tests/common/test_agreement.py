@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ UPDATE = messages.WeightUpdated(
     batch=blob("a.v1.batch"), metrics={}, trained_tokens=3, started_s=1.0, finished_s=2.0,
 )  # fmt: skip
 LETTER = messages.DeadLetter(stage="turn", subject="trajectories.turn.e.a.4-1", reason="r", attempts=1, headers={}, body=b"")
-JOB = {"tenant": "t", "request": "r"}
+JOB: dict[str, Any] = {"tenant": "t", "request": "r"}
 
 
 @dataclass(frozen=True)

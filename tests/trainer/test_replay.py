@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -159,3 +161,15 @@ def test_every_field_of_a_trajectory_is_recorded_and_digested(tmp_path: Path) ->
     assert trained_digest(read.groups) == before
     for field in fields(Trajectory):
         np.testing.assert_equal(getattr(read.groups[0].trajectories[0], field.name), getattr(trajectory, field.name))
+
+
+def test_recording_that_unpacks_to_a_hundred_times_its_size_is_not_unpacked(tmp_path: Path) -> None:
+    spec = make_spec("a")
+    (tmp_path / BATCH_FILE).write_bytes(zlib.compress(bytes(2**27), 1))
+    assert (tmp_path / BATCH_FILE).stat().st_size * 100 < 2**27
+    tracemalloc.start()
+    with pytest.raises(Reject, match=r"unpacks to more than the [0-9]+ bytes that a step of this task may have"):
+        read_recording(tmp_path, spec)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25

@@ -13,6 +13,7 @@ from prometheus_client import Counter
 from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import TrainBatch
+from common.spec import TaskSpec
 from trainer_svc.device_errors import scratch_folder
 from trainer_svc.learner import Learner
 from trainer_svc.model.adapter import read_adapter
@@ -47,7 +48,7 @@ async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident
     found, expected = (lineage.task, lineage.version, lineage.spec_sha256), (batch.task, batch.version, spec_digest(batch.spec))
     if found != expected:
         raise Reject(f"checkpoint is of (task, version, spec) {found}, expected {expected}")
-    return await _recompute(blobs, learner, lineage)
+    return await _recompute(blobs, learner, lineage, batch.spec)
 
 
 async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
@@ -58,9 +59,9 @@ async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
         return await learner.begin(batch.task, batch.spec, await blobs.fetch_folder(batch.start.blob, folder / "adapter"))
 
 
-async def _recompute(blobs: Blobs, learner: Learner, lineage: Lineage) -> Resident:
+async def _recompute(blobs: Blobs, learner: Learner, lineage: Lineage, spec: TaskSpec) -> Resident:
     where = f"task {lineage.task} version {lineage.version}"
-    recording = await _recording(blobs, lineage)
+    recording = await _recording(blobs, lineage, spec)
     batch = recording.batch
     if (batch.task, batch.version + 1, trained_digest(recording.groups)) != (lineage.task, lineage.version, lineage.trained_sha256):
         raise Reject(f"{where}: the recorded batch is not the one that was trained")
@@ -73,9 +74,9 @@ async def _recompute(blobs: Blobs, learner: Learner, lineage: Lineage) -> Reside
     return after
 
 
-async def _recording(blobs: Blobs, lineage: Lineage) -> Recording:
+async def _recording(blobs: Blobs, lineage: Lineage, spec: TaskSpec) -> Recording:
     with scratch_folder("batch") as folder:
-        return await asyncio.to_thread(read_recording, await blobs.fetch_folder(lineage.recording, folder / "batch"))
+        return await asyncio.to_thread(read_recording, await blobs.fetch_folder(lineage.recording, folder / "batch"), spec)
 
 
 async def _require_equal_but_for_rounding(where: str, blobs: Blobs, lineage: Lineage, before: Resident, after: Resident) -> None:

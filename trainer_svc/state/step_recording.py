@@ -18,10 +18,13 @@ import numpy as np
 
 from common.errors import Reject
 from common.messages import TrainBatch
+from common.spec import TaskSpec
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.state.checkpoint import Origin
 
 BATCH_FILE = "batch.msgpack.z"
+BATCH_BYTES, MEMBER_BYTES, TOKEN_BYTES = 2**20, 4096, 9
+"""Size of a recording's parts before compression: its message, each member's numbers, each token."""
 COMPRESSION = 1
 """Compression level of zlib: token ids shrink to a third; higher levels gain little."""
 
@@ -51,13 +54,31 @@ def write_recording(folder: Path, recording: Recording) -> None:
     (folder / BATCH_FILE).write_bytes(zlib.compress(_packed(content), COMPRESSION))
 
 
-def read_recording(folder: Path) -> Recording:
-    """Raises: Reject when it is missing, damaged or of an unknown kind."""
+def read_recording(folder: Path, spec: TaskSpec | None = None) -> Recording:
+    """`spec`: of the task, which bounds what the file may unpack to; None where the caller trusts the blob store.
+
+    Raises: Reject when it is missing, damaged, larger than a step of the task can be, or of an unknown kind.
+    """
     try:
-        content: dict[str, Any] = msgpack.unpackb(zlib.decompress((folder / BATCH_FILE).read_bytes()))
+        content: dict[str, Any] = msgpack.unpackb(_unpacked((folder / BATCH_FILE).read_bytes(), _room(spec) if spec else 0))
         return Recording(TrainBatch.decode(content["batch"]), [_group(group) for group in content["groups"]])
     except (OSError, zlib.error, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
         raise Reject(f"recorded batch: {BATCH_FILE} cannot be read: {error!r}") from None
+
+
+def _room(spec: TaskSpec) -> int:
+    """Maximum bytes of a recording of the task's steps, with room to spare for what the template adds to prompts."""
+    members = spec.algorithm.groups_per_step * spec.algorithm.group_size
+    return BATCH_BYTES + 4 * members * (TOKEN_BYTES * spec.trajectory_tokens + MEMBER_BYTES)
+
+
+def _unpacked(compressed: bytes, room: int) -> bytes:
+    """At most `room` bytes, 0 for any number. Raises: Reject when there are more; zlib.error."""
+    unpacking = zlib.decompressobj()
+    content = unpacking.decompress(compressed, room)
+    if not unpacking.eof:
+        raise Reject(f"recorded batch: {BATCH_FILE} is cut off, or unpacks to more than the {room} bytes that a step of this task may have")
+    return content
 
 
 def _packed(content: object) -> bytes:
