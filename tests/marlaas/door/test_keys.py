@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from common import streams
+from common.bus import Outgoing
+from common.messages import SubmitTask
 from marlaas.client import Client, ClientError, NoAnswer
 from tests.common.access.keyed import Keyed
 from tests.conftest import eventually_equals
@@ -57,6 +59,24 @@ async def test_job_that_names_its_key_is_resent_to_its_tenant(keyed_world: World
         await eventually_equals(lambda: _subjects(client), [subject, subject])
     async with Client.connect(keyed.url, creds=keyed.key("globex", "owner")) as client:
         assert await client.failures() == []
+
+
+async def test_no_tenant_is_registered_by_submitting(keyed_world: World, keyed: Keyed) -> None:
+    """On a newcomer's subject, on one's own with a newcomer in the message, and with a newcomer in the task."""
+    key = keyed.key("acme", "owner")
+    job = SubmitTask(task="a", tenant="newcomer", spec=spec(tenant="newcomer"))
+    async with Client.connect(keyed.url, creds=key) as client, await keyed.connect(key.stem) as bus:
+        assert client.key is not None
+        with pytest.raises(ClientError, match="may not"):
+            await client.submit({**SPEC, "tenant": "newcomer"})
+        own = streams.sent_by(streams.submit("acme"), client.key.public)
+        await bus.publish(Outgoing(own, job, "a newcomer in the message"))
+        await eventually_equals(lambda: _subjects(client), [own])
+        assert [failure.reason for failure in await client.failures()] == ["the subject names tenant 'acme', the message 'newcomer'"]
+        await bus.publish(Outgoing(own, job.model_copy(update={"tenant": "acme"}), "a newcomer in the task"))
+        assert "tenant: the task says 'newcomer', its subject 'acme'" in str(await keyed_world.event("a", "rejected"))
+    assert await keyed_world.rows("SELECT id FROM tenants WHERE id = 'newcomer'") == []
+    assert await keyed_world.rows("SELECT id FROM tasks") == []
 
 
 async def test_stored_job_names_the_key_that_has_sent_it(keyed: Keyed) -> None:

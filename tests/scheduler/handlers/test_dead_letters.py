@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -15,6 +16,7 @@ from common.messages import (
     OpenGroup,
     ResendLetter,
     SampledTurn,
+    SetTenant,
     SubmitTask,
     TaskStatus,
     TokenRecord,
@@ -206,6 +208,35 @@ async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_
         assert answers == [(n, f"[\"letter: there is no dead letter {n} of tenant 'mallory'\"]") for n in [*letters, absent]]
         assert await world.rows("SELECT count(*) FROM dead_letters WHERE resent_at IS NOT NULL") == [(0,)]
         assert await world.rows("SELECT state FROM tasks") == [("running",)]
+
+
+async def test_letter_with_a_subject_that_its_stage_does_not_read_is_not_resent(bus: Bus, database_url: str) -> None:
+    """As a stolen service key could write it, so that the scheduler publishes what that key may not."""
+    stages = Stages(withheld=lambda group, member: True, trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.begin("a", opened=4)
+        subjects = ("weight-updated.tiny.a", "jobs.set-tenant.acme", "trajectories.turn.toy.b.0-0", "$KV.tasks.a", "events.globex.x")
+        numbers = [await dead_letter(bus, "turn", "a", replace(turn_of("a"), subject=subject, message_id=subject)) for subject in subjects]
+        await eventually(lambda: bus.streams.last(streams.FAILED, "failed.settle.a"))
+        before = {stream.name: await bus.streams.backlog(stream) for stream in (streams.WEIGHTS, streams.TURNS, streams.JOBS)}
+        for number in numbers:
+            await bus.publish(Outgoing(streams.resend("acme"), ResendLetter(tenant="acme", letter=number), f"resend:{number}"))
+        await eventually_equals(lambda: bus.streams.subjects(streams.EVENTS, "events.acme.none"), {"events.acme.none": len(numbers)})
+        assert {data["letter"] for data in await world.events("none", "rejected")} == set(numbers)
+        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+        assert {stream.name: await bus.streams.backlog(stream) for stream in (streams.WEIGHTS, streams.TURNS, streams.JOBS)} == before
+        assert await world.rows("SELECT count(*) FROM dead_letters") == [(0,)]
+        assert await bus.streams.subjects(streams.EVENTS, "events.globex.>") == {}
+
+
+async def test_job_that_a_member_may_not_send_is_not_resent_either(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.run("a")
+        wish = SetTenant(tenant="acme", request="r", weight=99.0)
+        number = await dead_letter(bus, "jobs", "none", Outgoing("jobs.set-tenant.acme", wish, "set-tenant"))
+        await bus.publish(Outgoing(streams.resend("acme"), ResendLetter(tenant="acme", letter=number), "resend"))
+        assert "a job 'set-tenant' is not sent again by `resend`" in str(await world.event("none", "rejected"))
+        assert await world.rows("SELECT weight FROM tenants") == [(1.0,)]
 
 
 async def test_resend_of_a_missing_letter_names_it(bus: Bus, nats_url: str, database_url: str) -> None:
