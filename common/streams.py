@@ -113,8 +113,9 @@ def resend(tenant: str) -> str:
     return f"jobs.resend.{tenant}"
 
 
-def set_tenant(tenant: str) -> str:
-    return f"jobs.set-tenant.{tenant}"
+def set_tenant(tenant: str | None) -> str:
+    """`tenant`: None for the default limits of all."""
+    return f"jobs.set-tenant.{tenant or EVERY_TENANT}"
 
 
 def set_budget(tenant: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from common.access.keys import Claims, Seed, encode
 from common.access.roles import ADMIN, EXPORTS, Role, imports, role_permissions
 from common.access.rows import Permissions
+from common.limits import LIMITS
 
 VERSION = 2
 UNLIMITED = -1
@@ -25,10 +26,9 @@ ROLE_TAG, TENANT_TAG = "role:", "tenant:"
 class AccountLimits:
     """What NATS itself bounds for one tenant, all its keys together."""
 
-    connections: int = 64
+    connections: int = LIMITS["max_connections"].default or 0
     subscriptions: int = 1_000
-    message_bytes: int = 1_310_720
-    """A task may have 1 MiB, and its message is a little more."""
+    message_bytes: int = LIMITS["max_message_bytes"].default or 0
 
 
 def operator_token(operator: Seed, system_account: str, at_s: int) -> str:

@@ -52,7 +52,7 @@ from common.messages.billing import (
     SetBudget,
     SetPrice,
 )
-from common.messages.jobs import ControlTask, DeleteTenant, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
+from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated

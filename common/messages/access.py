@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, PlainSerializer
 
+from common.limits import LIMITS
 from common.messages.base import Message, Value
 from common.spec import TASK_ID_PATTERN, Name
 
@@ -68,6 +69,9 @@ class TenantAccess(Value):
     """By creation, revoked ones included."""
     deleted: bool = False
     """Whether its deletion was requested; its keys are refused, and its name is not used again."""
+    max_connections: int = LIMITS["max_connections"].default or 0
+    """For the token of its account, as the next; from older schedulers the default."""
+    max_message_bytes: int = LIMITS["max_message_bytes"].default or 0
 
 
 class AccessAnswer(Message, kind="access-answer.1"):

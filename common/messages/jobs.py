@@ -1,10 +1,11 @@
 """Jobs: any client → scheduler."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
-from common.messages.base import Message, Sentence
+from common.limits import IN_ACCOUNT, LIMITS, Limit
+from common.messages.base import Message, Sentence, Value
 from common.spec import TASK_ID_PATTERN, Name
 
 
@@ -69,7 +70,15 @@ class DeleteTenant(Message, kind="delete-tenant.1"):
 
 
 Days = Annotated[int, Field(ge=0, le=36_500)]
-Limit = Literal["priority_ceiling", "max_tasks", "max_sequences", "max_tokens"]
+DAYS_OF = ("adapters", "checkpoints", "batches", "events", "tasks")
+
+
+class LimitValue(Value):
+    """A limit (`common/limits.py`) and its value."""
+
+    of: Limit
+    value: int | None
+    """None: no limit."""
 
 
 class SetTenant(Message, kind="set-tenant.1"):
@@ -78,19 +87,12 @@ class SetTenant(Message, kind="set-tenant.1"):
     The answer is the event `tenant` with all values, also where nothing is changed.
     """
 
-    tenant: Name
+    tenant: Name | None
+    """None: the default limits, of all tenants that have none of their own."""
     request: str = Field(pattern=TASK_ID_PATTERN)
     """Id made by the sender, repeated in the answer."""
     weight: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     """Share of every queue, relative to other tenants'."""
-    priority_ceiling: int | None = Field(default=None, ge=-100, le=100)
-    """Maximum priority of its tasks among each other."""
-    max_tasks: int | None = Field(default=None, ge=0, lt=2**31)
-    """Maximum tasks that have not ended; further ones are rejected."""
-    max_sequences: int | None = Field(default=None, ge=1, lt=2**31)
-    """Maximum sequences in flight over all pools; a single group is always admitted."""
-    max_tokens: int | None = Field(default=None, ge=0, lt=2**63)
-    """Maximum tokens in the ledger; once they are used up nothing more is admitted, and work in flight ends."""
     adapters_days: Days | None = None
     """Days after a task's end that its adapters are kept, as far as its section `keep` does; 0 for ever. As the next."""
     checkpoints_days: Days | None = None
@@ -98,5 +100,21 @@ class SetTenant(Message, kind="set-tenant.1"):
     events_days: Days | None = None
     tasks_days: Days | None = None
     """Days until the whole task is deleted."""
-    unlimited: list[Limit] = []
-    """Limits to remove."""
+    limits: list[LimitValue] = []
+    """Limits to set."""
+    defaults: list[Limit] = []
+    """Limits of the tenant to leave to the default."""
+
+    @model_validator(mode="after")
+    def _is_within_bounds(self) -> Self:
+        for one in self.limits:
+            name, value, lowest, highest = one.of, one.value, LIMITS[one.of].lowest, LIMITS[one.of].highest
+            if value is not None and not lowest <= value <= highest:
+                raise ValueError(f"{name}: {value} is not between {lowest} and {highest}")
+            if value is None and name in IN_ACCOUNT:
+                raise ValueError(f"{name}: there is always a limit; give a number, or leave it to the default")
+        if self.tenant is None and (
+            self.defaults or self.weight is not None or any(getattr(self, f"{kind}_days") is not None for kind in DAYS_OF)
+        ):
+            raise ValueError("only limits have defaults for all tenants, and a default is a number or none")
+        return self

@@ -12,23 +12,26 @@ from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
-NO_LIMIT = "none"
+OrAll = Annotated[str, typer.Argument(help="Name of a tenant; '_all' for the default limits.")]
+NO_LIMIT, DEFAULT = "none", "default"
+SETTING = f"NAME=NUMBER|{NO_LIMIT}|{DEFAULT}"
 KINDS = ("adapters", "checkpoints", "batches", "events", "tasks")
 KEPT = f"{'|'.join(KINDS)}=DAYS"
 
 
-def _limit(text: str) -> int | None:
-    """A limit, or None for no limit any more."""
-    if text == NO_LIMIT:
-        return None
+def _limit(text: str) -> tuple[str, int | str]:
+    """Name of a limit, and its value, NO_LIMIT or DEFAULT. Raises: BadParameter."""
+    from common.limits import LIMITS
+
+    name, _, value = text.partition("=")
+    if name not in LIMITS:
+        raise typer.BadParameter(f"there is no limit '{name}'; there are {', '.join(LIMITS)}")
+    if value in (NO_LIMIT, DEFAULT):
+        return name, value
     try:
-        return int(text)
+        return name, int(value)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is neither a whole number nor '{NO_LIMIT}'") from None
-
-
-def _option(help_text: str) -> Any:
-    return typer.Option(help=f"{help_text}, or '{NO_LIMIT}'.", metavar="NUMBER")
+        raise typer.BadParameter(f"'{text}' is not {SETTING}, such as max_tasks=4") from None
 
 
 def _days(text: str) -> tuple[str, int]:
@@ -95,30 +98,44 @@ def push(
 
 
 @app.command("set")
-def set_tenant(  # noqa: PLR0913 - each is an option
-    tenant: Tenant,
+def set_tenant(
+    tenant: OrAll,
     data: Data = DEFAULT_DATA,
     url: Url = "",
+    keys: Keys = None,
     weight: Annotated[float | None, typer.Option(min=1e-6, help="Share of every queue, relative to other tenants' (1 at first).")] = None,
-    priority_ceiling: Annotated[str | None, _option("Maximum priority of its tasks among each other")] = None,
-    max_tasks: Annotated[str | None, _option("Maximum tasks that have not ended")] = None,
-    max_sequences: Annotated[str | None, _option("Maximum sequences in flight, over all pools")] = None,
-    max_tokens: Annotated[str | None, _option("Maximum tokens that it may use in all")] = None,
+    limit: Annotated[list[str] | None, typer.Option(help=f"{SETTING}; `show` prints the names. Repeatable.")] = None,
     keep: Annotated[list[str] | None, typer.Option(help=f"Retention after a task's end: {KEPT}; 0 days: for ever. Repeatable.")] = None,
 ) -> None:
     """Change a tenant's weight, limits and retention; they count from the next decision on, without a restart."""
-    texts = {"priority_ceiling": priority_ceiling, "max_tasks": max_tasks, "max_sequences": max_sequences, "max_tokens": max_tokens}
-    limits = {name: _limit(text) for name, text in texts.items() if text is not None}
-    given = dict(map(_days, keep or []))
-    if weight is None and not limits and not given:
+    from common.limits import IN_ACCOUNT
+
+    limits, days = dict(map(_limit, limit or [])), dict(map(_days, keep or []))
+    if weight is None and not limits and not days:
         raise typer.BadParameter("give a weight, a limit or days to set; `marlaas tenants show` prints them")
-    values = given | {name: limit for name, limit in limits.items() if limit is not None}
-    _print(tenant, data, url, weight=weight, unlimited=[name for name, limit in limits.items() if limit is None], **values)
+    values = [{"of": name, "value": None if value == NO_LIMIT else value} for name, value in limits.items() if value != DEFAULT]
+    defaults = [name for name, value in limits.items() if value == DEFAULT]
+    _print(tenant, data, url, weight=weight, limits=values, defaults=defaults, **days)
+    if limits.keys() & set(IN_ACCOUNT):
+        _push(data, url, keys)
+
+
+def _push(data: Path, url: str, keys: Path | None) -> None:
+    """Put limits of accounts into their tokens, which takes the signing keys."""
+    from marlaas.stack.state_files import StackError
+    from marlaas.tenancy.accounts import push_all
+
+    try:
+        told, _ = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=False))
+    except StackError as error:
+        echo(f"limits of accounts hold once NATS has them: marlaas tenants push ({error})", to=sys.stderr)
+    else:
+        echo(f"told NATS of {', '.join(told)}" if told else "NATS has these limits already")
 
 
 @app.command()
-def show(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Show a tenant's weight and limits, and what it uses of them."""
+def show(tenant: OrAll, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show a tenant's weight, retention and limits: the value that holds, the default, and what is used."""
     _print(tenant, data, url)
 
 
@@ -164,12 +181,15 @@ def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
     from pydantic import ValidationError
 
     from common.messages import SetTenant
+    from common.streams import EVERY_TENANT
+    from marlaas.reporting.access import limit_table
 
     try:
-        request = SetTenant(tenant=tenant, request=secrets.token_hex(6), **changes)
+        request = SetTenant(tenant=None if tenant == EVERY_TENANT else tenant, request=secrets.token_hex(6), **changes)
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    found = with_client(data, url, lambda client: client.set_tenant(request))
-    width = max(map(len, found))
-    echo("\n".join(f"{name:{width}}  {'no limit' if value is None else value}" for name, value in found.items()))
+    found: dict[str, Any] = with_client(data, url, lambda client: client.set_tenant(request))
+    limits, width = found.pop("limits"), max(map(len, found))
+    echo("\n".join(f"{name:{width}}  {value}" for name, value in found.items()))
+    print_table(lambda width: limit_table(limits, width), wide=False)

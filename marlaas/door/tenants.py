@@ -14,7 +14,7 @@ from marlaas.door.asking import Door
 async def set_tenant(door: Door, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:
     """See `Client.set_tenant`."""
     out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
-    return await result_of(door, out, request.tenant, request.request, timeout_s)
+    return await result_of(door, out, request.tenant or streams.EVERY_TENANT, request.request, timeout_s)
 
 
 async def delete_tenant(door: Door, tenant: str, timeout_s: float) -> dict[str, JsonValue]:

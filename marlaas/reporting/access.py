@@ -1,10 +1,11 @@
 """Tables of tenants and keys."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.table import Table
 
+from common.limits import LIMITS
 from common.messages import KeyRecord, TenantAccess
 
 
@@ -21,6 +22,16 @@ def key_table(keys: Sequence[KeyRecord], width: int | None = None) -> Table:
     for one in keys:
         state = f"revoked {_shown(one.revoked)}" if one.revoked else "valid"
         table.add_row(one.name, one.role, state, _shown(one.created), _shown(one.ends), _shown(one.last_used), one.key)
+    return table
+
+
+def limit_table(limits: Mapping[str, Mapping[str, int | None]], width: int | None = None) -> Table:
+    """`limits`: value, default and use by name, as the event `tenant` has them."""
+    table = Table("limit", "value", "default", "used", "of", box=None, header_style="bold", width=width)
+    for name, limit in limits.items():
+        value, default = ("no limit" if limit[each] is None else str(limit[each]) for each in ("value", "default"))
+        used = "" if limit["used"] is None else str(limit["used"])
+        table.add_row(name, value, default, used, next((kind.of for known, kind in LIMITS.items() if known == name), ""))
     return table
 
 

@@ -104,7 +104,7 @@ async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -
             name,
             signing.services.public,
             int(time.time()),
-            limits=ADMIN_LIMITS if access.tenant is None else AccountLimits(),
+            limits=ADMIN_LIMITS if access.tenant is None else limits_of(access),
             revoked=revoked,
         )
         if _content(await system.accounts.token(account)) == _content(token):
@@ -114,6 +114,10 @@ async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -
             return True
         await asyncio.sleep(SAME_SECOND_S)
     raise ClientError(f"NATS does not take the account of '{name}'; its log says why")
+
+
+def limits_of(access: TenantAccess) -> AccountLimits:
+    return AccountLimits(connections=access.max_connections, message_bytes=access.max_message_bytes)
 
 
 def revocations(access: TenantAccess) -> dict[str, int]:

@@ -19,7 +19,7 @@ from common.messages.asks import MAX_ANSWER_BYTES
 from common.spec import NAME_PATTERN
 from common.streams import KIND_HEADER
 from scheduler_svc import metrics
-from scheduler_svc.ask.question import Question, Sources, Unknown
+from scheduler_svc.ask.question import Question, Sources, TooMany, Unknown
 from scheduler_svc.ask.verbs import VERBS
 from scheduler_svc.store.tenancy.audit import DOWNLOADS, PUBLIC_KEY, Actor, Reason, Refused
 
@@ -79,6 +79,8 @@ class Asks:
     async def _answer(self, request: Request, tenant: str) -> Message:
         try:
             return await self._answered(request, tenant)
+        except TooMany as error:
+            return AskRefused(code="busy", reason=str(error))
         except Reject as error:
             is_unknown = isinstance(error, Unknown)
             await self._count_refusal(request, "task" if is_unknown else "invalid")
@@ -105,6 +107,7 @@ class Asks:
             raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
         asked = verb.request.decode(request.body or b"{}")
         question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
+        await question.count()
         return await verb.answer(question, asked)
 
     async def _count_refusal(self, request: Request, reason: Reason) -> None:

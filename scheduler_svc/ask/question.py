@@ -16,6 +16,7 @@ from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 
@@ -27,6 +28,10 @@ V = TypeVar("V", bound=BaseModel)
 
 class Unknown(Reject):
     """The tenant has no such task, or the task no such version."""
+
+
+class TooMany(Reject):
+    """The tenant asks more than its rate allows."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,15 @@ class Question:
         """The same for an answer that leaves a row in the audit."""
         async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
             yield tx
+
+    async def count(self) -> None:
+        """Count the ask in its tenant's rate. Raises: TooMany; Unavailable when PostgreSQL does not answer."""
+        if self.tenant is None:
+            return
+        async with self.reading() as connection:
+            grant = await rates.take(connection, self.tenant, "asks", 1)
+        if not grant.granted:
+            raise TooMany(grant.refusal("asks", self.tenant))
 
     def unknown(self, task: str) -> Unknown:
         """The same for a task of another tenant and for one that there never was."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_svc.decisions.fair_share import next_task
 from scheduler_svc.decisions.min_share import min_shares
-from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.decisions.shares import Capacity, InFlight, Load, Place, TaskShare, TenantShare
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ class AdmissionDecision:
     full_pools: set[str]
     limited_tenants: set[str] = field(default_factory=set[str])
     """Tenants whose next group would exceed their limit of sequences in flight, or a budget."""
+    limited_places: set[Place] = field(default_factory=set[Place])
+    """The same for limits in single pools."""
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether tasks of a full pool, or of a tenant at its limit, may have kept others out of the candidates."""
+        return bool(self.full_pools or self.limited_tenants or self.limited_places)
+
+    def leaves_out(self, task: TaskShare) -> bool:
+        return task.pool in self.full_pools or task.tenant in self.limited_tenants or task.place in self.limited_places
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
@@ -72,18 +82,20 @@ def groups_to_admit(
         held.update({tenant: of_tenant.sequences for tenant, of_tenant in load.tenants.items()})
     decision = AdmissionDecision([], set())
     while len(decision.groups) < limit:
-        full, limited = decision.full_pools, decision.limited_tenants
-        task = next_task((task for task in tasks if task.pool not in full and task.tenant not in limited), tenants, guaranteed)
+        task = next_task((task for task in tasks if not decision.leaves_out(task)), tenants, guaranteed)
         if task is None:
             break
         tenant, load = tenants[task.tenant], loads[task.pool]
         group = Load(task.group_size, task.reserved_tokens)
-        if not tenant.may_hold(held[task.tenant], task.group_size):
-            limited.add(task.tenant)
+        if not tenant.limits.may_hold(held[task.tenant], group):
+            decision.limited_tenants.add(task.tenant)
+            continue
+        if not tenant.limits.may_hold_in_pool(load.tenants.get(task.tenant, Load()), group):
+            decision.limited_places.add(task.place)
             continue
         tokens, evaluates = round(task.reserved_tokens), task.evaluates
         if tenant.purse is not None and tenant.purse.refusing(task.pool, tokens, evaluates=evaluates) is not None:
-            limited.add(task.tenant)
+            decision.limited_tenants.add(task.tenant)
             continue
         if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
             decision.full_pools.add(task.pool)

@@ -4,6 +4,60 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_svc.decisions.budgets import Purse
 
+Place = tuple[str, str]
+"""(tenant, pool)"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Sequences, and their maximum KV-cache tokens."""
+
+    sequences: int = 0
+    tokens: float = 0.0
+
+    def __add__(self, other: "Load") -> "Load":
+        return Load(self.sequences + other.sequences, self.tokens + other.tokens)
+
+    def fits(self, capacity: "Capacity") -> bool:
+        return self.sequences <= capacity.sequences and self.tokens <= capacity.kv_tokens
+
+    def share_of(self, capacity: "Capacity") -> float:
+        """The larger of the two shares of `capacity`, which must be of a pool with a live replica."""
+        return max(self.sequences / capacity.sequences, self.tokens / capacity.kv_tokens if capacity.kv_tokens else 0.0)
+
+
+NOTHING = Load()
+
+
+@dataclass(frozen=True)
+class InFlightLimits:
+    """Maxima of a tenant's work in flight; None: no limit. A first group always may be admitted, as large as it is."""
+
+    max_sequences: int | None = None
+    """Over all pools."""
+    max_pool_sequences: int | None = None
+    """In each pool."""
+    max_pool_tokens: int | None = None
+
+    def may_hold(self, sequences: int, group: Load) -> bool:
+        """Whether the group may be in flight beside the tenant's `sequences` in all pools."""
+        return not sequences or _within(sequences + group.sequences, self.max_sequences)
+
+    def may_hold_in_pool(self, held: Load, group: Load) -> bool:
+        """Whether the group may be in flight beside what the tenant has in its pool."""
+        fits = _within(held.tokens + group.tokens, self.max_pool_tokens) and not self.exceeds_sequences(held, group)
+        return not held.sequences or fits
+
+    def exceeds_sequences(self, held: Load, group: Load) -> bool:
+        return not _within(held.sequences + group.sequences, self.max_pool_sequences)
+
+
+def _within(amount: float, maximum: int | None) -> bool:
+    return maximum is None or amount <= maximum
+
+
+NO_LIMITS = InFlightLimits()
+
 
 @dataclass
 class TenantShare:
@@ -12,17 +66,12 @@ class TenantShare:
     tenant: str
     weight: float
     virtual_time: float
-    max_sequences: int | None = None
-    """Maximum sequences in flight over all pools; None: no limit."""
+    limits: InFlightLimits = NO_LIMITS
     purse: Purse | None = None
     """Its budgets; None: it has none."""
 
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens / self.weight
-
-    def may_hold(self, held: int, more: int) -> bool:
-        """Whether it may have `more` sequences in flight beside `held`; a first group always may be."""
-        return self.max_sequences is None or not held or held + more <= self.max_sequences
 
 
 @dataclass
@@ -44,6 +93,10 @@ class TaskShare:
     evaluates: bool = False
     """Whether the groups are of the task's evaluations, which queue apart from its training."""
 
+    @property
+    def place(self) -> Place:
+        return self.tenant, self.pool
+
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens
 
@@ -60,24 +113,6 @@ class Capacity:
 
     sequences: float
     kv_tokens: float
-
-
-@dataclass(frozen=True)
-class Load:
-    """Sequences, and their maximum KV-cache tokens."""
-
-    sequences: int = 0
-    tokens: float = 0.0
-
-    def __add__(self, other: "Load") -> "Load":
-        return Load(self.sequences + other.sequences, self.tokens + other.tokens)
-
-    def fits(self, capacity: Capacity) -> bool:
-        return self.sequences <= capacity.sequences and self.tokens <= capacity.kv_tokens
-
-    def share_of(self, capacity: Capacity) -> float:
-        """The larger of the two shares of `capacity`, which must be of a pool with a live replica."""
-        return max(self.sequences / capacity.sequences, self.tokens / capacity.kv_tokens if capacity.kv_tokens else 0.0)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
     paused        its owner paused it
     no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
-    budget        its tenant has used up its tokens
-    quota         its tenant has as many sequences in flight, or checks of environments, as it may have
+    budget        its tenant has used up its tokens, or a budget
+    quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
     environment   its groups are old, and the samplers have room: the environment takes the time
@@ -13,11 +13,13 @@
 The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from common.limits import Limit, sentence
 from scheduler_svc.decisions.oversubscription import IDLE_SHARE, LATE
-from scheduler_svc.decisions.shares import Capacity, Load
+from scheduler_svc.decisions.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
 
 
 class Kind(StrEnum):
@@ -65,6 +67,8 @@ class Places:
     """Sequences of its tenant's other tasks in the pool."""
     tenant: int
     """Sequences of its tenant over all pools."""
+    in_pool: Load = NOTHING
+    """Its tenant's work in the pool."""
 
     @property
     def others(self) -> int:
@@ -73,11 +77,12 @@ class Places:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the tenant; None where there is none."""
+    """Limits of the tenant."""
 
-    used_tokens: int = 0
-    max_tokens: int | None = None
-    max_sequences: int | None = None
+    used: Sequence[tuple[Limit, int, int]] = ()
+    """Limits at which nothing more is admitted: name, value, and what is used of it."""
+    in_flight: InFlightLimits = NO_LIMITS
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,15 @@ class TrainerQueue:
     """Steps sent before the task's."""
     step_s: float | None
     """Mean seconds of the pool's latest steps; None before the first."""
+
+
+@dataclass(frozen=True)
+class OverBudget:
+    """The budget that has paused a task."""
+
+    amount: float
+    """In the budget's unit."""
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -111,12 +125,16 @@ class WaitingTask:
     """Seconds that a group may take."""
     queue: TrainerQueue | None
     """None while no step of the task is with the trainers."""
+    over_budget: OverBudget | None = None
+    """None unless a budget has paused it."""
     checks: int | None = None
     """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
 
 
 def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits) -> Cause | None:
     """None when nothing holds the task: its next group or step is about to leave."""
+    if task.over_budget is not None:
+        return Cause(Kind.BUDGET, task.over_budget.amount, f"it is paused by its tenant's {task.over_budget.sentence}")
     if task.is_paused:
         return Cause(
             Kind.PAUSED, task.open_groups, f"it is paused; {task.open_groups} groups are still in flight. `marlaas resume` continues"
@@ -152,13 +170,32 @@ def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replica
     return Cause(Kind.TRAINER, position, f"its step is number {position} with {replicas.trainers} trainers: {expected}")
 
 
+def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
+    """The limit of work in flight that its next group would exceed."""
+    if not limits.in_flight.may_hold(places.tenant, task.group):
+        name, value, used, needed = "max_sequences", limits.in_flight.max_sequences, places.tenant, task.group.sequences
+    elif limits.in_flight.may_hold_in_pool(places.in_pool, task.group):
+        return None
+    elif limits.in_flight.exceeds_sequences(places.in_pool, task.group):
+        name, value, used, needed = (
+            "max_pool_sequences",
+            limits.in_flight.max_pool_sequences,
+            places.in_pool.sequences,
+            task.group.sequences,
+        )
+    else:
+        name, value, used, needed = "max_pool_tokens", limits.in_flight.max_pool_tokens, places.in_pool.tokens, task.group.tokens
+    assert value is not None
+    return Cause(Kind.QUOTA, value, sentence(name, value, round(used), limits.tenant, needed=round(needed)))
+
+
 def _not_admitted(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
     needed = task.group.sequences
-    if limits.max_tokens is not None and limits.used_tokens >= limits.max_tokens:
-        return Cause(Kind.BUDGET, limits.max_tokens, f"its tenant has used {limits.used_tokens} of {limits.max_tokens} tokens")
-    if limits.max_sequences is not None and places.tenant and places.tenant + needed > limits.max_sequences:
-        held = f"its tenant has {places.tenant} of at most {limits.max_sequences} sequences in flight"
-        return Cause(Kind.QUOTA, limits.max_sequences, f"{held}, and its next group needs {needed}")
+    for name, value, used in limits.used:
+        if used >= value:
+            return Cause(Kind.BUDGET if name == "max_tokens" else Kind.QUOTA, value, sentence(name, value, used, limits.tenant))
+    if (quota := _quota(task, places, limits)) is not None:
+        return quota
     total, capacity = places.total, places.capacity
     if not total.sequences or (total + task.group).fits(capacity):
         return None

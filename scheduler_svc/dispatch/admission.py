@@ -15,6 +15,7 @@ from scheduler_svc.lifecycle.group_messages import new_group, open_training_grou
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
 from scheduler_svc.store.queries import candidates, groups, shares, tasks
+from scheduler_svc.store.queries.candidates import NOTHING, LeftOut
 from scheduler_svc.store.queries.groups import NewGroup
 from scheduler_svc.store.queries.shares import Charge, work_in_flight
 from scheduler_svc.store.states import TaskState
@@ -43,23 +44,20 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
     purses = (await budgets.standings(tx.connection)).purses if work.has_budgets else {}
-    limited: set[str] = set()
+    limited = NOTHING
     while with_room:
         rooms = {pool: capacities[pool] for pool in with_room}
-        found = await find_candidates(tx.connection, policy, rooms, work, in_flight, but_tenants=limited)
+        found = await find_candidates(tx.connection, policy, rooms, work, in_flight, limited)
         for tenant, purse in purses.items():
             if tenant in found.tenants:
                 found.tenants[tenant].purse = purse
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
             opened = await _open_groups(tx, decision.groups, now_s)
-            # Tasks of a full pool, or of a tenant at its limit, may have kept others out of the candidates.
-            return Admitted(
-                opened, wants_more=bool(decision.full_pools or decision.limited_tenants) or len(decision.groups) == ADMISSION_BATCH_SIZE
-            )
-        if not (decision.full_pools or decision.limited_tenants):  # no task has an allowance
+            return Admitted(opened, wants_more=decision.has_left_out or len(decision.groups) == ADMISSION_BATCH_SIZE)
+        if not decision.has_left_out:  # no task has an allowance
             return nothing
-        limited |= decision.limited_tenants
+        limited |= LeftOut(decision.limited_tenants, decision.limited_places)
         with_room -= decision.full_pools
     return nothing
 

@@ -1,7 +1,7 @@
 """Candidates: the tasks that admission chooses from; their number does not depend on how many wait."""
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -10,7 +10,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, allowanc
 from scheduler_svc.decisions.shares import Capacity, InFlight
 from scheduler_svc.dispatch.pace import task_snapshots
 from scheduler_svc.store.queries import candidates
-from scheduler_svc.store.queries.candidates import AdmissibleWork, Candidates
+from scheduler_svc.store.queries.candidates import NOTHING, AdmissibleWork, Candidates, LeftOut
 
 ADMISSION_BATCH_SIZE = 16
 """Maximum groups admitted in one transaction; a larger burst takes several."""
@@ -22,46 +22,43 @@ async def find_candidates(
     capacities: Mapping[str, Capacity],
     work: AdmissibleWork,
     in_flight: Mapping[str, InFlight],
-    but_tenants: Set[str] = frozenset(),
+    left_out: LeftOut = NOTHING,
 ) -> Candidates:
     """Tasks that may open groups in the pools of `capacities`: all that can be among the next ADMISSION_BATCH_SIZE groups.
 
-    `but_tenants`: left out.
     Evaluations are of trained versions and do not depend on the policy.
     """
     pools, limit = set(capacities), ADMISSION_BATCH_SIZE
     found = Candidates([], {})
     if work.evaluations:
-        found += await candidates.evaluation_candidates(connection, pools, limit=limit, but_tenants=but_tenants)
+        found += await candidates.evaluation_candidates(connection, pools, limit=limit, but=left_out)
     if len(found.tasks) >= limit:
-        found += await _evaluations_below_min_share(connection, found, capacities, in_flight, but_tenants)
+        found += await _evaluations_below_min_share(connection, found, capacities, in_flight, left_out)
     if policy is not SchedulingPolicy.ASYNCHRONOUS:
-        return found + await candidates.candidates_for(connection, allowances(policy, await task_snapshots(connection)), pools)
-    least_served = await candidates.least_served_tasks(connection, pools, limit=limit, but_tenants=but_tenants)
-    return found + least_served + await _tasks_below_min_share(connection, least_served, capacities, in_flight, but_tenants)
+        every = await candidates.candidates_for(connection, allowances(policy, await task_snapshots(connection)), pools)
+        return found + Candidates([task for task in every.tasks if not left_out.has(task)], every.tenants)
+    least_served = await candidates.least_served_tasks(connection, pools, limit=limit, but=left_out)
+    return found + least_served + await _tasks_below_min_share(connection, least_served, capacities, in_flight, left_out)
 
 
 async def _evaluations_below_min_share(
-    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: Set[str]
+    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: LeftOut
 ) -> Candidates:
     """Evaluations of tenants and of tasks that are below their minimum share and not among `seen`."""
     more = Candidates([], {})
 
-    async def load(pool: str, *, but_tenants: Set[str] = frozenset(), but_tasks: Set[str] = frozenset()) -> Candidates:
-        but_tasks = but_tasks | {task.task for task in (*seen.tasks, *more.tasks)}
-        limit = ADMISSION_BATCH_SIZE
-        return await candidates.evaluation_candidates(
-            connection, {pool}, limit=limit, but_tenants=but_tenants | left_out, but_tasks=but_tasks
-        )
+    async def load(pool: str, but: LeftOut) -> Candidates:
+        but |= left_out | LeftOut(tasks={task.task for task in (*seen.tasks, *more.tasks)})
+        return await candidates.evaluation_candidates(connection, {pool}, limit=ADMISSION_BATCH_SIZE, but=but)
 
     for pool, guaranteed in min_shares(seen.tasks, seen.tenants, capacities, in_flight).items():
-        more += await load(pool, but_tenants=guaranteed.satisfied_tenants())
-        more += await load(pool, but_tasks=guaranteed.satisfied_tasks())
+        more += await load(pool, LeftOut(tenants=guaranteed.satisfied_tenants()))
+        more += await load(pool, LeftOut(tasks=guaranteed.satisfied_tasks()))
     return more
 
 
 async def _tasks_below_min_share(
-    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: Set[str]
+    connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: LeftOut
 ) -> Candidates:
     """Tasks below their minimum share that are not among the least served, where more tasks wait than `seen`.
 
@@ -77,9 +74,9 @@ async def _tasks_below_min_share(
         tenants = {task.tenant for task in waiting}
         below = Counter(task.tenant for task in waiting if guaranteed.task_is_below(task.tenant, task.task))
         if len(seen.tenants) >= limit and sum(map(guaranteed.tenant_is_below, tenants)) < needed:
-            but_tenants = guaranteed.satisfied_tenants() | tenants | left_out
-            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but_tenants=but_tenants)
+            but = left_out | LeftOut(tenants=guaranteed.satisfied_tenants() | tenants)
+            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but=but)
         if any(count >= limit and below[tenant] < needed for tenant, count in seen_of.items()):
-            but_tasks = guaranteed.satisfied_tasks() | {task.task for task in (*seen.tasks, *more.tasks)}
-            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but_tenants=left_out, but_tasks=but_tasks)
+            but = left_out | LeftOut(tasks=guaranteed.satisfied_tasks() | {task.task for task in (*seen.tasks, *more.tasks)})
+            more += await candidates.least_served_tasks(connection, {pool}, limit=limit, but=but)
     return more

@@ -20,19 +20,21 @@ from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
+from scheduler_svc.handlers.job_rates import within_rate
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
+from scheduler_svc.lifecycle.limits import objections_to
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.queries import deleted, tasks, tenants
+from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.states import TaskState
-from scheduler_svc.store.tenancy import keys
+from scheduler_svc.store.tenancy import keys, limits
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
@@ -55,9 +57,10 @@ log = structlog.get_logger()
 async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     """Raises: Reject when a message is not a job; Retry when a store is unavailable."""
     offer = Offer.of(context)
-    own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
     cancelled: list[str] = []
     async with context.transaction() as tx:
+        deliveries = await within_rate(tx, deliveries)
+        own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
         await keys.note_use(tx.connection, [key for delivery in deliveries if (key := streams.token(delivery.subject, 3))])
         for delivery in deliveries:
             if delivery not in own_transaction and (ended := await take_job(tx, delivery, offer, context.policy)):
@@ -100,9 +103,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
         reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:
         reasons.append(f"tenant: '{job.tenant}' is deleted")
-    tenant = await tenants.find_tenant(tx.connection, job.tenant)
-    if tenant is not None and tenant.max_tasks is not None and tenant.live_tasks >= tenant.max_tasks:
-        reasons.append(f"tenant: '{job.tenant}' has {tenant.live_tasks} tasks that have not ended, and may have {tenant.max_tasks}")
+    reasons += await objections_to(tx.connection, job.tenant, spec)
     if reasons:
         return await _reject(tx, by, job, reasons)
     family = family_of(spec.environment.name, offer.families)
@@ -110,7 +111,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
         start = await starting_adapter(tx.connection, job.task, spec)
     except Reject as error:
         return await _reject(tx, by, job, [str(error)])
-    ceiling = tenant.priority_ceiling if tenant else None
+    ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
     if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling):  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)

@@ -9,6 +9,7 @@ from common.pools import layers_of
 from common.spec import complete, sources
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.lifecycle.limits import objections_to
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.tenancy.audit import accepted, refused
 from scheduler_svc.store.transaction import Transaction
@@ -37,6 +38,7 @@ async def _answer(tx: Transaction, request: PreviewTask, offer: Offer) -> dict[s
     reasons = offer.objections(spec)
     if spec.tenant != request.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{request.tenant}'")
+    reasons += await objections_to(tx.connection, request.tenant, spec)
     try:
         await starting_adapter(tx.connection, "none", spec)
     except Reject as error:

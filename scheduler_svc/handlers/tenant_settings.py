@@ -4,11 +4,14 @@ from dataclasses import asdict
 
 from pydantic import JsonValue
 
+from common import streams
 from common.bus import Delivery
+from common.limits import NO_LIMIT, Limit
 from common.messages import SetTenant
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.queries import deleted, tenants
 from scheduler_svc.store.tenancy.audit import accepted, refused
+from scheduler_svc.store.transaction import Transaction
 
 
 async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
@@ -17,22 +20,39 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
     """
     request = delivery.read(SetTenant)
-    given = {name: value for name in ("weight", *tenants.LIMITS, *tenants.DAYS) if (value := getattr(request, name)) is not None}
-    changes: dict[str, float | int | None] = given | dict.fromkeys(request.unlimited)
-    answer: dict[str, JsonValue] = {"request": request.request}
+    subject, changes = request.tenant or streams.EVERY_TENANT, _changes(request)
     async with context.transaction() as tx:
-        gone = await deleted.find_tenant(tx.connection, request.tenant)
-        if gone is None:
-            await tenants.set_tenant(tx.connection, request.tenant, changes)
-        found = await tenants.find_tenant(tx.connection, request.tenant)
-        if gone is not None:
-            answer["reasons"] = [f"tenant: '{request.tenant}' is deleted"]
-        elif found is None:
-            answer["reasons"] = [f"tenant: no tenant '{request.tenant}'; there is one from its first task on"]
-        else:
-            answer.update(asdict(found))
-        if "reasons" in answer:
+        changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
+        if "reasons" in changed:
             tx.record(refused(sender_of(delivery), "tenant"))
         elif changes:
-            tx.record(accepted(sender_of(delivery), request.tenant, changes))
-        tx.emit_event(request.tenant, "none", "tenant", answer)
+            tx.record(accepted(sender_of(delivery), subject, changes))
+        tx.emit_event(subject, "none", "tenant", {"request": request.request} | changed)
+
+
+def _changes(request: SetTenant) -> dict[str, JsonValue]:
+    """What is to be set, for the audit; "default" where a tenant's own limit is removed."""
+    given: dict[str, JsonValue] = {name: value for name in ("weight", *tenants.DAYS) if (value := getattr(request, name)) is not None}
+    return given | {one.of: one.value for one in request.limits} | dict.fromkeys(request.defaults, "default")
+
+
+async def _set_defaults(tx: Transaction, request: SetTenant) -> dict[str, JsonValue]:
+    await tenants.set_limits(tx.connection, streams.EVERY_TENANT, {one.of: one.value for one in request.limits})
+    found = await tenants.limits_in_use(tx.connection, streams.EVERY_TENANT)
+    return {"tenant": streams.EVERY_TENANT, "limits": {name: asdict(limit) for name, limit in found.items()}}
+
+
+async def _set_tenant(tx: Transaction, request: SetTenant, tenant: str) -> dict[str, JsonValue]:
+    found = await tenants.find_tenant(tx.connection, tenant)
+    if await deleted.find_tenant(tx.connection, tenant) is not None:
+        return {"reasons": [f"tenant: '{tenant}' is deleted"]}
+    if found is None:
+        return {"reasons": [f"tenant: no tenant '{tenant}'; there is one from its first task on"]}
+    given = {name: value for name in ("weight", *tenants.DAYS) if (value := getattr(request, name)) is not None}
+    await tenants.set_tenant(tx.connection, tenant, given)
+    own: dict[Limit, int | None] = {one.of: NO_LIMIT if one.value is None else one.value for one in request.limits}
+    own |= dict.fromkeys(request.defaults)
+    await tenants.set_limits(tx.connection, tenant, own)
+    found = await tenants.find_tenant(tx.connection, tenant)
+    assert found is not None
+    return asdict(found)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ReplicaReport
+from scheduler_svc.decisions.budgets import NO_PRICES, sentence
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load
-from scheduler_svc.decisions.waiting import Cause, Places, Replicas, cause_of
+from scheduler_svc.decisions.waiting import Cause, OverBudget, Places, Replicas, cause_of
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
+from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.queries.tasks import checks_requested
 from scheduler_svc.store.queries.waiting import Found, waiting_task
@@ -26,10 +28,24 @@ async def why(
     found = await waiting_task(connection, tenant, task)
     if found is None:
         raise LookupError(f"no task '{task}' that has not ended")
-    waiting = replace(found.task, checks=await _checks(connection, found, reports))
+    over_budget = await _over_budget(connection, found.tenant, task) if found.over_budget else None
+    waiting = replace(found.task, checks=await _checks(connection, found, reports), over_budget=over_budget)
     in_flight = await work_in_flight(connection)
     places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
     return cause_of(waiting, _replicas(found, reports), places, found.limits)
+
+
+async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> OverBudget | None:
+    """The budget that has paused the task; None once it was raised, so that the task is about to go on."""
+    purse = (await budgets.standings(connection)).purses.get(tenant)
+    waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
+    if purse is None or waiting is None:
+        return None
+    refusing = purse.refusing(waiting.pool, waiting.tokens, evaluates=waiting.evaluates)
+    if refusing is None:
+        return None
+    needed = refusing.cost(waiting.tokens, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
+    return OverBudget(float(refusing.amount), sentence(refusing, needed))
 
 
 async def _checks(connection: AsyncConnection, found: Found, reports: Sequence[ReplicaReport]) -> int | None:
@@ -45,7 +61,7 @@ def _places(tenant: str, task: str, in_flight: Mapping[str, InFlight], pool: str
     here = in_flight.get(pool, InFlight())
     own, of_tenant = here.tasks.get((tenant, task), Load()).sequences, here.tenants.get(tenant, Load()).sequences
     everywhere = sum(load.tenants.get(tenant, Load()).sequences for load in in_flight.values())
-    return Places(capacity, here.total, own, of_tenant - own, everywhere)
+    return Places(capacity, here.total, own, of_tenant - own, everywhere, here.tenants.get(tenant, Load()))
 
 
 def _replicas(found: Found, reports: Sequence[ReplicaReport]) -> Replicas:

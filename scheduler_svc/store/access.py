@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import sqlalchemy as sa
 
+from common.streams import EVERY_TENANT
 from scheduler_svc.store.tables import metadata
 from scheduler_svc.store.views import VIEWS
 
@@ -75,6 +76,8 @@ TABLES: dict[str, Access] = {
     "tenant_roles": Access(SELECT, "role = current_user"),
     "keys": Access(ALL, _OF_THE_TENANT),
     "audit": Access(_NO_DELETE, _OF_THE_TENANT),
+    "limits": Access(ALL, f"tenant = '{EVERY_TENANT}' OR {_OF_THE_TENANT}"),
+    "rates": Access(_NO_DELETE, _OF_THE_TENANT),
     "tasks": Access(ALL, _OF_THE_TENANT),
     "groups": Access(ALL, _OF_ITS_TASKS),
     "trajectories": Access(ALL, _OF_ITS_TASKS),

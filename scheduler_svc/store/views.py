@@ -10,7 +10,11 @@ SELECT t.id AS task, t.tenant, t.name, t.pool, t.state, t.reason, t.version, t.s
        spent.prompt_tokens, spent.sampled_tokens, spent.trained_tokens,
        t.submitted_at, t.accepted_at, t.ended_at,
        latest.failed_groups, latest.failed_groups::float8 / nullif(latest.ended_groups, 0) AS failed_share,
-       (SELECT count(*) FROM dead_letters d WHERE d.task = t.id) AS dead_letters
+       (SELECT count(*) FROM dead_letters d WHERE d.task = t.id) AS dead_letters,
+       CASE WHEN t.over_budget THEN 'budget'
+            WHEN t.state = 'paused' THEN 'paused'
+            WHEN t.state = 'submitted' THEN 'check'
+            WHEN live.batched_groups > 0 THEN 'trainer' END AS waits_for
 FROM tasks t
 LEFT JOIN LATERAL (SELECT s.reward FROM steps s WHERE s.task = t.id AND s.state = 'trained' ORDER BY s.version DESC LIMIT 1) last ON true
 LEFT JOIN LATERAL (
@@ -58,10 +62,13 @@ SELECT n.id AS tenant, n.weight,
        coalesce(l.sampled, 0) + coalesce(d.sampled, 0) AS sampled_tokens,
        coalesce(l.trained, 0) + coalesce(d.trained, 0) AS trained_tokens,
        (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks,
-       coalesce(l.evaluation, 0) + coalesce(d.evaluation, 0) AS evaluation_tokens
+       coalesce(l.evaluation, 0) + coalesce(d.evaluation, 0) AS evaluation_tokens,
+       coalesce(l.env_ms, 0) + coalesce((SELECT sum(u.quantity) FROM deleted_usage u
+           WHERE u.tenant = n.id AND u.kind IN ('env_ms', 'void_env_ms')), 0) AS env_ms
 FROM tenants n
 LEFT JOIN (SELECT tenant, sum(tokens) FILTER (WHERE kind = 'prompt') AS prompt, sum(tokens) FILTER (WHERE kind = 'sampled') AS sampled,
-                  sum(tokens) FILTER (WHERE kind = 'trained') AS trained, sum(tokens) FILTER (WHERE kind = 'evaluation') AS evaluation
+                  sum(tokens) FILTER (WHERE kind = 'trained') AS trained, sum(tokens) FILTER (WHERE kind = 'evaluation') AS evaluation,
+                  sum(tokens) FILTER (WHERE kind = 'env_ms') AS env_ms
            FROM ledger GROUP BY tenant) l ON l.tenant = n.id
 LEFT JOIN (SELECT tenant, sum(prompt_tokens) AS prompt, sum(sampled_tokens) AS sampled, sum(trained_tokens) AS trained,
                   sum(evaluation_tokens) AS evaluation

@@ -48,7 +48,9 @@ SAMPLES: list[Message] = [
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
     messages.DeleteTenant(tenant="t", request="r"),
-    messages.SetTenant(tenant="t", request="r", weight=2.0, max_tasks=3, unlimited=["max_tokens"]),
+    messages.SetTenant(
+        tenant="t", request="r", weight=2.0, limits=[messages.LimitValue(of="max_tasks", value=3)], defaults=["max_adapters"]
+    ),
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
     messages.SetAccess(tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY)),
     messages.AskAccess(cursor="t"),

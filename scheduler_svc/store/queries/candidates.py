@@ -1,18 +1,18 @@
 """Queries on candidates for admission: which tasks wait, in fair order."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, func, select, true
+from sqlalchemy import ColumnElement, Integer, func, literal_column, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.shares import TaskShare, TenantShare
+from scheduler_svc.decisions.shares import InFlightLimits, Place, TaskShare, TenantShare
 from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.queries.tenants import may_use_tokens
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, budgets, evaluation_groups, evaluations, tasks, tenants
+from scheduler_svc.store.tenancy.limits import WITH_LIMITS, limit_of, may_admit
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[Colu
         expected.label("expected"),
         tenant.weight,
         tenant.virtual_time.label("tenant_time"),
-        tenant.max_sequences,
     ]
 
 
@@ -75,10 +74,21 @@ async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Admi
     return AdmissibleWork(*found[0]) if found else None
 
 
-_may_open = (MAY_ADMIT, tasks.c.pool == any_of("pools"), tasks.c.tenant != all_of("but_tenants"), tasks.c.id != all_of("but_tasks"))
+_LIMITS = tuple(limit_of(name).label(name) for name in ("max_sequences", "max_pool_sequences", "max_pool_tokens"))
+_SEPARATOR = "/"
+"""Between tenant and pool of a place; no name has it."""
+_of_a_place = tasks.c.tenant + literal_column(f"'{_SEPARATOR}'") + tasks.c.pool
+_not_left_out = (
+    tasks.c.pool == any_of("pools"),
+    tasks.c.tenant != all_of("but_tenants"),
+    tasks.c.id != all_of("but_tasks"),
+    _of_a_place != all_of("but_places"),
+)
+_may_open = (MAY_ADMIT, *_not_left_out)
 _least_served = (
-    select(tenants)
-    .where(may_use_tokens())
+    select(tenants, *_LIMITS)
+    .select_from(WITH_LIMITS)
+    .where(may_admit())
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
     .order_by(tenants.c.virtual_time, tenants.c.id)
     .limit(given("limit", Integer))
@@ -92,20 +102,44 @@ _waiting = (
     .lateral("waiting")
 )
 _LEAST_SERVED_TASKS = Statement(
-    select(*_columns(_waiting.c, _least_served.c, allowance_of(_waiting.c))).select_from(_least_served.join(_waiting, true()))
+    select(
+        *_columns(_waiting.c, _least_served.c, allowance_of(_waiting.c)),
+        *(_least_served.c[each.name] for each in _LIMITS),
+    ).select_from(_least_served.join(_waiting, true()))
 )
 
 
-async def least_served_tasks(
-    connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
-) -> Candidates:
+@dataclass(frozen=True)
+class LeftOut:
+    """What a query on candidates leaves out."""
+
+    tenants: Set[str] = frozenset()
+    places: Set[Place] = frozenset()
+    """Tenants in single pools."""
+    tasks: Set[str] = frozenset()
+
+    def __or__(self, other: "LeftOut") -> "LeftOut":
+        return LeftOut(self.tenants | other.tenants, self.places | other.places, self.tasks | other.tasks)
+
+    def has(self, task: TaskShare) -> bool:
+        return task.tenant in self.tenants or task.place in self.places or task.task in self.tasks
+
+    def parameters(self) -> dict[str, list[str]]:
+        places = [_SEPARATOR.join(place) for place in sorted(self.places)]
+        return {"but_tenants": sorted(self.tenants), "but_tasks": sorted(self.tasks), "but_places": places}
+
+
+NOTHING = LeftOut()
+
+
+async def least_served_tasks(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
     """Tasks that may be given the next `limit` groups: the `limit` next tasks of each of the `limit` least-served tenants.
 
     Only tasks of these pools whose pace allows more, without those left out. Indexes give the order of virtual times, so the
     query takes about as long for ten tasks as for thousands.
     """
-    but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
-    return _candidates(await _LEAST_SERVED_TASKS.run(connection, {"pools": sorted(pools), "limit": limit} | but))
+    given_values = {"pools": sorted(pools), "limit": limit, **but.parameters()}
+    return _candidates(await _LEAST_SERVED_TASKS.run(connection, given_values))
 
 
 _planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
@@ -113,27 +147,22 @@ _first_planned = select(evaluation_groups).where(*_planned).order_by(evaluation_
 _same_protocol = (evaluation_groups.c.version == _first_planned.c.version, evaluation_groups.c.protocol == _first_planned.c.protocol)
 _planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned, *_same_protocol).scalar_subquery()
 _EVALUATION_CANDIDATES = Statement(
-    select(*_columns(tasks.c, tenants.c, _planned_groups), _first_planned.c.size)  # pyright: ignore[reportArgumentType]
-    .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id).join(_first_planned, true()))
+    select(*_columns(tasks.c, tenants.c, _planned_groups), *_LIMITS, _first_planned.c.size)  # pyright: ignore[reportArgumentType]
+    .select_from(tasks.join(WITH_LIMITS, tasks.c.tenant == tenants.c.id).join(_first_planned, true()))
     .where(
         tasks.c.id.in_(select(evaluations.c.task).where(in_state(evaluations.c.state, EvaluationState.RUNNING))),
         tasks.c.state == TaskState.RUNNING,
-        may_use_tokens(),
-        tasks.c.pool == any_of("pools"),
-        tasks.c.tenant != all_of("but_tenants"),
-        tasks.c.id != all_of("but_tasks"),
+        may_admit(),
+        *_not_left_out,
     )
     .order_by(tenants.c.virtual_time, tenants.c.id, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id)
     .limit(given("limit", Integer))
 )
 
 
-async def evaluation_candidates(
-    connection: AsyncConnection, pools: Collection[str], *, limit: int, but_tenants: Collection[str] = (), but_tasks: Collection[str] = ()
-) -> Candidates:
+async def evaluation_candidates(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
     """The same for evaluations: `limit` running tasks whose evaluations have groups to open, of one size: those of the next protocol."""
-    but = {"but_tenants": sorted(but_tenants), "but_tasks": sorted(but_tasks)}
-    found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit} | but)
+    found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit, **but.parameters()})
     found = _candidates(found_rows)
     for row, task in zip(found_rows, found.tasks, strict=True):
         task.evaluate(row.size)
@@ -143,8 +172,9 @@ async def evaluation_candidates(
 async def candidates_for(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Candidates:
     """Candidates of these tasks and pools, with these allowances."""
     statement = (
-        select(*_columns(tasks.c, tenants.c, allowance_of(tasks.c)))
-        .select_from(tasks.join(tenants, tasks.c.tenant == tenants.c.id))
+        select(*_columns(tasks.c, tenants.c, allowance_of(tasks.c)), *_LIMITS)
+        .select_from(tasks.join(WITH_LIMITS, tasks.c.tenant == tenants.c.id))
+        .where(may_admit())
         .where(tasks.c.id.in_([task for task, allowance in allowances.items() if allowance > 0]), tasks.c.pool.in_(sorted(pools)))
     )
     found = _candidates((await connection.execute(statement)).all())
@@ -156,7 +186,9 @@ async def candidates_for(connection: AsyncConnection, allowances: dict[str, int]
 def _candidates(found_rows: Iterable[Any]) -> Candidates:
     found = Candidates([], {})
     for row in found_rows:
-        found.tenants.setdefault(row.tenant, TenantShare(row.tenant, row.weight, row.tenant_time, row.max_sequences))
+        if row.tenant not in found.tenants:
+            bounds = InFlightLimits(row.max_sequences, row.max_pool_sequences, row.max_pool_tokens)
+            found.tenants[row.tenant] = TenantShare(row.tenant, row.weight, row.tenant_time, bounds)
         found.tasks.append(
             TaskShare(
                 task=row.id,

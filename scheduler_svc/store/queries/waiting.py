@@ -1,16 +1,19 @@
 """Query on what one task waits for."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Double, case, func, select
+from sqlalchemy import Double, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.shares import Load
+from common.limits import Limit
+from scheduler_svc.decisions.shares import InFlightLimits, Load
 from scheduler_svc.decisions.waiting import Limits, TrainerQueue, WaitingTask
-from scheduler_svc.store.queries.tenants import used_tokens
 from scheduler_svc.store.states import LIVE, EvaluationGroupState, GroupState, StepState, TaskState
 from scheduler_svc.store.tables import allowance_of, evaluation_groups, groups, steps, tasks, tenants
+from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
 
+IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
 LATEST_STEPS = 20
 """Latest steps of a pool over which the time of a step is averaged."""
 
@@ -23,6 +26,8 @@ class Found:
     task: WaitingTask
     family: str | None
     limits: Limits
+    over_budget: bool
+    """Whether a budget has paused it."""
 
 
 async def waiting_task(connection: AsyncConnection, tenant: str | None, task: str) -> Found | None:
@@ -35,17 +40,17 @@ async def waiting_task(connection: AsyncConnection, tenant: str | None, task: st
     statement = (
         select(
             tasks.c.tenant, tasks.c.pool, tasks.c.family, tasks.c.state, tasks.c.accepted_at, tasks.c.group_size, tasks.c.trajectory_tokens,
-            tasks.c.groups_per_step, tasks.c.spec["environment"]["name"].astext.label("environment"),
+            tasks.c.over_budget, tasks.c.groups_per_step, tasks.c.spec["environment"]["name"].astext.label("environment"),
             tasks.c.spec["limits"]["episode_timeout_s"].as_float().label("timeout_s"),
             (func.greatest(allowance_of(tasks.c), 0) + planned.scalar_subquery()).label("allowance"),
             select(func.count()).where(*own).scalar_subquery().label("open_groups"),
             ready.scalar_subquery().label("ready_groups"),
             oldest_s.scalar_subquery().label("oldest_s"),
             batched_at.scalar_subquery().label("batched_at"),
-            tenants.c.max_tokens, tenants.c.max_sequences,
-            case((tenants.c.max_tokens.is_not(None), used_tokens(tenants.c.id)), else_=0).label("used_tokens"),
+            *(limit_of(name).label(name) for name in (*IN_FLIGHT, *USED_UP)),
+            *used_up(),
         )
-        .select_from(tasks.join(tenants, tenants.c.id == tasks.c.tenant))
+        .select_from(tasks.join(WITH_LIMITS, tenants.c.id == tasks.c.tenant))
         .where(tasks.c.id == task, tasks.c.state.in_(LIVE))
     )  # fmt: skip
     if tenant is not None:
@@ -67,7 +72,15 @@ async def waiting_task(connection: AsyncConnection, tenant: str | None, task: st
         timeout_s=row.timeout_s,
         queue=None if row.batched_at is None else await _queue(connection, row.pool, row.batched_at),
     )
-    return Found(row.tenant, found, row.family, Limits(row.used_tokens, row.max_tokens, row.max_sequences))
+    return Found(row.tenant, found, row.family, _limits(row), row.over_budget)
+
+
+def _limits(row: Any) -> Limits:
+    """`Any`: a row of the query above."""
+    values = row._mapping
+    used: list[tuple[Limit, int, int]] = [(name, values[name], values[f"used_{name}"]) for name in USED_UP if values[name] is not None]
+    in_flight = InFlightLimits(*(values[name] for name in IN_FLIGHT))
+    return Limits(used, in_flight, row.tenant)
 
 
 async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> TrainerQueue:

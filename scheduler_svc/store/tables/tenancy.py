@@ -1,8 +1,9 @@
-"""Tables of who may come in, public keys, and of who has done what. Seeds and tokens are nowhere in this database."""
+"""Tables of who may come in, how much each may do, and who has done what. Of keys the public part only: no seed or token is here."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from common.limits import LIMITS
 from scheduler_svc.store.tables.base import metadata, moment, now_by_default
 
 keys = sa.Table(
@@ -47,4 +48,24 @@ audit = sa.Table(
     sa.Index(None, "job"),
     sa.Index(None, "target", "at"),
     sa.Index("uq_audit_refused", "tenant", "key", "verb", "reason", "hour", unique=True, postgresql_where=sa.text("hour IS NOT NULL")),
+)
+
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),  # or `_all`, for the defaults of all
+    # Absent for a tenant: the default holds. Absent for `_all`: there is no limit, as with NO_LIMIT (`common/limits.py`).
+    *(sa.Column(name, sa.BigInteger) for name in LIMITS),
+)
+
+rates = sa.Table(
+    "rates",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("used", sa.Double, nullable=False),  # requests, less those that the pace of the limit has given back
+    sa.Column("granted", sa.Integer, nullable=False),  # of the latest that were asked for
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+    sa.CheckConstraint("kind IN ('jobs', 'asks')", name="kind"),
+    prefixes=["UNLOGGED"],  # empty after a crash of PostgreSQL, which forgives a minute
 )

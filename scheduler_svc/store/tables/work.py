@@ -17,11 +17,6 @@ tenants = sa.Table(
     now_by_default("created_at"),
     sa.Column("account", sa.Text),  # public key of its account in NATS; absent where it has no keys
     moment("suspended_at"),
-    # Limits, absent where there is none:
-    sa.Column("priority_ceiling", sa.Integer),  # of its tasks
-    sa.Column("max_tasks", sa.Integer),  # that have not ended
-    sa.Column("max_sequences", sa.Integer),  # in flight, over all pools
-    sa.Column("max_tokens", sa.BigInteger),  # of the ledger; at the maximum no more work is admitted
     # Days after a task's end, 0 for ever:
     sa.Column("adapters_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("checkpoints_days", sa.Integer, nullable=False, server_default=sa.text("0")),

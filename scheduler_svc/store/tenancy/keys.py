@@ -9,9 +9,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
+from common.limits import IN_ACCOUNT
 from common.messages import KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.access import MAX_KEYS
 from scheduler_svc.store.tables import keys, tenants
+from scheduler_svc.store.tenancy.limits import WITH_LIMITS, limit_of
 
 OPERATORS_LOCK = 7_341_021
 """Advisory lock in place of a tenant's row, for the operators' keys."""
@@ -74,14 +76,21 @@ async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
 
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
     """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
-    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by]
-    chosen = select(*columns).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
+    of_account = [limit_of(name).label(name) for name in IN_ACCOUNT]
+    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by, *of_account]
+    chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
     if tenant is not None:
-        chosen = select(*columns).where(tenants.c.id == tenant)
+        chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id == tenant)
     rows = (await connection.execute(chosen)).all()
     found = [
         TenantAccess(
-            tenant=row.id, account=row.account, suspended=row.suspended_at is not None, keys=[], deleted=row.deleted_by is not None
+            tenant=row.id,
+            account=row.account,
+            suspended=row.suspended_at is not None,
+            keys=[],
+            max_connections=row.max_connections,
+            max_message_bytes=row.max_message_bytes,
+            deleted=row.deleted_by is not None,
         )
         for row in rows
     ]

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import nats
 import pytest
 
 from common import streams
@@ -137,6 +138,31 @@ async def test_limits_of_an_account_are_the_servers(keyed: Keyed) -> None:
         second = Bus.connect(keyed.url, "client", creds=keyed.key("acme", "owner"), timings=HASTY)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(second, timeout=1.0)
+
+
+async def test_connections_and_message_bytes_are_taken_up_to_the_limit_and_no_further(keyed: Keyed) -> None:
+    await asyncio.sleep(1.1)  # as above
+    await keyed.push("acme", AccountLimits(connections=2, message_bytes=2_000))
+    closed = asyncio.Event()
+
+    async def on_closed() -> None:
+        closed.set()
+
+    file = str(keyed.key("acme", "owner"))
+    client = await nats.connect(keyed.url, user_credentials=file, allow_reconnect=False, closed_cb=on_closed)
+    async with await connect(keyed, keyed.key("acme", "owner")):
+        third = Bus.connect(keyed.url, "client", creds=keyed.key("acme", "owner"), timings=HASTY)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(third, timeout=1.0)
+        try:
+            for size in (1_999, 2_000):
+                await client.publish("jobs.cancel.acme", b"x" * size)
+                await client.flush()
+            assert not closed.is_set()
+            await client.publish("jobs.cancel.acme", b"x" * 2_001)
+            await asyncio.wait_for(closed.wait(), timeout=5.0)
+        finally:
+            await client.close()
 
 
 async def test_deleted_account_is_forgotten_and_its_clients_closed(keyed: Keyed) -> None:

@@ -62,9 +62,11 @@ async def test_places_limits_and_pauses(bus: Bus, nats_url: str, database_url: s
         assert "other tenants 6" in sentence
         assert "acme" not in sentence
         assert await operator.why("slow-b") == await globex.why("slow-b")
-        await world.execute("UPDATE tenants SET max_sequences = 7 WHERE id = 'acme'")
+        await world.execute(
+            "INSERT INTO limits (tenant, max_sequences) VALUES ('acme', 7) ON CONFLICT (tenant) DO UPDATE SET max_sequences = 7"
+        )
         await told(acme, "slow-a", Kind.QUOTA, 7)
-        await world.execute("UPDATE tenants SET max_tokens = 0 WHERE id = 'acme'")
+        await world.execute("INSERT INTO limits (tenant, max_tokens) VALUES ('acme', 0) ON CONFLICT (tenant) DO UPDATE SET max_tokens = 0")
         await told(acme, "slow-a", Kind.BUDGET, 0)
         await acme.pause("slow-a")
         assert "`marlaas resume` continues" in await told(acme, "slow-a", Kind.PAUSED, 3)

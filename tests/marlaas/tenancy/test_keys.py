@@ -11,6 +11,7 @@ import pytest
 from common.access.claims import deletion_token
 from common.access.credentials import read_credentials
 from common.access.folder import SYSTEM
+from common.access.keys import decode
 from common.bus import Bus, Outgoing
 from common.crashpoints import OPERATORS
 from common.errors import Fatal
@@ -49,6 +50,23 @@ async def test_every_command_of_the_page_does_what_it_says(operating: Operating,
         await operating.done(*command.split())
     assert await keyed_world.rows(VALID) == [("laptop", "owner")]
     assert await keyed_world.rows("SELECT id, suspended_at, weight FROM tenants WHERE account IS NOT NULL") == [("acme", None, 2.0)]
+
+
+async def test_limits_of_an_account_are_set_by_a_command_and_told_to_nats(operating: Operating, keyed_world: World) -> None:
+    await operating.done("tenants", "create", "initech")
+    shown = await operating.done("tenants", "show", "initech")
+    assert re.search(r"max_connections +64 +64", shown)
+    assert "told NATS of initech" in await operating.done("tenants", "set", "initech", "--limit", "max_connections=3")
+    async with await operating.keyed.connect(SYSTEM) as system:
+        token = decode(await system.accounts.token(operating.keyed.keys.tenant("initech").public) or "")
+    assert (token["nats"]["limits"]["conn"], token["nats"]["limits"]["payload"]) == (3, 1_310_720)
+    shown = await operating.done("tenants", "set", "initech", "--limit", "max_connections=default", "--limit", "max_tasks=4")
+    assert re.search(r"max_connections +64 +64", shown)
+    assert re.search(r"max_tasks +4 +no limit +0", shown)
+    assert "there is no limit 'max_task'; there are priority_ceiling" in await operating.refused(
+        "tenants", "set", "a", "--limit", "max_task=1"
+    )
+    assert "there is always a limit" in await operating.refused("tenants", "set", "initech", "--limit", "max_connections=none")
 
 
 async def test_tenant_trains_with_a_key_that_a_command_made(operating: Operating, keyed_world: World) -> None:

@@ -51,6 +51,27 @@ async def test_wrong_request_gets_one_sentence(bus: Bus, nats_url: str, database
         assert (await asks.ask(TasksAnswer, "acme", "tasks")).tasks == [], "the replica goes on"
 
 
+async def test_asks_beyond_the_rate_are_refused_and_others_answered(bus: Bus, nats_url: str, database: Database) -> None:
+    async with answering(bus, database), asker(nats_url) as asks:
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme'), ('globex')"))
+            await tx.connection.execute(text("INSERT INTO limits (tenant, asks_per_minute) VALUES ('acme', 3)"))
+        for _ in range(3):
+            await asks.ask(TasksAnswer, "acme", "tasks")
+        code, reason = await asks.refused("acme", "tasks")
+        assert code == "busy"
+        assert reason.startswith("asks_per_minute: at most 3 asks a minute, 3 are used; ask later in ")
+        await asks.ask(TasksAnswer, "globex", "tasks")
+        await asks.ask(TasksAnswer, None, "tasks")
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("UPDATE limits SET asks_per_minute = 4 WHERE tenant = 'acme'"))
+        await asks.ask(TasksAnswer, "acme", "tasks")
+        assert (await asks.refused("acme", "tasks"))[0] == "busy"
+        async with database.transaction() as tx:
+            await tx.connection.execute(text("UPDATE limits SET asks_per_minute = 9223372036854775807 WHERE tenant = 'acme'"))
+        await asks.ask(TasksAnswer, "acme", "tasks")
+
+
 async def test_message_of_another_kind_and_a_name_that_no_tenant_can_have(bus: Bus, nats_url: str, database: Database) -> None:
     async with answering(bus, database), asker(nats_url) as asks:
         kind, answer = await asks.raw("acme", "tasks", b"{}", {KIND_HEADER: "ask-tasks.2"})

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import BudgetsAnswer, Event, GroupContext, SetBudget
+from common.messages import BudgetsAnswer, Event, GroupContext, SetBudget, WhyAnswer
 from common.spec import parse_spec
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import Database
@@ -52,6 +52,8 @@ async def test_a_task_pauses_at_a_budget_and_goes_on_when_it_is_raised(bus: Bus,
         assert reason.startswith(f"budget: {amount} tokens in all; spent ")
         [(state, over, stored)] = await world.rows("SELECT state, over_budget, reason FROM tasks WHERE id = 'a'")
         assert (state, over, stored) == ("paused", True, reason)
+        why = await asks.ask(WhyAnswer, "acme", "why", task="a")
+        assert (why.cause, why.number, why.sentence) == ("budget", amount, f"it is paused by its tenant's {reason}")
         [one] = (await asks.ask(BudgetsAnswer, "acme", "budgets")).budgets
         assert one.spent == (await world.rows(SPENT))[0][0] <= one.amount == amount
         assert (await asks.ask(BudgetsAnswer, "globex", "budgets")).budgets == []

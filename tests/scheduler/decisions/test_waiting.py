@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_svc.decisions.shares import Capacity, Load
-from scheduler_svc.decisions.waiting import Kind, Limits, Places, Replicas, TrainerQueue, WaitingTask, cause_of
+from scheduler_svc.decisions.shares import Capacity, InFlightLimits, Load
+from scheduler_svc.decisions.waiting import Kind, Limits, OverBudget, Places, Replicas, TrainerQueue, WaitingTask, cause_of
 
 TASK = WaitingTask("tiny", "sums", True, False, 0, Load(8, 800.0), 3, 1, 4, 10.0, 100.0, None)
 MAY_OPEN = replace(TASK, allowance=2, open_groups=0)
 ALL = Replicas(samplers=1, environments=2, trainers=1, sequences=64, sampled=64.0)
 IDLE = replace(ALL, sampled=10.0)
 ROOM = Places(Capacity(96, 10_000), Load(24, 2400.0), 24, 0, 24)
+IN_POOL = replace(ROOM, in_pool=Load(24, 2400.0))
 FULL = Places(Capacity(96, 10_000), Load(96, 9600.0), 8, 16, 24)
 NONE = Limits()
 
@@ -21,33 +22,58 @@ def full(sequences: int, own: int, siblings: int = 0, tokens: float = 0.0) -> Pl
     return Places(Capacity(96, 10_000), Load(sequences, tokens), own, siblings, own + siblings)
 
 
+def tokens(used: int, maximum: int) -> Limits:
+    return Limits([("max_tokens", maximum, used)])
+
+
+def stored(used: int, maximum: int) -> Limits:
+    return Limits([("max_tokens", 9, 8), ("max_stored_bytes", maximum, used), ("max_adapters", 9, 8)])
+
+
+def holding(limits: InFlightLimits) -> Limits:
+    return Limits(in_flight=limits)
+
+
 Situation = tuple[WaitingTask, Replicas, Places, Limits, Kind | None, float]
 SITUATIONS: list[Situation] = [
     # Paused, whatever else there is.
     *[(replace(TASK, is_paused=True, open_groups=number), ALL, ROOM, NONE, Kind.PAUSED, number) for number in (0, 1, 5)],
-    (replace(MAY_OPEN, is_paused=True), ALL, FULL, Limits(9, 9), Kind.PAUSED, 0),
+    (replace(MAY_OPEN, is_paused=True), ALL, FULL, tokens(9, 9), Kind.PAUSED, 0),
     (replace(TASK, is_paused=True, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.PAUSED, 3),
     (replace(TASK, is_paused=True), Replicas(0, 0, 0), ROOM, NONE, Kind.PAUSED, 3),
+    # A budget has paused it.
+    (replace(MAY_OPEN, is_paused=True, over_budget=OverBudget(700.0, "budget: 700 tokens a day")), ALL, FULL, NONE, Kind.BUDGET, 700),
     # No replica of the environment, the pool's samplers, the pool's trainers.
     (replace(TASK, is_accepted=False), replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     (TASK, replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     (MAY_OPEN, replace(ALL, samplers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
-    (MAY_OPEN, replace(ALL, samplers=0), FULL, Limits(9, 9), Kind.NO_REPLICA, 0),
+    (MAY_OPEN, replace(ALL, samplers=0), FULL, tokens(9, 9), Kind.NO_REPLICA, 0),
     (TASK, replace(ALL, samplers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     (replace(TASK, queue=TrainerQueue(0, None)), replace(ALL, trainers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     (replace(TASK, queue=TrainerQueue(7, 2.0)), replace(ALL, trainers=0), ROOM, NONE, Kind.NO_REPLICA, 0),
     # The tenant's tokens are used up, exactly or by more; it does not matter for groups in flight.
-    *[(MAY_OPEN, ALL, ROOM, Limits(used, 1000), Kind.BUDGET, 1000) for used in (1000, 1001, 5000)],
-    (MAY_OPEN, ALL, FULL, Limits(1000, 1000, 8), Kind.BUDGET, 1000),
-    (MAY_OPEN, ALL, FULL, Limits(0, 0), Kind.BUDGET, 0),
-    (MAY_OPEN, ALL, ROOM, Limits(999, 1000), None, 0),
-    (TASK, ALL, ROOM, Limits(1000, 1000), Kind.PACE, 3),
+    *[(MAY_OPEN, ALL, ROOM, tokens(used, 1000), Kind.BUDGET, 1000) for used in (1000, 1001, 5000)],
+    (MAY_OPEN, ALL, FULL, replace(tokens(1000, 1000), in_flight=InFlightLimits(8)), Kind.BUDGET, 1000),
+    (MAY_OPEN, ALL, FULL, tokens(0, 0), Kind.BUDGET, 0),
+    (MAY_OPEN, ALL, ROOM, tokens(999, 1000), None, 0),
+    (TASK, ALL, ROOM, tokens(1000, 1000), Kind.PACE, 3),
     # The tenant's sequences in flight, over all pools; the first group always may be.
-    *[(MAY_OPEN, ALL, ROOM, Limits(max_sequences=most), Kind.QUOTA, most) for most in (1, 24, 31)],
-    (MAY_OPEN, ALL, replace(ROOM, tenant=60), Limits(max_sequences=64), Kind.QUOTA, 64),
-    (MAY_OPEN, ALL, FULL, Limits(max_sequences=30), Kind.QUOTA, 30),
-    (MAY_OPEN, ALL, ROOM, Limits(max_sequences=32), None, 0),
-    (MAY_OPEN, ALL, full(0, 0), Limits(max_sequences=1), None, 0),
+    *[(MAY_OPEN, ALL, ROOM, holding(InFlightLimits(most)), Kind.QUOTA, most) for most in (1, 24, 31)],
+    (MAY_OPEN, ALL, replace(ROOM, tenant=60), holding(InFlightLimits(64)), Kind.QUOTA, 64),
+    (MAY_OPEN, ALL, FULL, holding(InFlightLimits(30)), Kind.QUOTA, 30),
+    (MAY_OPEN, ALL, ROOM, holding(InFlightLimits(32)), None, 0),
+    (MAY_OPEN, ALL, full(0, 0), holding(InFlightLimits(1)), None, 0),
+    # The same in one pool, and its tokens there.
+    (MAY_OPEN, ALL, IN_POOL, holding(InFlightLimits(max_pool_sequences=31)), Kind.QUOTA, 31),
+    (MAY_OPEN, ALL, IN_POOL, holding(InFlightLimits(max_pool_sequences=32)), None, 0),
+    (MAY_OPEN, ALL, IN_POOL, holding(InFlightLimits(max_pool_sequences=33)), None, 0),
+    (MAY_OPEN, ALL, ROOM, holding(InFlightLimits(max_pool_sequences=1)), None, 0),
+    (MAY_OPEN, ALL, IN_POOL, holding(InFlightLimits(max_pool_tokens=3199)), Kind.QUOTA, 3199),
+    (MAY_OPEN, ALL, IN_POOL, holding(InFlightLimits(max_pool_tokens=3200)), None, 0),
+    # What is stored.
+    *[(MAY_OPEN, ALL, ROOM, stored(used, 1000), Kind.QUOTA, 1000) for used in (1000, 1001)],
+    (MAY_OPEN, ALL, ROOM, stored(999, 1000), None, 0),
+    (MAY_OPEN, ALL, ROOM, Limits([("max_adapters", 3, 3)]), Kind.QUOTA, 3),
     # As many checks as the tenant may have at once.
     (replace(TASK, is_accepted=False, checks=4), ALL, ROOM, NONE, Kind.QUOTA, 4),
     (replace(TASK, is_accepted=False, checks=4), replace(ALL, environments=0), ROOM, NONE, Kind.NO_REPLICA, 0),
@@ -59,7 +85,7 @@ SITUATIONS: list[Situation] = [
     (MAY_OPEN, ALL, full(89, 40), NONE, Kind.SHARE, 49),
     (MAY_OPEN, ALL, full(200, 100, siblings=50), NONE, Kind.SHARE, 100),
     (MAY_OPEN, ALL, full(40, 8, tokens=9900.0), NONE, Kind.SHARE, 32),
-    (MAY_OPEN, ALL, FULL, Limits(5, 10, 1000), Kind.SHARE, 88),
+    (MAY_OPEN, ALL, FULL, replace(tokens(5, 10), in_flight=InFlightLimits(1000)), Kind.SHARE, 88),
     (MAY_OPEN, ALL, full(88, 8), NONE, None, 0),
     # Full with its own work: the pool is too small.
     (MAY_OPEN, ALL, full(96, 96), NONE, Kind.CAPACITY, 96),
@@ -77,7 +103,7 @@ SITUATIONS: list[Situation] = [
     *[(replace(TASK, queue=TrainerQueue(before, 2.0)), ALL, ROOM, NONE, Kind.TRAINER, before + 1) for before in (0, 1, 19)],
     (replace(TASK, queue=TrainerQueue(4, None)), ALL, ROOM, NONE, Kind.TRAINER, 5),
     (replace(TASK, queue=TrainerQueue(4, 3.0)), replace(ALL, samplers=0), ROOM, NONE, Kind.TRAINER, 5),
-    (replace(MAY_OPEN, queue=TrainerQueue(0, 3.0)), ALL, FULL, Limits(9, 9), Kind.TRAINER, 1),
+    (replace(MAY_OPEN, queue=TrainerQueue(0, 3.0)), ALL, FULL, tokens(9, 9), Kind.TRAINER, 1),
     # Pace: what the next step lacks.
     *[(replace(TASK, ready_groups=ready), ALL, ROOM, NONE, Kind.PACE, 4 - ready) for ready in (0, 1, 2, 3)],
     (replace(TASK, ready_groups=9), ALL, ROOM, NONE, Kind.PACE, 1),

@@ -34,10 +34,12 @@ async def test_the_cause_follows_what_happens(bus: Bus, database_url: str) -> No
         assert "acme" not in cause.sentence and "other tenants 6" in cause.sentence
         cause = await ask(world, "b", "globex", reports=REPORTS[:1])
         assert cause is not None and cause.kind == Kind.NO_REPLICA
-        await world.execute("UPDATE tenants SET max_sequences = 7 WHERE id = 'acme'")
+        await world.execute(
+            "INSERT INTO limits (tenant, max_sequences) VALUES ('acme', 7) ON CONFLICT (tenant) DO UPDATE SET max_sequences = 7"
+        )
         cause = await ask(world, "a")
         assert cause is not None and (cause.kind, cause.number) == (Kind.QUOTA, 7)
-        await world.execute("UPDATE tenants SET max_tokens = 0 WHERE id = 'acme'")
+        await world.execute("INSERT INTO limits (tenant, max_tokens) VALUES ('acme', 0) ON CONFLICT (tenant) DO UPDATE SET max_tokens = 0")
         cause = await ask(world, "a")
         assert cause is not None and (cause.kind, cause.number) == (Kind.BUDGET, 0)
         await world.control("pause", "a", until="paused")

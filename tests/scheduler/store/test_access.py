@@ -39,6 +39,8 @@ INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
 INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) VALUES ('TENANT', 'total', 'tokens', 1, now(), 0);
 INSERT INTO keys (key, tenant, name, role) VALUES (rpad('U' || upper('TENANT'), 56, 'A'), 'TENANT', 'TENANT', 'owner');
 INSERT INTO audit (tenant, via, verb, outcome) VALUES ('TENANT', 'short form', 'submit', 'accepted');
+INSERT INTO limits (tenant, max_tasks) VALUES ('TENANT', 3);
+INSERT INTO rates (tenant, kind, used, granted, at) VALUES ('TENANT', 'jobs', 1, 1, now());
 INSERT INTO prices (kind, price, per) VALUES ('sampled', 1, 1);
 INSERT INTO events (tenant, task, event, data)
     VALUES ('TENANT', 'TENANT' || '-task', 'accepted', jsonb_build_object('canary', 'TENANT'));

@@ -1,0 +1,74 @@
+"""Limits of a tenant, as data: what each is of, its bounds, its default, and what a tenant does where it is met.
+
+A value belongs to one tenant, or to EVERY_TENANT: the default of all that have none of their own. Values are in PostgreSQL, so a change
+counts from the next decision on. Connections and the size of a message are in the token of the tenant's account, and NATS enforces them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Limit = Literal[
+    "priority_ceiling",
+    "jobs_per_minute",
+    "asks_per_minute",
+    "max_tasks",
+    "max_unchecked",
+    "max_task_tokens",
+    "max_sequences",
+    "max_pool_sequences",
+    "max_pool_tokens",
+    "max_tokens",
+    "max_stored_bytes",
+    "max_adapters",
+    "max_connections",
+    "max_message_bytes",
+]
+
+NO_LIMIT = 2**63 - 1
+"""Stored for a tenant that has no limit where others have a default one."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One limit."""
+
+    of: str
+    """What is limited, behind a number."""
+    way_out: str
+    """What a tenant can do where the limit is met."""
+    default: int | None = None
+    """Before an operator sets another; None: no limit."""
+    lowest: int = 0
+    highest: int = NO_LIMIT - 1
+
+
+ENDS = "cancel one, or wait until one ends"
+FREES = "free some with `marlaas delete` or `marlaas prune`"
+
+LIMITS: dict[Limit, Kind] = {
+    "priority_ceiling": Kind("of a task's priority among its tenant's", "give a lower priority", lowest=-100, highest=100),
+    "jobs_per_minute": Kind("jobs a minute", "send it later", 6_000),
+    "asks_per_minute": Kind("asks a minute", "ask later", 60_000),
+    "max_tasks": Kind("tasks that have not ended", ENDS),
+    "max_unchecked": Kind("tasks whose environments are not checked yet", "wait until one is checked", 1_000),
+    "max_task_tokens": Kind("tokens of one task (steps × groups × attempts × tokens)", "give fewer steps, groups or tokens"),
+    "max_sequences": Kind("sequences in flight, over all pools", "wait until some end", lowest=1),
+    "max_pool_sequences": Kind("sequences in flight in one pool", "wait until some end", lowest=1),
+    "max_pool_tokens": Kind("tokens in flight in one pool", "wait until some end", lowest=1),
+    "max_tokens": Kind("tokens in all", "none: they are used"),
+    "max_stored_bytes": Kind("bytes of adapters, checkpoints and batches", FREES),
+    "max_adapters": Kind("adapters that are kept", FREES),
+    "max_connections": Kind("connections to NATS at once", "close one", 64, lowest=1, highest=1_000_000),
+    # A task may have 1 MiB, and its message is a little more.
+    "max_message_bytes": Kind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
+}
+
+IN_ACCOUNT: tuple[Limit, ...] = ("max_connections", "max_message_bytes")
+"""Limits that are in the token of the tenant's account."""
+
+
+def sentence(limit: Limit, value: int, used: int, tenant: str, *, needed: int = 1) -> str:
+    """A refusal: the limit, its value, what is used, and the way out. `needed`: what the refused request adds."""
+    kind = LIMITS[limit]
+    of_it = f"{limit}: at most {value} {kind.of}, {used} are used" + (f" and {needed} more needed" if needed != 1 else "")
+    return f"{of_it}; {kind.way_out}, or an operator raises it: marlaas tenants set {tenant} --limit {limit}={used + needed}"

@@ -1,0 +1,73 @@
+"""Jobs beyond a tenant's rate, and the answers that they get. Those of operators have no limit: one of them raises it."""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Delivery
+from common.messages import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
+from scheduler_svc.handlers.context import check_tenant
+from scheduler_svc.store.tenancy import rates
+from scheduler_svc.store.transaction import Transaction
+
+log = structlog.get_logger()
+
+Refuse = Callable[[Transaction, Delivery, str], None]
+
+
+async def within_rate(tx: Transaction, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """The jobs that fit the rate of their tenants; others are answered. Raises: Reject when one of these is no job."""
+    taken = [delivery for delivery in deliveries if _verb(delivery) not in REFUSALS]
+    counted = [delivery for delivery in deliveries if _verb(delivery) in REFUSALS]
+    for tenant in sorted({_tenant(delivery) for delivery in counted}):
+        own = [delivery for delivery in counted if _tenant(delivery) == tenant]
+        grant = await rates.take(tx.connection, tenant, "jobs", len(own))
+        taken += own[: grant.granted]
+        for delivery in own[grant.granted :]:
+            log.info("job_refused", verb=_verb(delivery), tenant=tenant, limit="jobs_per_minute")
+            REFUSALS[_verb(delivery)](tx, delivery, grant.refusal("jobs", tenant))
+    return [delivery for delivery in deliveries if delivery in taken]
+
+
+def _about_a_task(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    job = delivery.read(SubmitTask if _verb(delivery) == "submit" else ControlTask)
+    check_tenant(_tenant(delivery), job.tenant)
+    verb: dict[str, JsonValue] = {"verb": "delete"} if _verb(delivery) == "delete" else {}
+    tx.emit_event(job.tenant, job.task, "rejected", {**verb, "reasons": [reason]})
+
+
+def _preview(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    _about_no_task(tx, delivery, delivery.read(PreviewTask), "previewed", reason)
+
+
+def _prune(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    _about_no_task(tx, delivery, delivery.read(PruneTasks), "pruned", reason)
+
+
+def _about_no_task(tx: Transaction, delivery: Delivery, job: PreviewTask | PruneTasks, event: str, reason: str) -> None:
+    check_tenant(_tenant(delivery), job.tenant)
+    tx.emit_event(job.tenant, "none", event, {"request": job.request, "reasons": [reason]})
+
+
+def _resend(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    job = delivery.read(ResendLetter)
+    check_tenant(_tenant(delivery), job.tenant)
+    tx.emit_event(job.tenant, "none", "rejected", {"letter": job.letter, "reasons": [reason]})
+
+
+REFUSALS: dict[str, Refuse] = dict.fromkeys(("submit", "cancel", "pause", "resume", "delete"), _about_a_task) | {
+    "preview": _preview,
+    "prune": _prune,
+    "resend": _resend,
+}
+"""Verbs that are counted → the answer beyond the rate."""
+
+
+def _verb(delivery: Delivery) -> str:
+    return streams.token(delivery.subject, 1) or ""
+
+
+def _tenant(delivery: Delivery) -> str:
+    return streams.token(delivery.subject, 2) or ""

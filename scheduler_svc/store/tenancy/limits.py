@@ -1,0 +1,104 @@
+"""Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.limits import LIMITS, NO_LIMIT, Limit
+from common.streams import EVERY_TENANT
+from scheduler_svc.store.states import LIVE, TaskState
+from scheduler_svc.store.tables import deleted_tasks, limits, stored_blobs, tasks, tenants
+
+_defaults = limits.alias("default_limits")
+_ALL = literal_column(f"'{EVERY_TENANT}'")
+WITH_LIMITS = tenants.outerjoin(limits, limits.c.tenant == tenants.c.id)
+"""Tenants with their own limits; `limit_of` gives those that hold."""
+
+
+def default_of(limit: Limit) -> ColumnElement[int]:
+    """One value for a statement: it depends on no row."""
+    found = select(_defaults.c[limit]).where(_defaults.c.tenant == _ALL).scalar_subquery()
+    return func.nullif(found, literal_column(str(NO_LIMIT)))
+
+
+def limit_of(limit: Limit) -> ColumnElement[int]:
+    """The limit that holds for a row of WITH_LIMITS; NULL where there is none."""
+    return func.nullif(func.coalesce(limits.c[limit], default_of(limit)), literal_column(str(NO_LIMIT)))
+
+
+def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    """Tokens of the tenant's ledger, deleted tasks included."""
+    own, gone = tasks.alias("own"), deleted_tasks.alias("gone")  # other names than those of the statement around it
+    booked = select(func.coalesce(func.sum(own.c.booked_tokens), 0)).where(own.c.tenant == tenant).scalar_subquery()
+    of_gone = gone.c.prompt_tokens + gone.c.sampled_tokens + gone.c.trained_tokens + gone.c.evaluation_tokens
+    deleted = select(func.coalesce(func.sum(of_gone), 0)).where(gone.c.tenant == tenant).scalar_subquery()
+    return cast(booked + deleted, BigInteger)
+
+
+def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    """Bytes of the tenant's blobs, those included that deleted tasks left to others."""
+    return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)), BigInteger)
+
+
+def kept_adapters(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    return _stored(tenant, func.count().filter(stored_blobs.c.kind == literal_column("'adapter'")))
+
+
+def _stored(tenant: ColumnElement[Any], amount: ColumnElement[Any]) -> ColumnElement[Any]:
+    owner, gone = tasks.alias("owner"), deleted_tasks.alias("former_owner")
+    of_it = or_(
+        stored_blobs.c.task.in_(select(owner.c.id).where(owner.c.tenant == tenant)),
+        stored_blobs.c.task.in_(select(gone.c.id).where(gone.c.tenant == tenant)),
+    )
+    return select(amount).where(of_it).scalar_subquery()
+
+
+USED_UP: dict[Limit, Any] = {"max_tokens": used_tokens, "max_stored_bytes": stored_bytes, "max_adapters": kept_adapters}
+"""Limits at which no more groups are admitted; work in flight ends."""
+
+
+def may_admit() -> ColumnElement[bool]:
+    """Whether a row of WITH_LIMITS may admit a group; counted for tenants with such a limit only."""
+    return and_(*(or_(limit_of(name).is_(None), limit_of(name) > used(tenants.c.id)) for name, used in USED_UP.items()))
+
+
+def used_up() -> list[ColumnElement[int]]:
+    """For a row of WITH_LIMITS: what is used of each limit of USED_UP that there is."""
+    return [case((limit_of(name).is_not(None), used(tenants.c.id))).label(f"used_{name}") for name, used in USED_UP.items()]
+
+
+async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
+    """The limits that hold for a tenant, also for one that there is not yet; None where there is none."""
+    named = limits.alias("named")
+    of_it = {name: func.coalesce(named.c[name], _defaults.c[name]).label(name) for name in LIMITS}
+    joined = _defaults.outerjoin(named, named.c.tenant == tenant)
+    row = (await connection.execute(select(*of_it.values()).select_from(joined).where(_defaults.c.tenant == _ALL))).mappings().first()
+    return {name: None if row is None or row[name] == NO_LIMIT else row[name] for name in LIMITS}
+
+
+async def own_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
+    """Those that the tenant has itself, with None for no limit."""
+    row = (await connection.execute(select(limits).where(limits.c.tenant == tenant))).mappings().first()
+    return {} if row is None else {name: None if row[name] == NO_LIMIT else row[name] for name in LIMITS if row[name] is not None}
+
+
+async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
+    """Set values; None removes the tenant's own."""
+    if values:
+        new = insert(limits).values(tenant=tenant, **values)
+        await connection.execute(new.on_conflict_do_update(index_elements=[limits.c.tenant], set_=dict(values)))
+
+
+async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
+    """What is used of the limits that PostgreSQL counts, but of those in flight."""
+    of_it, name = tasks.c.tenant == tenant, literal_column("tenant_name.id")
+    named = select(func.coalesce(tenant).label("id")).subquery("tenant_name")
+    live = select(func.count()).select_from(tasks).where(of_it, tasks.c.state.in_(LIVE)).scalar_subquery()
+    unchecked = select(func.count()).select_from(tasks).where(of_it, tasks.c.state == TaskState.SUBMITTED).scalar_subquery()
+    counted: dict[Limit, Any] = {"max_tasks": live, "max_unchecked": unchecked}
+    counted.update({one: used(name) for one, used in USED_UP.items()})
+    row = (await connection.execute(select(*(value.label(one) for one, value in counted.items())).select_from(named))).mappings().one()
+    return {one: int(row[one]) for one in counted}

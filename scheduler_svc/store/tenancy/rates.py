@@ -1,0 +1,77 @@
+"""Rates of requests: a token bucket for each tenant and kind, in PostgreSQL, so that all replicas of the scheduler share it.
+
+A bucket has room for as many requests as a minute allows, and is drained at that pace. Its row is locked until the transaction ends,
+so a tenant's jobs are handled in one transaction after the other, and what they count is exact.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.limits import LIMITS, NO_LIMIT, Limit
+from common.streams import EVERY_TENANT
+
+RequestKind = Literal["jobs", "asks"]
+LIMIT_OF: dict[RequestKind, Limit] = {"jobs": "jobs_per_minute", "asks": "asks_per_minute"}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Answer to a number of requests of one tenant."""
+
+    granted: int
+    """How many of them fit; the first ones."""
+    used: float = 0.0
+    """Requests in the bucket, those granted included."""
+    per_minute: int | None = None
+    """None: no limit."""
+
+    def refusal(self, kind: RequestKind, tenant: str) -> str:
+        """What a request that does not fit is answered with."""
+        assert self.per_minute is not None
+        limit, missing = LIMIT_OF[kind], max(0.0, self.used + 1 - self.per_minute)
+        wait = f" in {math.ceil(missing * 60 / self.per_minute)} s" if self.per_minute else ""
+        of_it = f"{limit}: at most {self.per_minute} {LIMITS[limit].of}, {math.ceil(self.used)} are used"
+        raised = f"an operator raises it: marlaas tenants set {tenant} --limit {limit}={self.per_minute + 1}"
+        return f"{of_it}; {LIMITS[limit].way_out}{wait}, or {raised}"
+
+
+def _taking(limit: Limit) -> TextClause:
+    return text(f"""
+WITH asked AS (
+    SELECT n.id, cast(:wanted AS int) AS wanted, nullif(coalesce(own.{limit}, every.{limit}), {NO_LIMIT})::float8 AS allowed
+    FROM tenants n LEFT JOIN limits own ON own.tenant = n.id LEFT JOIN limits every ON every.tenant = '{EVERY_TENANT}'
+    WHERE n.id = :tenant)
+INSERT INTO rates AS r (tenant, kind, used, granted, at)
+SELECT id, :kind, least(wanted, allowed), least(wanted, allowed), clock_timestamp() FROM asked
+ON CONFLICT (tenant, kind) DO UPDATE SET (used, granted, at) = (
+    SELECT drained + fitting, fitting, clock_timestamp() FROM (
+        SELECT drained, CASE WHEN allowed IS NULL THEN wanted ELSE least(wanted, greatest(0, floor(allowed - drained))) END::int AS fitting
+        FROM asked CROSS JOIN LATERAL (
+            SELECT CASE WHEN allowed IS NULL THEN 0
+                   ELSE greatest(0, r.used - allowed / 60 * greatest(0, extract(epoch FROM clock_timestamp() - r.at))) END AS drained) d) f)
+RETURNING granted, used, (SELECT allowed FROM asked) AS allowed""")
+
+
+_TAKING = {kind: _taking(limit) for kind, limit in LIMIT_OF.items()}
+
+
+async def take(connection: AsyncConnection, tenant: str, kind: RequestKind, wanted: int) -> Grant:
+    """Count requests of a tenant, as many as fit. A tenant that there is not yet has no bucket, and is granted all."""
+    row = (await connection.execute(_TAKING[kind], {"tenant": tenant, "kind": kind, "wanted": wanted})).first()
+    if row is None:
+        return Grant(wanted)
+    return Grant(row.granted, row.used, None if row.allowed is None else int(row.allowed))
+
+
+async def used_in(connection: AsyncConnection, tenant: str, per_minute: dict[RequestKind, int | None]) -> dict[Limit, int]:
+    """Requests that are in the tenant's buckets now."""
+    query = text("SELECT kind, used, extract(epoch FROM now() - at)::float8 AS since FROM rates WHERE tenant = :tenant")
+    found: dict[Limit, int] = {LIMIT_OF[kind]: 0 for kind in LIMIT_OF}
+    for row in (await connection.execute(query, {"tenant": tenant})).all():
+        pace = per_minute[row.kind]
+        found[LIMIT_OF[row.kind]] = 0 if pace is None else max(0, math.ceil(row.used - pace / 60 * row.since))
+    return found
