@@ -6,7 +6,7 @@ a process boundary, and never an exception of a class that the other side lacks.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal, cast
 
@@ -61,6 +61,8 @@ class Opened:
     state: bytes
     tool_names: tuple[str, ...] = ()
     """Names of the tools that the opening requests."""
+    worked_s: float = field(default=0.0, compare=False)
+    """Seconds that a worker or hosted process worked for the call; 0 on the event loop, where calls overlap."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,15 @@ class Continued:
 
     messages: list[ChatMessage]
     state: bytes
+    worked_s: float = field(default=0.0, compare=False)
+    """As in Opened; so in the next."""
 
 
 @dataclass(frozen=True)
 class Scored:
     reward: float
     components: dict[str, float]
+    worked_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Failed:
     """True: not the environment's fault as far as is known, so a retry may succeed."""
     is_late: bool = False
     """True: the call exceeded its timeout."""
+    worked_s: float = field(default=0.0, compare=False)
 
 
 Call = OpenCall | StepCall

@@ -28,7 +28,15 @@ class EndedTurn:
 def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
     """Requests for every member's first turn: one message, or more when the state is very large."""
     requests = [
-        TurnRequest(member=member, turn=0, transcript=TokenRecord(), messages=opened.messages, tools=opened.tools, state=opened.state)
+        TurnRequest(
+            member=member,
+            turn=0,
+            transcript=TokenRecord(),
+            messages=opened.messages,
+            tools=opened.tools,
+            state=opened.state,
+            env_ms=0.0 if member else opened.worked_s * 1000,
+        )
         for member in range(group.size)
     ]
     yield from _sample(group, requests)
@@ -37,7 +45,14 @@ def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
 def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]]) -> Iterator[Outgoing]:
     """Requests for the next turns."""
     requests = [
-        TurnRequest(member=turn.member, turn=turn.turn + 1, transcript=turn.transcript, messages=outcome.messages, state=outcome.state)
+        TurnRequest(
+            member=turn.member,
+            turn=turn.turn + 1,
+            transcript=turn.transcript,
+            messages=outcome.messages,
+            state=outcome.state,
+            env_ms=turn.env_ms + outcome.worked_s * 1000,
+        )
         for turn, outcome in asked
     ]
     yield from _sample(group, requests)
@@ -51,7 +66,14 @@ def scores(group: GroupContext, ended: Sequence[EndedTurn]) -> Iterator[Outgoing
 def unopened(group: GroupContext, failure: Failed) -> Iterator[Outgoing]:
     """Scores of a group whose prompt could not be opened: every member is void."""
     members = [
-        ScoredTrajectory(member=member, transcript=TokenRecord(), reward=0.0, turns=0, failure=failure.reason)
+        ScoredTrajectory(
+            member=member,
+            transcript=TokenRecord(),
+            reward=0.0,
+            turns=0,
+            failure=failure.reason,
+            env_ms=0 if member else round(failure.worked_s * 1000),
+        )
         for member in range(group.size)
     ]
     yield from _scored(group, members)
@@ -68,6 +90,7 @@ def _trajectory(ended: EndedTurn) -> ScoredTrajectory:
         turns=turn.turn if turn.failure is not None else turn.turn + 1,
         truncated=turn.failure is None and turn.finish == "length",
         failure=failure,
+        env_ms=round(turn.env_ms + ended.outcome.worked_s * 1000),
     )
 
 

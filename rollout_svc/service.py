@@ -166,6 +166,7 @@ class Rollout:
             reply=self._chat.text(sampled.ids),
             finish=sampled.finish,
             state=request.state,
+            env_ms=request.env_ms,
         )
 
     # ---------------------------------------------------------------------------------------------- tasks and versions
@@ -218,6 +219,7 @@ def _failed(request: TurnRequest, reason: str) -> SampledTurn:
         finish="stop",
         state=request.state,
         failure=reason,
+        env_ms=request.env_ms,
     )
 
 

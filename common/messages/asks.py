@@ -124,6 +124,8 @@ class TenantUsage(Usage):
 
     tenant: str
     live_tasks: int
+    env_ms: int = 0
+    """Milliseconds that its environments worked, also those that nobody pays; 0 from older schedulers."""
 
 
 class TaskUsage(Usage):

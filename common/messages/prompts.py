@@ -106,6 +106,8 @@ class TurnRequest(Value):
     """JSON schemas for the chat template; used at turn 0 only."""
     state: bytes
     """State of the environment, opaque to all others, MessagePack."""
+    env_ms: float = Field(default=0.0, ge=0)
+    """Milliseconds that worker and hosted processes worked for the member's turns so far; the first has that of the opening."""
 
 
 class SampleTurns(Message, kind="sample-turns.1"):

@@ -28,6 +28,8 @@ class SampledTurn(Value):
     state: bytes
     failure: str | None = None
     """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
+    env_ms: float = Field(default=0.0, ge=0)
+    """As in the request."""
 
 
 class TurnsSampled(Message, kind="turns-sampled.1"):
@@ -46,6 +48,8 @@ class ScoredTrajectory(Value):
     truncated: bool = False
     """The last turn hit its token limit."""
     failure: str | None = None
+    env_ms: int = Field(default=0, ge=0, lt=2**31)
+    """Milliseconds that worker and hosted processes worked for it; 0 from older senders."""
 
 
 class SettledMember(Value):
@@ -60,6 +64,8 @@ class SettledMember(Value):
     """Sampled tokens of the longest turn; None from older senders, which do not report components either."""
     components: dict[str, float] = {}
     """Finite components of the reward that the task ranks by."""
+    env_ms: int = Field(default=0, ge=0, lt=2**31)
+    """As in ScoredTrajectory."""
 
 
 class Settlement(Value):
@@ -93,6 +99,7 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
                     truncated=member.truncated,
                     failure=member.failure,
                     longest_turn_tokens=member.transcript.longest_turn_tokens,
+                    env_ms=member.env_ms,
                     components=_finite(member.components, self.group.environment.rank_weights),
                 )
                 for member in self.members

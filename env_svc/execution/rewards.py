@@ -7,6 +7,7 @@ A component that an attempt lacks counts 0: an episode that ran out of turns has
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from env_svc.calls import Failed, Outcome, Scored, failed, is_bounded
 from env_svc.contract import MAX_NUMBER
@@ -26,9 +27,11 @@ def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> 
     terms = {f"{weight:g} × '{part}'": weight * parts.get(part, 0.0) for part, weight in weights.items()}
     wrong = next((term for term, value in terms.items() if not is_bounded(value)), None)
     if wrong is not None:
-        return _too_large(name, wrong, terms[wrong])
+        return replace(_too_large(name, wrong, terms[wrong]), worked_s=outcome.worked_s)
     reward = math.fsum(terms.values())
-    return Scored(reward, parts) if is_bounded(reward) else _too_large(name, f"the weighted sum of {', '.join(weights)}", reward)
+    if not is_bounded(reward):
+        return replace(_too_large(name, f"the weighted sum of {', '.join(weights)}", reward), worked_s=outcome.worked_s)
+    return replace(outcome, reward=reward, components=parts)
 
 
 def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:

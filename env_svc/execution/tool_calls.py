@@ -145,7 +145,7 @@ class ToolCallExecutor:
         try:
             tool_set = {**context.tool_set, **await self._tools_of_opening(opened.tool_names, context.remaining_s)}
         except (WrongOptions, ToolUnavailable) as error:
-            return _tools_failure(error)
+            return replace(_tools_failure(error), worked_s=opened.worked_s)
         if not tool_set and not opened.tools:
             return opened
         tool_state = ToolState.at_opening(opened.tool_names, opened.tools)
@@ -197,7 +197,8 @@ class ToolCallExecutor:
         batches = self._executor.run(context.claimant, context.environment, [over], context.remaining_s, limits)
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
-        return outcomes[0][1]
+        [(_, outcome)] = outcomes
+        return replace(outcome, worked_s=outcome.worked_s + late.worked_s)
 
 
 async def _found_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:

@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from pydantic import JsonValue
@@ -40,7 +41,9 @@ def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> lis
     started = time.monotonic()
     outcomes: list[Outcome] = []
     for call in calls:
-        outcomes.append(_loop().run_until_complete(perform(environment, name, call)))
+        began = time.monotonic()
+        outcome = _loop().run_until_complete(perform(environment, name, call))
+        outcomes.append(replace(outcome, worked_s=time.monotonic() - began))
         if time.monotonic() - started > SLICE_S:
             break
     return outcomes

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import aclosing, suppress
+from dataclasses import replace
 
 import structlog
 from pebble import ProcessExpired, ProcessPool
@@ -90,8 +91,9 @@ class Workers:
 
     async def _run_slice(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
         """Outcomes of the first calls; none when one of several, which is unknown, killed the worker."""
+        held: list[float] = []
         try:
-            return await self._on_worker(job, calls)
+            return await self._on_worker(job, calls, held)
         except _DeadlinePassed:
             return [
                 failed(f"environment '{job.name}' had no free worker process before the deadline", is_infrastructure=True) for _ in calls
@@ -104,13 +106,14 @@ class Workers:
         if len(calls) > 1:
             return []
         reason = f"environment '{job.name}' {reason} (row {calls[0].row}); its worker process was replaced"
-        return [failed(reason, is_infrastructure=True, is_late=is_late)]
+        return [replace(failed(reason, is_infrastructure=True, is_late=is_late), worked_s=sum(held))]
 
     async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         outcomes = await self._run_slice(job, [job.calls[position]])
         return position, outcomes[0]
 
-    async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
+    async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call], held: list[float]) -> list[Outcome]:
+        """Adds the seconds that the worker was held to `held`, also when it raises."""
         worker = await self._acquire(job.claimant)
         began = time.monotonic()
         try:
@@ -120,7 +123,8 @@ class Workers:
         finally:
             worker.last_task = job.claimant.task
             self._free.append(worker)
-            self._queue.done(job.claimant, time.monotonic() - began)
+            held.append(time.monotonic() - began)
+            self._queue.done(job.claimant, held[-1])
             self._grant()
 
     async def _acquire(self, claimant: Claimant) -> "_Worker":

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 
 import structlog
 
@@ -83,7 +84,8 @@ class HostedEnvironment:
         began = time.monotonic()
         try:
             process = min(self._processes, key=lambda one: (one.busy >= turns.max_concurrent, not one.is_ready, one.busy))
-            return position, await process.ask(job, position)
+            outcome = await process.ask(job, position)
+            return position, replace(outcome, worked_s=time.monotonic() - began)
         finally:
             turns.release(job.claimant, time.monotonic() - began)
 

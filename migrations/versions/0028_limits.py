@@ -129,6 +129,8 @@ def upgrade() -> None:
         sa.CheckConstraint("kind IN ('jobs', 'asks')", name="ck_rates_kind"),
         prefixes=["UNLOGGED"],
     )
+    for name in ("trajectories", "evaluation_members"):
+        op.add_column(name, sa.Column("env_ms", sa.Integer(), nullable=False, server_default=sa.text("0")))
     op.execute(f"CREATE OR REPLACE VIEW task_status AS {TASK_STATUS}")
     op.execute(f"CREATE OR REPLACE VIEW tenant_usage AS {TENANT_USAGE}")
 
@@ -137,6 +139,8 @@ def downgrade() -> None:
     for name, query in (("task_status", TASK_STATUS_BEFORE), ("tenant_usage", TENANT_USAGE_BEFORE)):
         op.execute(f"DROP VIEW {name}")
         op.execute(f"CREATE VIEW {name} AS {query}")
+    for name in ("trajectories", "evaluation_members"):
+        op.drop_column(name, "env_ms")
     for name, kind in FORMER.items():
         op.add_column("tenants", sa.Column(name, kind, nullable=True))
         within = f"nullif(least(l.{name}, {LARGEST[name] + 1}), {LARGEST[name] + 1})"

@@ -1,4 +1,4 @@
-"""Accounting: ledger rows for the tokens of ended groups, and the correction of what their admission was charged."""
+"""Accounting: ledger rows for what ended groups consumed, and the correction of what their admission was charged."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ async def charge_evaluation(
     connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup], *, void: VoidReason | None = None
 ) -> None:
     """Ledger rows for what evaluation groups consumed, and the difference to their charge. `void`: why they were abandoned."""
-    entries = [
-        Entry(by_id[group.task].tenant, group.task, "evaluation", group.number, group.tokens, _payer(by_id[group.task], void))
-        for group in ended
-        if group.tokens
-    ]
-    await ledger.record_usage(connection, entries)
+    entries: list[Entry] = []
+    for group in ended:
+        tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
+        entries.append(Entry(tenant, group.task, "evaluation", group.number, group.tokens, payer))
+        entries.append(Entry(tenant, group.task, "env_ms", group.number, group.env_ms, payer))
+    await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
     await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
@@ -35,6 +35,7 @@ async def settle_accounts(
         tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
         entries.append(Entry(tenant, group.task, "prompt", group.number, group.prompt_tokens, payer))
         entries.append(Entry(tenant, group.task, "sampled", group.number, group.sampled_tokens, payer))
+        entries.append(Entry(tenant, group.task, "env_ms", group.number, group.env_ms, payer))
     await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
     await shares.charge(
         connection,

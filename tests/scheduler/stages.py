@@ -65,10 +65,18 @@ def submission(task: str, raw: dict[str, Any]) -> Outgoing:
 
 
 def scored(
-    group: GroupContext, member: int, *, reward: float, failure: str | None = None, components: dict[str, float] | None = None
+    group: GroupContext,
+    member: int,
+    *,
+    reward: float,
+    failure: str | None = None,
+    components: dict[str, float] | None = None,
+    env_ms: int = 0,
 ) -> Outgoing:
     record = TokenRecord().with_context([1, 2, 3]).with_sampled([4, 5], [-0.5, -0.25])
-    trajectory = ScoredTrajectory(member=member, transcript=record, reward=reward, components=components or {}, turns=1, failure=failure)
+    trajectory = ScoredTrajectory(
+        member=member, transcript=record, reward=reward, components=components or {}, turns=1, failure=failure, env_ms=env_ms
+    )
     message = TrajectoriesScored(group=group, members=[trajectory])
     headers = {streams.SETTLEMENT_HEADER: message.settlement().model_dump_json()}
     subject = streams.scored(group.task, group.trajectory(member))
@@ -111,6 +119,8 @@ class Stages:
     components: Callable[[GroupContext, int], dict[str, float]] = lambda group, member: {}
     withheld: Callable[[GroupContext, int], bool] = lambda group, member: False
     trains: bool = True
+    env_ms: int = 0
+    """Time of the environment for each attempt."""
     since: Callable[[int], int | None] = lambda version: None
     """`since` of each version's checkpoint."""
     metrics: Callable[[int], Mapping[str, float]] = lambda version: {}
@@ -130,8 +140,14 @@ class Stages:
         self.opened.append(group)
         for member in range(group.size):
             if not self.withheld(group, member):
-                components = self.components(group, member)
-                yield scored(group, member, reward=self.reward(group, member), failure=self.failure(group, member), components=components)
+                yield scored(
+                    group,
+                    member,
+                    reward=self.reward(group, member),
+                    failure=self.failure(group, member),
+                    components=self.components(group, member),
+                    env_ms=self.env_ms,
+                )
 
     async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         batch = delivery.read(TrainBatch)

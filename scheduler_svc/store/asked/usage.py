@@ -9,16 +9,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TaskUsage, TenantUsage
 from common.messages.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
-from scheduler_svc.store.tables import deleted_tasks, ledger, stored_blobs, tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, stored_blobs, tasks, tenants
 
 BYTES = ("adapter", "checkpoint", "batch")
+ENV_KINDS = ("env_ms", "void_env_ms")
 
 
 async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:
     """By name. A tenant that is unknown used nothing, and has no entry."""
     spent = _sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")
-    booked = select(ledger.c.tenant, *spent).group_by(ledger.c.tenant)
+    env_ms = func.sum(ledger.c.tokens).filter(ledger.c.kind == "env_ms").label("env_ms")
+    booked = select(ledger.c.tenant, *spent, env_ms).group_by(ledger.c.tenant)
     deleted = [func.sum(deleted_tasks.c[f"{kind}_tokens"]).label(f"{kind}_tokens") for kind in TOKEN_KINDS]
+    worked = func.sum(deleted_usage.c.quantity).label("env_ms")
+    former = select(deleted_usage.c.tenant, worked).where(deleted_usage.c.kind.in_(ENV_KINDS)).group_by(deleted_usage.c.tenant)
     erased = select(deleted_tasks.c.tenant, *deleted).group_by(deleted_tasks.c.tenant)
     owned = union_all(select(tasks.c.id, tasks.c.tenant), select(deleted_tasks.c.id, deleted_tasks.c.tenant)).subquery()
     kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
@@ -27,10 +31,11 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
     found = select(tenants.c.id.label("tenant"))
     if tenant is not None:
         booked, erased = booked.where(ledger.c.tenant == tenant), erased.where(deleted_tasks.c.tenant == tenant)
+        former = former.where(deleted_usage.c.tenant == tenant)
         stored, living = stored.where(owned.c.tenant == tenant), living.where(tasks.c.tenant == tenant)
         found = found.where(tenants.c.id == tenant)
     usage = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
-    for query in (booked, erased, stored, living):
+    for query in (booked, former, erased, stored, living):
         for row in (await connection.execute(query)).mappings():
             of_tenant = usage[row["tenant"]]
             for name, value in row.items():

@@ -49,6 +49,7 @@ class EvaluatedGroup:
     version: int
     charged_tokens: float
     tokens: int
+    env_ms: int
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[MemberO
             "turns": outcome.member.turns,
             "truncated": outcome.member.truncated,
             "failure": outcome.member.failure,
+            "env_ms": outcome.member.env_ms,
         }
         for outcome in outcomes
         if (outcome.task, outcome.group) in live
@@ -207,13 +209,17 @@ async def _end(
             evaluation_members.c.task,
             evaluation_members.c.number,
             func.sum(evaluation_members.c.prompt_tokens + evaluation_members.c.sampled_tokens),
+            func.sum(evaluation_members.c.env_ms),
         )
         .where(keyed(evaluation_members.c.task, evaluation_members.c.number))
         .group_by(evaluation_members.c.task, evaluation_members.c.number)
     )
     ended = keys([(row.task, row.number) for row in rows])
-    tokens = {(task, number): int(total) for task, number, total in (await connection.execute(spent, ended)).all()}
-    return [EvaluatedGroup(row.task, row.number, row.version, row.charged_tokens, tokens.get((row.task, row.number), 0)) for row in rows]
+    found_spent = {(task, number): used for task, number, *used in (await connection.execute(spent, ended)).all()}
+    return [
+        EvaluatedGroup(row.task, row.number, row.version, row.charged_tokens, *found_spent.get((row.task, row.number), (0, 0)))
+        for row in rows
+    ]
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:

@@ -42,6 +42,7 @@ class EndedGroup:
     charged_tokens: float
     prompt_tokens: int
     sampled_tokens: int
+    env_ms: int
 
     @property
     def key(self) -> GroupKey:
@@ -95,6 +96,7 @@ _LOOK = Statement(
         groups.c.charged_tokens,
         func.sum(trajectories.c.prompt_tokens).label("prompt_tokens"),
         func.sum(trajectories.c.sampled_tokens).label("sampled_tokens"),
+        func.sum(trajectories.c.env_ms).label("env_ms"),
         func.min(case((trajectories.c.state == TrajectoryState.VOID, trajectories.c.detail))).label("failure"),
     )
     .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
@@ -109,7 +111,7 @@ async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]
     """Open groups among `found` that are complete or have a failed member, in order."""
     return [
         DecidedGroup(
-            EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens),
+            EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens, row.env_ms),
             row.version,
             failure=row.failure,
         )
@@ -186,12 +188,13 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
             trajectories.c.group,
             func.sum(trajectories.c.prompt_tokens),
             func.sum(trajectories.c.sampled_tokens),
+            func.sum(trajectories.c.env_ms),
         )
         .where(keyed(trajectories.c.task, trajectories.c.group))
         .group_by(trajectories.c.task, trajectories.c.group)
     )
     ended = keys([(task, number) for task, number, _ in rows])
-    spent = {(task, number): (prompt, sampled) for task, number, prompt, sampled in (await connection.execute(statement, ended)).all()}
+    spent = {(task, number): used for task, number, *used in (await connection.execute(statement, ended)).all()}
     return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
 
 

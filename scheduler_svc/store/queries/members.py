@@ -42,6 +42,7 @@ _arrived = Rows(
     failure=Text,
     longest_turn_tokens=Integer,
     components=Text,
+    env_ms=Integer,
 )
 _has_failed = _arrived.c.failure.is_not(None)
 _SETTLE = Statement(
@@ -64,6 +65,7 @@ _SETTLE = Statement(
         truncated=_arrived.c.truncated,
         longest_turn_tokens=_arrived.c.longest_turn_tokens,
         components=cast(_arrived.c.components, JSONB),
+        env_ms=_arrived.c.env_ms,
         scored_at=func.now(),
     )
 )
@@ -88,6 +90,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredM
             outcome.member.failure,
             outcome.member.longest_turn_tokens,
             json.dumps(outcome.member.components) if outcome.member.components else None,
+            outcome.member.env_ms,
         )
         for outcome in first.values()
     ]

@@ -139,6 +139,7 @@ trajectories = sa.Table(
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
     sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
     sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
+    sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that processes of its environment worked
     moment("scored_at"),
     sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
     one_of("state", TrajectoryState, "state"),
@@ -225,6 +226,7 @@ evaluation_members = sa.Table(
     sa.Column("turns", sa.Integer, nullable=False),
     sa.Column("truncated", sa.Boolean, nullable=False),
     sa.Column("failure", sa.Text),
+    sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
     sa.CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
 )

@@ -69,6 +69,7 @@ def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: 
         finish=finish,  # pyright: ignore
         state=request.state,
         failure=failure,
+        env_ms=request.env_ms,
     )
 
 

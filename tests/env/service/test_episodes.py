@@ -24,6 +24,21 @@ async def test_opened_group_asks_for_every_members_first_turn_in_one_message(des
     assert {one.messages[0].content for one in message.members} == {"Count down from 3."}
 
 
+async def test_time_of_workers_is_counted_for_each_attempt_and_travels_with_it(desk: Desk) -> None:
+    group = group_of("ComputingCountdown", size=2)
+    first, second = await desk.opened(group)
+    assert first.env_ms > 0, "the opening's"
+    assert second.env_ms == 0
+    await desk.give(group, [sampled(first.model_copy(update={"env_ms": 5_000.0}), "3"), sampled(second, "nine")])
+    [(_, settlement)] = await desk.scored(group.task, 1)
+    assert (settlement.members[0].member, settlement.members[0].env_ms < 1_000) == (1, True)
+    third = (await desk.requests(group, 3))[-1]
+    assert 5_000 < third.env_ms < 6_000
+    await desk.give(group, [sampled(third, "nine")])
+    _, (_, settlement) = await desk.scored(group.task, 2)
+    assert 5_000 <= settlement.members[0].env_ms < 7_000
+
+
 async def test_prompt_is_made_of_the_tasks_seed_not_the_groups(desk: Desk) -> None:
     for number, seed in enumerate((7, 8)):
         group = group_of("Countdown", size=1, task=f"task-{number}").model_copy(update={"seed": seed, "task_seed": 1})

@@ -6,6 +6,8 @@ Python that knows the ledger's rows and the prices, and nothing of views, trigge
 
 import random
 import time
+import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -172,7 +174,8 @@ class History:
     def _score(self, group: GroupContext, rewards: list[float | None]) -> None:
         for member, reward in enumerate(rewards):
             failure = "sandbox died" if reward is None else None
-            self.arrived.append(self._store(scored(group, member, reward=reward or 0.0, failure=failure)))
+            env_ms = worked_ms(group.task, group.group, member)
+            self.arrived.append(self._store(scored(group, member, reward=reward or 0.0, failure=failure, env_ms=env_ms)))
 
     async def _settle(self) -> None:
         if self.arrived:
@@ -261,12 +264,30 @@ class History:
             invoice = await self._rows(f"SELECT coalesce(sum(money), 0) AS money FROM tenant_invoice WHERE tenant = '{tenant}'")
             assert invoice[0]["money"] == money, (self.seed, tenant, invoice, money)
             if tenant == "acme":
-                await self._check_budgets({"money": money, "tokens": Decimal(sum(row["tokens"] for row in rows))})
+                await self._check_budgets(
+                    {"money": money, "tokens": Decimal(sum(row["tokens"] for row in rows if row["kind"] != "env_ms"))}
+                )
+        await self._check_environments()
         if self.checks % DOCTOR_EVERY:
             return
         async with self.database.transaction() as tx:
             broken = await examine_database(tx.connection)
         assert not broken, (self.seed, broken)
+
+    async def _check_environments(self) -> None:
+        """The ledger has the time of each attempt that was settled in an ended group, once, and its group's payer."""
+        settled = await self._rows(
+            'SELECT m.task, m."group", m.member FROM trajectories m JOIN groups g ON g.task = m.task AND g.number = m."group"'
+            " WHERE m.scored_at IS NOT NULL AND g.state <> 'open'"
+        )
+        counted = Counter[tuple[str, int]]()
+        for row in settled:
+            counted[row["task"], row["group"]] += worked_ms(row["task"], row["group"], row["member"])
+        booked = await self._rows("SELECT task, number, tokens, paid_by FROM ledger WHERE kind = 'env_ms'")
+        assert {(row["task"], row["number"]): row["tokens"] for row in booked} == dict(counted), self.seed
+        sampled = await self._rows("SELECT task, number, paid_by FROM ledger WHERE kind = 'sampled'")
+        payers = {(row["task"], row["number"]): row["paid_by"] for row in sampled}
+        assert {(row["task"], row["number"]): row["paid_by"] for row in booked} == payers, self.seed
 
     async def _check_budgets(self, spent: dict[str, Decimal]) -> None:
         async with self.database.transaction() as tx:
@@ -274,6 +295,11 @@ class History:
         assert {one.unit: one.spent for one in found} == spent, (self.seed, found, spent)
         for one in found:
             assert one.spent + one.reserved <= one.amount, (self.seed, one)
+
+
+def worked_ms(task: str, group: int, member: int) -> int:
+    """Milliseconds that the environment worked for one attempt, as env counts them."""
+    return 1 + zlib.crc32(f"{task}.{group}.{member}".encode()) % 100_000
 
 
 def _price_at(known: list[dict[str, Any]], row: dict[str, Any]) -> Decimal:

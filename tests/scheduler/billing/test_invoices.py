@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice
+from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
 from common.spec import parse_spec
 from scheduler_svc.store.billing import invoices, prices
 from scheduler_svc.store.database import Database
@@ -178,3 +178,24 @@ async def test_work_of_an_hour_ago_costs_what_it_did_then(database: Database) ->
         await delete_task(tx.connection, "a", 1)
         assert await invoices.invoice_lines(tx.connection, "acme", None, None, after=0, most=10) == lines
         assert all(isinstance(line.day, date) for line in lines)
+
+
+async def test_the_time_of_environments_is_booked_once_at_its_price_and_by_the_rule_of_void_work(
+    bus: Bus, nats_url: str, database_url: str
+) -> None:
+    def failure(group: GroupContext, member: int) -> str | None:
+        return "the sandbox broke" if group.group == 0 and member == 1 else None
+
+    async with running_world(bus, database_url, Stages(failure=failure, env_ms=250)) as world, asker(nats_url) as asks:
+        await set_price(world, "one", "env_ms", "0.5")
+        await world.run("a")
+        await settled(world)
+        lines = {line.kind: line for line in (await asks.ask(InvoiceAnswer, "acme", "invoice")).lines}
+        assert (lines["env_ms"].quantity, lines["env_ms"].money) == (6 * 2 * 250, 6 * 2 * 125)
+        assert (lines["void_env_ms"].quantity, lines["void_env_ms"].money) == (2 * 250, 0)
+        [tenant] = (await asks.ask(UsageAnswer, "acme", "usage")).tenants
+        assert tenant.env_ms == 7 * 2 * 250
+        assert await world.rows("SELECT env_ms FROM tenant_usage WHERE tenant = 'acme'") == [(7 * 2 * 250,)]
+        await world.control("delete", "a", until="deleted")
+        assert (await asks.ask(UsageAnswer, "acme", "usage")).tenants[0].env_ms == 7 * 2 * 250
+        assert await world.rows("SELECT env_ms FROM tenant_usage WHERE tenant = 'acme'") == [(7 * 2 * 250,)]
