@@ -6,6 +6,7 @@
     ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   ├── QueueFull      as many messages wait as may
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
+    │       └── StreamFull   a stream has as many bytes as it may
     └── Fatal       this process is broken           → stop consuming, exit 1
         └── Undeclared     JetStream refuses a declaration
 
@@ -40,6 +41,10 @@ class QueueFull(Retry):
 
 class Unavailable(Retry):
     """NATS or PostgreSQL does not answer, or a disk is full. It is no message's fault, and none is lost."""
+
+
+class StreamFull(Unavailable):
+    """NATS refuses the message: its stream has as many bytes as it may. A sender waits, and nothing is lost."""
 
 
 class Fatal(MarlaasError):

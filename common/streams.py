@@ -54,6 +54,11 @@ class Stream:
     """Subject, for NATS's core, of the headers of each message once it is stored; empty: it is not announced."""
     max_age_s: float = 0.0
     """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
+    share: float = 0.0
+    """Of the bytes that all streams together may have (`MARLAAS_NATS_STREAMS_BYTES`)."""
+    drops_oldest: bool = False
+    """What a full stream does. True: it drops the oldest message, which PostgreSQL has the content or the record of. False: it refuses."""
+    max_message_bytes: int = 8 * 1024 * 1024
     duplicate_window_s: float = 120.0
 
     @property
@@ -90,14 +95,14 @@ MAX_WAITING_JOBS = 100
 """Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
 STORED_JOBS = "stored.jobs.>"
 
-JOBS = Stream("JOBS", ("jobs.>",), max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
-PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"))
-TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "filling.TURNS"))
-SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits")
-BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"))
-WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8)
-EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S)
-FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S)
+JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
+PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
+TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "filling.TURNS"), share=0.2)
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.3)
+BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
+WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
+EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
+FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.05, drops_oldest=True)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
 
 

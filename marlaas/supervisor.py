@@ -19,7 +19,7 @@ from common.access.services import Deployment
 from common.runtime.logs import configure_logs
 from marlaas.stack import database_folder, keys, os_processes, servers
 from marlaas.stack.servers import Command
-from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, write_stack
+from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, log_path, write_stack
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
 
 NOT_LOCKED = 3
@@ -106,7 +106,7 @@ def _nats(plan: StackPlan) -> ProcessSpec:
         accounts = ""
         if plan.keys is not None:
             accounts = keys.prepared(plan.keys, plan.data / "nats", Deployment(tuple(plan.pools), tuple(plan.families)))
-        return servers.nats_command(plan.data / "nats", plan.nats_port, accounts=accounts)
+        return servers.nats_command(plan.data / "nats", plan.nats_port, accounts=accounts, log=log_path(plan.data, "nats"))
 
     return ProcessSpec("nats", command, is_ready, is_well)
 

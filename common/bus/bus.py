@@ -30,13 +30,17 @@ from common.bus.snapshots import Snapshots
 from common.bus.stream_reader import StreamReader
 from common.bus.timings import DEFAULT, Timings
 from common.bus.tls import NO_FILES, TlsFiles
-from common.errors import Fatal, MarlaasError, QueueFull, Reject, Unavailable
+from common.errors import Fatal, MarlaasError, QueueFull, Reject, StreamFull, Unavailable
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
 
 IDLE_RATIO = 4.0
 """Interval between batches as a multiple of the previous batch's handling time."""
-SUBJECT_FULL = 10077
-"""JetStream's error code for a message that exceeds the maximum of its subject."""
+FULL = 10077
+"""JetStream's error code for a message that exceeds the maximum of its subject, or the bytes of its stream."""
+BYTES = "maximum bytes"
+"""What it says in the second case."""
+TOO_LARGE = 10054
+"""JetStream's error code for a message that is larger than its stream takes."""
 MAX_IDLE_S = 0.5
 """Maximum pause between batches: one that took seconds because a server was unavailable must not wait for many more."""
 
@@ -106,12 +110,15 @@ class Bus:
         """JetStream's context, for `common.blobs` only."""
         return self._connection.js
 
-    async def declare(self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0) -> None:
+    async def declare(
+        self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0, streams_bytes: int = 0
+    ) -> None:
         """Create or update every stream and bucket; the scheduler's replicas do, at their start. Safe to run from several at once.
 
-        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: bound of the blob store; 0 leaves it as it is.
+        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: bound of the blob store; 0 leaves it as it is. `streams_bytes`: the
+        same for all streams together, each its share.
         """
-        await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes)
+        await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes, streams_bytes=streams_bytes)
         await self.clock.read()
 
     async def wait_until_declared(self) -> None:
@@ -122,7 +129,8 @@ class Bus:
     async def publish(self, out: Outgoing) -> int:
         """Store `out` in its stream; returns its sequence, the first one's when it was there already.
 
-        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull;
+        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull
+        and StreamFull at once, since only those who take messages make room;
         Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
         """
         body = out.message.encode()
@@ -147,8 +155,8 @@ class Bus:
             except (BadSubjectError, BadHeaderError) as error:
                 raise Reject(f"{subject} cannot be published: {error}") from None
             except (TimeoutError, NatsError, OSError) as error:
-                if isinstance(error, APIError) and error.err_code == SUBJECT_FULL:
-                    raise QueueFull(f"as many messages wait on {subject} as may") from None
+                if isinstance(error, APIError):
+                    _raise_for(error, subject)
                 attempt += 1
                 self._connection.raise_if_refused()
                 if time.monotonic() - started > self._timings.publish_patience_s:
@@ -251,3 +259,17 @@ def _one_by_one(handler: BatchHandler) -> Handler:
         yield  # makes this an async generator, as handlers are
 
     return handle
+
+
+def _raise_for(error: APIError, subject: str) -> None:
+    """Raises: what no retry here would change; nothing for other errors."""
+    if error.err_code == TOO_LARGE:
+        raise Reject(f"{subject}: the message is larger than its stream takes") from None
+    if error.err_code != FULL:
+        return
+    if BYTES not in (error.description or ""):
+        raise QueueFull(f"as many messages wait on {subject} as may") from None
+    family = subject.split(".")[0]
+    metrics.REFUSED.labels(family).inc()
+    log.warning("stream_full", subject=subject, correct="MARLAAS_NATS_STREAMS_BYTES, or the service that takes its messages")
+    raise StreamFull(f"the stream of {subject} has as many bytes as it may") from None

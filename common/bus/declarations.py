@@ -16,6 +16,8 @@ STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
 ROOM = 0.5
 """Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
+MIN_STREAM_BYTES = 32 * 1024 * 1024
+"""Lowest bound of a stream: four of the largest messages."""
 LAST = JOBS
 """Stream that is declared last: where it is, the others are."""
 
@@ -28,7 +30,7 @@ class Declarations:
         self._retry_until_ready = connection.retry_until_ready
         self._backoff = connection.timings.backoff
 
-    async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int) -> None:
+    async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int, streams_bytes: int) -> None:
         """See `Bus.declare`."""
         for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
             await self._retry_until_ready(lambda bucket=bucket, ttl_s=ttl_s: self._bucket(bucket, ttl_s, replicas))
@@ -38,6 +40,9 @@ class Declarations:
         for stream in sorted(streams, key=LAST.__eq__):
             config = _configuration(stream, replicas)
             await self._retry_until_ready(lambda config=config: self._stream(config))
+            if streams_bytes and stream.share:
+                max_bytes = max(int(streams_bytes * stream.share), MIN_STREAM_BYTES)
+                await self._retry_until_ready(lambda stream=stream, max_bytes=max_bytes: self._bound(stream, max_bytes))
 
     async def wait(self) -> None:
         """Wait until `declare` has been completed once in this store, by some process."""
@@ -82,9 +87,10 @@ class Declarations:
         Raises: Unavailable when NATS does not answer.
         """
         with unavailable_as(f"recreate stream {stream.name}"):
-            replicas = (await self._js.stream_info(stream.name)).config.num_replicas
+            present = (await self._js.stream_info(stream.name)).config
             await self._js.delete_stream(stream.name)
-            await self._js.add_stream(_configuration(stream, replicas or 1).evolve(first_seq=first_sequence))
+            config = _configuration(stream, present.num_replicas or 1).evolve(max_bytes=present.max_bytes, discard=present.discard)
+            await self._js.add_stream(config.evolve(first_seq=first_sequence))
 
     async def _stream(self, config: api.StreamConfig) -> None:
         assert config.name is not None and config.num_replicas is not None
@@ -93,7 +99,11 @@ class Declarations:
         except NotFoundError:
             await self._js.add_stream(config)
             return
-        config = config.evolve(num_replicas=max(present.num_replicas or 1, config.num_replicas))
+        config = config.evolve(
+            num_replicas=max(present.num_replicas or 1, config.num_replicas),
+            max_bytes=present.max_bytes,
+            discard=present.discard if (present.max_bytes or -1) > 0 else config.discard,
+        )
         if config.discard_new_per_subject and not present.discard_new_per_subject and await self._is_filled(config):
             log.warning("bound_postponed", stream=config.name, messages=config.max_msgs_per_subject, until="the next start of a service")
             names = ("max_msgs_per_subject", "discard", "discard_new_per_subject")
@@ -105,6 +115,23 @@ class Declarations:
         assert config.name is not None
         stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
         return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
+
+    async def _bound(self, stream: Stream, max_bytes: int) -> None:
+        """Reserve `max_bytes` of NATS's store for a stream. One that has almost as many keeps its bound until a later start."""
+        info = await self._js.stream_info(stream.name)
+        discard = api.DiscardPolicy.OLD if stream.drops_oldest else api.DiscardPolicy.NEW
+        if info.config.max_bytes == max_bytes and info.config.discard == discard:
+            return
+        if info.state.bytes > ROOM * max_bytes:
+            log.warning("bound_postponed", stream=stream.name, bytes=info.state.bytes, bound=max_bytes, until="the next start of a service")
+            return
+        try:
+            await self._js.update_stream(info.config.evolve(max_bytes=max_bytes, discard=discard))
+        except APIError as error:
+            if error.err_code != STORE_TOO_SMALL:
+                raise
+            correct = "MARLAAS_NATS_STREAMS_BYTES, which with MARLAAS_NATS_BLOBS_BYTES is below max_file_store of NATS"
+            log.error("stream_not_bounded", stream=stream.name, bytes=max_bytes, reason=error.description, correct=correct)
 
     async def _bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
         try:
@@ -149,6 +176,7 @@ def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
         retention=api.RetentionPolicy(stream.retention),
         storage=api.StorageType.FILE,
         max_msgs_per_subject=stream.max_per_subject,
+        max_msg_size=stream.max_message_bytes,
         discard=api.DiscardPolicy.NEW if stream.refuses else api.DiscardPolicy.OLD,
         discard_new_per_subject=stream.refuses,
         republish=api.RePublish(src=stream.subjects[0], dest=stream.announced, headers_only=True) if stream.announced else None,

@@ -6,6 +6,7 @@ Labels never hold a task or tenant: their number has no bound, and Postgres know
 from prometheus_client import Counter, Histogram
 
 PUBLISHED = Counter("marlaas_published_total", "Messages stored in NATS", ["family"])
+REFUSED = Counter("marlaas_refused_by_full_stream_total", "Messages that a full stream refused; their senders wait", ["family"])
 HANDLED = Counter("marlaas_handled_total", "Messages handled, by outcome", ["stage", "outcome"])
 HANDLING_S = Histogram(
     "marlaas_handling_seconds",

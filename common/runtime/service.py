@@ -88,7 +88,11 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
         beating = runners.create_task(health.beat())
         async with await connect_bus(settings, f"{settings.service.lower()}-{settings.replica}", until_accepted=True) as bus:
             if settings.declares_streams:
-                await bus.declare(replicas=settings.nats_replicas, blobs_bytes=settings.nats_blobs_bytes)
+                await bus.declare(
+                    replicas=settings.nats_replicas,
+                    blobs_bytes=settings.nats_blobs_bytes,
+                    streams_bytes=settings.nats_streams_bytes,
+                )
             else:
                 await bus.wait_until_declared()
             others = [beating, runners.create_task(bus.wait_fatal()), runners.create_task(bus.clock.sync())]

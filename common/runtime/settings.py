@@ -59,6 +59,9 @@ class Settings(BaseSettings):
     nats_blobs_bytes: int = Field(default=0, ge=0)
     """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store, so that room is
     left for messages. 0: unchanged."""
+    nats_streams_bytes: int = Field(default=2 * 1024**3, ge=0)
+    """Maximum bytes of all messages in NATS, each stream its share; senders wait where one is full. With `nats_blobs_bytes` below
+    NATS's max_file_store. 0: unchanged."""
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
     """Folder of caches that may be lost: fetched adapters."""

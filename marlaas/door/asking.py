@@ -11,7 +11,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.errors import Forbidden, QueueFull, Reject, Unavailable
+from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
 from common.streams import KIND_HEADER
@@ -113,6 +113,8 @@ class Door:
             await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:
             raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+        except StreamFull:
+            raise ClientError("the deployment has as many jobs waiting as it can store; send this one again later") from None
         except QueueFull:
             _, verb, tenant, *_ = out.subject.split(".")
             waiting = f"tenant '{tenant}' has {streams.MAX_WAITING_JOBS} jobs '{verb}' waiting, which is the maximum"

@@ -72,6 +72,7 @@ def make_plan(
     common = {
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
         "MARLAAS_NATS_BLOBS_BYTES": str(servers.max_blobs_bytes(data / "nats")),
+        "MARLAAS_NATS_STREAMS_BYTES": str(servers.max_streams_bytes(data / "nats")),
         "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
     }
     return StackPlan(

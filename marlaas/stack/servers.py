@@ -40,6 +40,15 @@ NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
 BLOBS_SHARE = 0.9
 """Share of NATS's storage for blobs: when it is full of them, messages still fit, also those that delete."""
+STREAMS_SHARE = 0.08
+"""The same for messages; the rest is for values by key."""
+NATS_LOG = """\
+log_file: "{path}"
+log_size_limit: {bytes}    # then it is renamed, and the oldest of {files} deleted
+logfile_max_num: {files}
+"""
+NATS_LOG_BYTES, NATS_LOG_FILES = 10 * 1024**2, 5
+"""Size of a log file of NATS, and number of files: each refusal is a line, and anyone who reaches the server can make many."""
 NATS_MEMORY = "512MiB"
 """Go's soft memory limit: nats-server periodically reads whole 8 MiB blocks, and garbage would grow to their size."""
 FULL_BELOW_BYTES = 16 * 1024**2
@@ -82,10 +91,13 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
     raise ServerError(f"{name} does not listen on port {port} after {timeout_s:.0f} s; see its log")
 
 
-def nats_command(folder: Path, port: int, *, sync: str = "always", accounts: str = "") -> Command:
+def nats_command(
+    folder: Path, port: int, *, sync: str = "always", accounts: str = "", log: Path | None = None, log_bytes: int = NATS_LOG_BYTES
+) -> Command:
     """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk.
 
     `accounts`: the part of its configuration about keys (`common/access/folder.py`); empty: everybody who reaches it may do everything.
+    `log`: file that it writes and rotates, and the size of one; None: its standard error.
     """
     binary = _beside_python("nats-server")
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +105,8 @@ def nats_command(folder: Path, port: int, *, sync: str = "always", accounts: str
     store = folder / STORE
     store.mkdir(exist_ok=True)
     general = NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store))
-    config.write_text(general + accounts)
+    logging = NATS_LOG.format(path=log, bytes=log_bytes, files=NATS_LOG_FILES) if log else ""
+    config.write_text(general + logging + accounts)
     return Command("nats", [binary, "--config", str(config)], env={"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)})
 
 
@@ -115,6 +128,11 @@ def _max_store_bytes(store: Path) -> int:
     used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
     there = next(path for path in (store, *store.parents) if path.is_dir())
     return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
+
+
+def max_streams_bytes(folder: Path) -> int:
+    """The same for all messages together."""
+    return int(STREAMS_SHARE * _max_store_bytes(folder / STORE))
 
 
 def max_blobs_bytes(folder: Path) -> int:

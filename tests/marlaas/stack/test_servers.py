@@ -1,6 +1,7 @@
 """The supervisor's view of NATS: whether it stores messages, and whether its disk was full."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,21 @@ def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> Non
         empty(tmp_path / servers.STORE)
         assert [disk.has_recovered() for _ in range(2)] == [True, False]
         assert FULL_BELOW_BYTES < 512 * 2**20
+
+
+def test_log_of_refusals_is_bounded(tmp_path: Path) -> None:
+    port, log = servers.free_port(), tmp_path / "logs" / "nats.log"
+    log.parent.mkdir()
+    wants_password = 'authorization { user: "a", password: "b" }\n'
+    command = servers.nats_command(tmp_path / "nats", port, sync="1s", accounts=wants_password, log=log, log_bytes=20_000)
+    with running(command, port, tmp_path / "stderr.log"):
+        for _ in range(2_000):
+            with socket.create_connection((servers.HOST, port)) as stranger:
+                stranger.sendall(b'CONNECT {"user":"a","pass":"wrong","verbose":false}\r\nPING\r\n')
+                while stranger.recv(4096):
+                    pass
+    files = list(log.parent.iterdir())
+    refusals = sum(path.read_text().count("authentication error") for path in files)
+    assert 0 < refusals < 2_000, "the oldest are deleted"
+    assert len(files) <= servers.NATS_LOG_FILES + 1
+    assert sum(path.stat().st_size for path in files) <= (servers.NATS_LOG_FILES + 1) * 21_000
