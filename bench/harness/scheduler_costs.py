@@ -23,11 +23,13 @@ from scheduler_svc.decisions.shares import Capacity
 
 TIMED = 40
 """Admissions and steps measured per case."""
+WAITING = Work(1, 1000, 8, 8, 1, 64)
+"""A task that may admit groups."""
 PAST_STEPS = (10, 1_000, 10_000)
 """Steps that a task has taken before the one that is measured."""
 
 
-def _migrated_database(port: int, name: str) -> str:
+def migrated_database(port: int, name: str) -> str:
     """A new database with the scheduler's schema; returns its address."""
     from scheduler_svc.migrate import migrate
 
@@ -57,39 +59,17 @@ def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[st
     found: dict[str, Any] = {}
     for tenants in ("one tenant", "a tenant each"):
         for count in options.counts:
-            url = _migrated_database(port, f"decisions_{count}_{tenants.replace(' ', '_')}")
+            url = migrated_database(port, f"decisions_{count}_{tenants.replace(' ', '_')}")
             found[f"{count} tasks, {tenants}"] = asyncio.run(_decisions(url, count, tenants == "one tenant"))
     return found
 
 
 async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
-    from sqlalchemy import text
-
-    from scheduler_svc.dispatch import admission
     from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import tasks
 
     async with await Database.connect(url) as database:
-        work = Work(count, 1000, 8, 8, 1, 64)
-        async with database.transaction() as tx:
-            for number in range(count):
-                raw = submission(f"t{number:05}", work).message.spec  # pyright: ignore
-                await tasks.add_task(tx.connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
-            await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
-            await tx.connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("ANALYZE"))
-        spent: list[float] = []
-        computed: list[float] = []
-        for _ in range(TIMED):
-            began, began_cpu = time.perf_counter(), time.process_time()
-            async with _rolled_back(database) as tx:
-                opened, _ = await admission.admit(tx, {POOL: Capacity(work.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time())
-                await tx.write_outbox()
-                spent.append(time.perf_counter() - began)
-                computed.append(time.process_time() - began_cpu)
-                if opened != 1:
-                    raise BenchError(f"{opened} groups were admitted, expected 1")
+        await run_tasks(database, count, one_tenant=one_tenant)
+        spent, computed = await admission_times(database)
     return {
         "p50_ms": round(1000 * statistics.median(spent), 2),
         "p90_ms": round(1000 * report.percentile(spent, 0.9), 2),
@@ -97,11 +77,45 @@ async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]
     }
 
 
+async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
+    """Write running tasks that may admit groups, of one tenant or each of its own."""
+    from sqlalchemy import text
+
+    from scheduler_svc.store.queries import tasks
+
+    async with database.transaction() as tx:
+        for number in range(count):
+            raw = submission(f"t{number:05}", WAITING).message.spec  # pyright: ignore
+            await tasks.add_task(tx.connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
+        await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
+        await tx.connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("ANALYZE"))
+
+
+async def admission_times(database: Any) -> tuple[list[float], list[float]]:
+    """Seconds of admissions of one group, each rolled back, and of this process's processor in them. Raises: BenchError."""
+    from scheduler_svc.dispatch import admission
+
+    spent: list[float] = []
+    computed: list[float] = []
+    for _ in range(TIMED):
+        began, began_cpu = time.perf_counter(), time.process_time()
+        async with _rolled_back(database) as tx:
+            opened, _ = await admission.admit(tx, {POOL: Capacity(WAITING.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time())
+            await tx.write_outbox()
+            spent.append(time.perf_counter() - began)
+            computed.append(time.process_time() - began_cpu)
+            if opened != 1:
+                raise BenchError(f"{opened} groups were admitted, expected 1")
+    return spent, computed
+
+
 def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of sending and recording one step, and of garbage collection's queries after it, by the number of past steps."""
     del folder, options
     port, _ = server
-    return {f"{count}": asyncio.run(_past(_migrated_database(port, f"past_{count}"), count)) for count in PAST_STEPS}
+    return {f"{count}": asyncio.run(_past(migrated_database(port, f"past_{count}"), count)) for count in PAST_STEPS}
 
 
 PAST = """

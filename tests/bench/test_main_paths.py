@@ -20,6 +20,7 @@ SMALL: dict[str, str] = {
     "head": "--device cpu --prompts 2 --tokens 4",
     "invariance": "--steps 2 --conditions killed --pairs 1",
     "isolation": "--steps 1 --seeds 0",
+    "limits": "--counts 3,5 --asks 10",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",
     "oversubmission": "--places 2 --times 2",

@@ -1,0 +1,120 @@
+"""What many tenants with limits cost: `python -m bench.limits`. Writes bench/results/limits.json.
+
+    python -m bench.limits [--counts 10,1000] [--asks 400]
+
+A database with so many tenants, each with a running task and a value of its own for every limit that admission or asks look at. Measured
+are admissions of one group, each rolled back, and asks of the tenants in turn through NATS, one at a time, each counted in its tenant's
+rate. The p90 of the last count is compared with that of the first. Counts take turns, several rounds of each.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bench.harness import report
+from bench.harness.scheduler_costs import admission_times, migrated_database, run_tasks
+from bench.harness.services import nats, postgres, run_or_exit
+from common.blobs import Blobs
+from common.blobs.chunks import BlobChunks
+from common.bus import Bus, NoResponder
+from common.messages import AskTask, AskTasks, Message
+from common.streams import ask
+
+NAME = "limits"
+ROUNDS = 3
+WARM = 20
+"""Asks before those that are measured: statements are compiled, connections opened."""
+LIMITED = """
+INSERT INTO limits (tenant, asks_per_minute, max_sequences, max_pool_sequences, max_pool_tokens, max_tokens, max_stored_bytes, max_adapters)
+SELECT id, 1000000, 1000000, 1000000, 1000000000, 1000000000, 1000000000, 1000 FROM tenants
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--counts", type=lambda text: [int(part) for part in text.split(",")], default=[10, 1000], help="of tenants")
+    parser.add_argument("--asks", type=int, default=400, help="of each verb, a round")
+    options = parser.parse_args()
+    machine = report.machine()
+    with postgres() as (folder, (port, _)), nats(folder) as nats_url:
+        urls = {count: migrated_database(port, f"limits_{count}") for count in options.counts}
+        spent = asyncio.run(_measured(urls, nats_url, options.asks))
+    found = {f"{count} tenants": {name: _milliseconds(values) for name, values in each.items()} for count, each in spent.items()}
+    first, last = spent[options.counts[0]], spent[options.counts[-1]]
+    ratios = {name: round(report.percentile(last[name], 0.9) / report.percentile(first[name], 0.9), 2) for name in first}
+    result = {"machine": machine, "asks": options.asks, "rounds": ROUNDS, "tenants": found, "p90_of_last_to_first": ratios}
+    print(f"{found}\n{ratios}\nwritten: {report.write(NAME, result)}")
+
+
+async def _measured(urls: dict[int, str], nats_url: str, asks: int) -> dict[int, dict[str, list[float]]]:
+    """Seconds by number of tenants and by what was done."""
+    from sqlalchemy import text
+
+    from scheduler_svc.store.database import Database
+
+    spent: dict[int, dict[str, list[float]]] = {count: {"admission": [], "ask tasks": [], "ask why": []} for count in urls}
+    for count, url in urls.items():
+        async with await Database.connect(url) as database:
+            await run_tasks(database, count, one_tenant=False)
+            async with database.transaction() as tx:
+                await tx.connection.execute(text(LIMITED))
+                await tx.connection.execute(text("ANALYZE"))
+    for _ in range(ROUNDS):
+        for count, url in urls.items():
+            async with await Database.connect(url) as database:
+                spent[count]["admission"] += (await admission_times(database))[0]
+                for verb, times in (await _asked(database, nats_url, count, asks)).items():
+                    spent[count][verb] += times
+    return spent
+
+
+async def _asked(database: Any, nats_url: str, count: int, asks: int) -> dict[str, list[float]]:
+    from scheduler_svc.ask.asks import Asks
+    from scheduler_svc.ask.question import Sources
+
+    async with await Bus.connect(nats_url, "bench") as bus, await Bus.connect(nats_url, "client") as client:
+        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict)
+        names = [f"t{number % count:05}" for number in range(asks)]
+        answering = asyncio.create_task(Asks(bus, sources).run())
+        try:
+            async with asyncio.timeout(10):
+                while not await _is_answered(client, names[0]):  # noqa: ASYNC110  another connection subscribes
+                    await asyncio.sleep(0.05)
+            await _times(client, "tasks", [(names[0], AskTasks())] * WARM)
+            await _times(client, "why", [(names[0], AskTask(task=names[0]))] * WARM)
+            return {
+                "ask tasks": await _times(client, "tasks", [(name, AskTasks()) for name in names]),
+                "ask why": await _times(client, "why", [(name, AskTask(task=name)) for name in names]),
+            }
+        finally:
+            answering.cancel()
+            await asyncio.wait([answering])
+
+
+async def _is_answered(client: Bus, tenant: str) -> bool:
+    try:
+        await client.requests.ask(ask(tenant, "tasks"), AskTasks(), timeout_s=10)
+    except NoResponder:
+        return False
+    return True
+
+
+async def _times(client: Bus, verb: str, requests: Sequence[tuple[str, Message]]) -> list[float]:
+    """Seconds of each answer. A task has the name of its tenant."""
+    spent: list[float] = []
+    for tenant, request in requests:
+        began = time.perf_counter()
+        answer = await client.requests.ask(ask(tenant, verb), request, timeout_s=10)
+        spent.append(time.perf_counter() - began)
+        assert "refused" not in answer.headers.get("Marlaas-Kind", ""), answer.body
+    return spent
+
+
+def _milliseconds(values: Sequence[float]) -> dict[str, float]:
+    return {name: round(1000 * report.percentile(values, share), 2) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+
+
+if __name__ == "__main__":
+    run_or_exit("bench.limits", main)
