@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+import structlog
 
 from common import streams
 from common.bus import Bus
-from common.messages import TaskStatus
+from common.messages import DeadLetter, TaskStatus
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay, superseded_rows
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
@@ -58,3 +59,38 @@ async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
         stored = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
         assert stored is not None
         assert stored.state == "finished"
+
+
+async def test_rows_wait_while_their_stream_is_full_and_all_are_stored_once_there_is_room(bus: Bus, database: Database) -> None:
+    await bus.declare(streams_bytes=1)  # PROMPTS takes four of these
+    letter = DeadLetter(stage="x", subject="x", reason="", attempts=1, headers={}, body=b"x" * 7 * 1024 * 1024)
+    for number in range(6):
+        async with database.transaction() as tx:
+            tx.post([OutboxMessage(streams.sample("tiny", "a", f"0-{number}"), letter, f"sample:{number}")])
+
+    async def stored() -> int:
+        return (await bus.blobs_context().stream_info(streams.PROMPTS.name)).state.messages
+
+    async def waiting() -> int:
+        async with database.transaction() as tx:
+            return len(await outbox.oldest_rows(tx.connection, 10))
+
+    async def is_full() -> bool:
+        return await stored() == 4
+
+    async def is_out() -> bool:
+        return not await waiting()
+
+    with structlog.testing.capture_logs() as logs:
+        async with at_work(OutboxRelay(database, bus).run()):
+            await eventually(is_full)
+            await eventually(lambda: any(entry["event"] == "relay_interrupted" for entry in logs))
+            assert await waiting() == 6
+            taken: list[str] = []
+            for sequence in (1, 2):
+                taken.append((await bus.streams.read(streams.PROMPTS, sequence)).subject)
+                await bus.blobs_context().delete_msg(streams.PROMPTS.name, sequence)
+            await eventually(is_out)
+    subjects = [delivery.subject async for delivery in bus.streams.stored(streams.PROMPTS, "prompts.sample.>")]
+    assert sorted([*subjects, *taken]) == [streams.sample("tiny", "a", f"0-{number}") for number in range(6)]
+    assert any(entry["event"] == "stream_full" for entry in logs)
