@@ -66,7 +66,7 @@ async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
 
 
 def version(number: int, task: str = "task") -> AdapterRef:
-    blob = BlobRef(name=f"{task}-{number}", size_bytes=1, sha256=f"{number:064d}")
+    blob = BlobRef(name=f"{task}.v{number}.adapter-0", size_bytes=1, sha256=f"{number:064d}")
     canary = Canary(ids=CANARY.tobytes(), logprobs=np.full(len(CANARY) - 1, -1.0, "<f4").tobytes())
     return AdapterRef(task=task, version=number, rank=8, blob=blob, canary=canary)
 
