@@ -24,13 +24,16 @@ async def main(running: Running[EnvSettings]) -> None:
     from env_svc.execution.workers import Workers
     from env_svc.hosted.config import read_hosted
     from env_svc.hosted.pool import HostPool
+    from env_svc.hosted.selection import choose_confinement
     from env_svc.sandboxes.current import use
     from env_svc.sandboxes.selection import start_sandbox
     from env_svc.service import EnvService
     from env_svc.tools.toolbox import Toolbox
 
     settings, bus = running.settings, running.bus
-    hosts = HostPool(read_hosted(settings.hosts_file, registry.families()))
+    hosted = read_hosted(settings.hosts_file, registry.families())
+    confinement = await choose_confinement(settings, hosted)
+    hosts = HostPool(hosted, confinement=confinement)
     families = registry.served(settings.family_names, hosts.families)
     allowed = AllowedNames(settings.allowed, hosts.families)
     listed_revisions(settings.datasets)

@@ -26,6 +26,12 @@ class EnvSettings(Settings):
     """Maximum seconds for opening an episode or playing one turn."""
     hosts_file: Path | None = None
     """TOML file of environments that run in processes and virtual environments of their own: docs/environments.md."""
+    hosts_sandbox: Literal["auto", "required", "none"] = "auto"
+    """Sandbox of those processes. `auto`: where this machine has one (the program bwrap, with root or user namespaces); elsewhere they run
+    with the service's rights, with a warning. `required`: the replica does not start without one. `none`: no sandbox."""
+    hosts_cgroup: Path | None = None
+    """Control group (version 2) whose controllers cpu, memory and pids are enabled for its children, such as one that systemd delegates:
+    below it each of those processes is bounded as a whole. Absent: the service's own group, where it may make others in it."""
     data: Path = Path("data")
     """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     datasets: str = ""

@@ -6,15 +6,27 @@ environment = "my_game.environment:MyGame"
 processes = 2
 options = { server = "ws://10.0.0.7:8000" } # given to every task's environment; a task cannot change them
 variables = { OMP_NUM_THREADS = "1" }
+network = true                              # otherwise none
+read = ["/srv/rows"]                        # paths that it sees besides its interpreter and packages
 """
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal
 from common.toml_file import TomlFileError, read_tables
 from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
+
+
+def _is_absolute(path: Path) -> Path:
+    if not path.is_absolute() or ".." in path.parts or path == Path("/"):
+        raise ValueError(f"'{path}' is no absolute path below / without '..'")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
 
 
 class HostedConfig(BaseModel):
@@ -27,6 +39,21 @@ class HostedConfig(BaseModel):
     processes: int = Field(default=1, ge=1, le=256)
     options: dict[str, JsonValue] = {}
     variables: dict[str, str] = {}
+    sandbox: bool = True
+    """False: outside of the sandbox, with the rights of the service's user."""
+    network: bool = False
+    """True: the machine's network, loopback included. False: none."""
+    read: list[AbsolutePath] = []
+    write: list[AbsolutePath] = []
+    """Paths that the sandbox shows, at the same place. Files written there stay."""
+    user: int | None = Field(default=None, ge=1)
+    """User id of its processes where the service is root, for files that it may write; otherwise one of its own each."""
+    memory_mib: int = Field(default=4096, ge=64)
+    """Memory of each process, and of all together where the service may make control groups."""
+    scratch_mib: int = Field(default=256, ge=1)
+    """Size of /tmp, which is kept in memory and ends with the process."""
+    max_processes: int = Field(default=256, ge=8)
+    """Processes and threads."""
 
 
 def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConfig]:

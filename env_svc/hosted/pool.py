@@ -12,7 +12,9 @@ from common.fairness.fair_slots import FairSlots
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.hosted.config import HostedConfig
-from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings, HostUnavailable
+from env_svc.hosted.confinement import Confinement
+from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings
+from env_svc.hosted.start import HostUnavailable
 from env_svc.registry import check_argument
 
 MAX_CONCURRENT_CALLS = 1024
@@ -24,9 +26,9 @@ log = structlog.get_logger()
 class HostedEnvironment:
     """One environment with its processes."""
 
-    def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings) -> None:
+    def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings, confinement: Confinement | None) -> None:
         self.name = name
-        self._processes = [HostProcess(name, hosted, timings) for _ in range(hosted.processes)]
+        self._processes = [HostProcess(name, hosted, timings, confinement) for _ in range(hosted.processes)]
         self._turns: _CallSlots | None = None
         """None until a process has reported whether the environment computes."""
 
@@ -107,8 +109,11 @@ class _CallSlots(FairSlots):
 class HostPool:
     """All hosted environments of this replica."""
 
-    def __init__(self, hosted: Mapping[str, HostedConfig], timings: HostTimings = DEFAULT_TIMINGS) -> None:
-        self._environments = {name: HostedEnvironment(name, one, timings) for name, one in hosted.items()}
+    def __init__(
+        self, hosted: Mapping[str, HostedConfig], timings: HostTimings = DEFAULT_TIMINGS, confinement: Confinement | None = None
+    ) -> None:
+        """`confinement`: the sandbox of all whose table does not say `sandbox = false`; None: they run as the service's user."""
+        self._environments = {name: HostedEnvironment(name, one, timings, confinement) for name, one in hosted.items()}
 
     @property
     def families(self) -> list[str]:

@@ -6,23 +6,22 @@ Every wait has a limit, and every call ends as an outcome: an answer, or a failu
 import asyncio
 import os
 import signal
-import tempfile
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from common.backoff import Backoff
-from env_svc.calls import EnvironmentJob, Outcome, failed
+from env_svc.calls import Call, EnvironmentJob, Outcome, failed
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.confinement import Confinement
+from env_svc.hosted.outcomes import checked_outcome
+from env_svc.hosted.start import HostStarter, HostUnavailable
 from env_svc.registry import check_declared
-
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Environment variables that a host inherits from the service; passwords are in others, and token files below its HOME."""
 
 log = structlog.get_logger()
 
@@ -45,21 +44,30 @@ class HostTimings:
 DEFAULT_TIMINGS = HostTimings()
 
 
-class HostUnavailable(Exception):
-    """The process could not be started, or ended before it answered."""
+@dataclass(frozen=True)
+class _Pending:
+    """A call without an answer."""
+
+    call: Call
+    answered: asyncio.Future[Outcome]
 
 
 class HostProcess:
     """Takes calls and returns outcomes, many concurrently."""
 
-    def __init__(self, name: str, hosted: HostedConfig, timings: HostTimings = DEFAULT_TIMINGS) -> None:
+    def __init__(
+        self, name: str, hosted: HostedConfig, timings: HostTimings = DEFAULT_TIMINGS, confinement: Confinement | None = None
+    ) -> None:
+        """`confinement`: the sandbox of its processes; None: the machine has none."""
         self._name = name
         self._hosted = hosted
+        self._starter = HostStarter(name, hosted, confinement)
         self._timings = timings
         self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._printing: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._last_id = 0
         self._killed: Process | None = None
         self._stopping = False
@@ -71,8 +79,6 @@ class HostProcess:
         self.arguments: tuple[str, ...] = ()
         self._operator_options: tuple[str, ...] = ()
         self._declares_options = False
-        self._home: tempfile.TemporaryDirectory[str] | None = None
-        """HOME of its processes: empty at first, kept until the service ends."""
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
@@ -99,8 +105,9 @@ class HostProcess:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._end()
-        if self._home is not None:
-            await asyncio.to_thread(self._home.cleanup)
+        if self._printing is not None:
+            await asyncio.gather(self._printing, return_exceptions=True)
+        await self._starter.end()
 
     async def ask(self, job: EnvironmentJob, position: int) -> Outcome:
         """The outcome of one call. Its timeout begins when the process is ready, so that it excludes a start."""
@@ -129,7 +136,8 @@ class HostProcess:
             raise HostUnavailable("its process ended as soon as it was ready")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
-        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._pending[number] = _Pending(call, answered)
         try:
             self._send({"id": number, "name": job.name, "options": job.options | self._hosted.options, "call": wire.encode(call)})
             async with asyncio.timeout(job.timeout_s):
@@ -143,7 +151,7 @@ class HostProcess:
             raise
 
     def _give_up(self, number: int) -> None:
-        if number not in self._waiting:
+        if number not in self._pending:
             return
         process = self._process
         if self.cpu_bound:  # it hears nothing while it computes
@@ -153,7 +161,7 @@ class HostProcess:
         asyncio.get_running_loop().call_later(self._timings.grace_s, self._kill_unless_answered, process, number)
 
     def _kill_unless_answered(self, process: Process | None, number: int) -> None:
-        if number in self._waiting and process is self._process:
+        if number in self._pending and process is self._process:
             self._kill(process)
 
     def _kill(self, process: Process | None) -> None:
@@ -191,15 +199,8 @@ class HostProcess:
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         self._starts += 1
         self._not_before = time.monotonic() + self._timings.restart.pause_s(self._starts)
-        if self._home is None:
-            self._home = tempfile.TemporaryDirectory(prefix="marlaas-host-", ignore_cleanup_errors=True)
-        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-        variables = inherited | {"HOME": self._home.name} | self._hosted.variables
-        argv = (self._hosted.python, "-m", "env_svc.hosted.host", self._hosted.environment)
-        try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, env=variables, process_group=0)
-        except OSError as error:
-            raise HostUnavailable(f"{self._hosted.python} cannot be run: {error.strerror}") from None
+        process = await self._starter.start()
+        self._printing = asyncio.ensure_future(self._starter.log_prints(process))
         try:
             assert process.stdout is not None
             async with asyncio.timeout(self._timings.start_timeout_s):
@@ -232,10 +233,13 @@ class HostProcess:
         try:
             while True:
                 frame = await wire.receive_frame(output)
-                number, outcome = frame["id"], wire.decode(frame["outcome"])
-                answered = self._waiting.pop(number, None)
-                if answered is not None and not answered.done():
-                    answered.set_result(outcome)
+                pending = self._pending.get(frame["id"])
+                if pending is None:
+                    raise ValueError("it answers no call")
+                outcome = checked_outcome(wire.decode(frame["outcome"]), pending.call)
+                del self._pending[frame["id"]]
+                if not pending.answered.done():
+                    pending.answered.set_result(outcome)
                 self._starts = 0
         except EOFError:
             pass
@@ -250,12 +254,12 @@ class HostProcess:
     def _gone(self, process: Process, reason: str) -> None:
         self._process = None
         if not self._stopping:
-            log.warning("host_lost", environment=self._name, process=process.pid, reason=reason, calls=len(self._waiting))
+            log.warning("host_lost", environment=self._name, process=process.pid, reason=reason, calls=len(self._pending))
             self._begin()
-        waiting, self._waiting = self._waiting, {}
-        for answered in waiting.values():
-            if not answered.done():
-                answered.set_exception(HostUnavailable(reason))
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            if not one.answered.done():
+                one.answered.set_exception(HostUnavailable(reason))
 
     async def _end(self) -> None:
         process, reading = self._process, self._reading

@@ -1,0 +1,117 @@
+"""Control groups of hosted processes: memory, processes and computing time of each sandbox, counted over all that it starts.
+
+Where this machine lets the service make none, limits of single processes are all there is (`confinement.py`). Two layouts of
+/sys/fs/cgroup: one tree (version 2), or one for each controller (version 1). Source: the kernel's cgroup-v1 and cgroup-v2 documents.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNTED = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+FAMILY = "marlaas-hosts"
+"""Folder of all sandboxes' groups, below the service's own group."""
+CONTROLLERS = ("cpu", "memory", "pids")
+MIB = 2**20
+SHARES_OF_A_CORE = 1024
+"""Weight of a process outside of groups, in version 1. All sandboxes together weigh as much as one of them for each core."""
+REMOVAL_S = 2.0
+"""Maximum seconds for the kernel to empty a group whose processes were killed."""
+
+
+@dataclass(frozen=True)
+class GroupLimits:
+    """Limits of one sandbox, all its processes together."""
+
+    memory_mib: int
+    max_processes: int
+
+
+class Cgroups:
+    """Makes groups below `folders`: one for each controller in version 1, a single one in version 2."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        """`folders`: controller → folder; all the same in version 2."""
+        self._folders = folders
+        self._is_one_tree = len(set(folders.values())) == 1
+
+    def make(self, name: str, limits: GroupLimits) -> list[Path]:
+        """Make a group, or set the limits of one that is there. Returns the files that take its processes. Raises: OSError."""
+        for folder in set(self._folders.values()):
+            (folder / name).mkdir(exist_ok=True)
+        memory, pids = self._folders["memory"] / name, self._folders["pids"] / name
+        bytes_ = str(limits.memory_mib * MIB)
+        if self._is_one_tree:
+            (memory / "memory.max").write_text(bytes_)
+            swap = memory / "memory.swap.max"
+            if swap.exists():
+                swap.write_text("0")
+        else:
+            (memory / "memory.limit_in_bytes").write_text(bytes_)
+            with suppress(OSError):  # a kernel without accounting of swap has no such file
+                (memory / "memory.memsw.limit_in_bytes").write_text(bytes_)
+        (pids / "pids.max").write_text(str(limits.max_processes))
+        return [folder / name / "cgroup.procs" for folder in sorted(set(self._folders.values()))]
+
+    def remove(self, name: str) -> None:
+        """Remove a group, once its processes have ended. One that still has some is left to `sweep`. Blocks for 2 s at most."""
+        ends_at = time.monotonic() + REMOVAL_S
+        for folder in set(self._folders.values()):
+            while (folder / name).exists():
+                try:
+                    (folder / name).rmdir()
+                except OSError:
+                    if time.monotonic() > ends_at:
+                        break
+                    time.sleep(0.02)
+
+    def sweep(self) -> None:
+        """Remove groups without processes, which killed replicas left behind. One in use cannot be removed."""
+        for folder in set(self._folders.values()):
+            for group in folder.iterdir():
+                if group.is_dir():
+                    with suppress(OSError):
+                        group.rmdir()
+
+
+def find_cgroups(delegated: Path | None, mounted: Path = MOUNTED, own: Path = OWN) -> Cgroups | None:
+    """Groups that this service may make; None where the machine lets it make none.
+
+    `delegated`: a folder of version 2 whose controllers the operator has enabled for its children; None: the service's own group, which
+    in version 2 must be the root of what the service sees.
+    """
+    try:
+        if delegated is not None or (mounted / "cgroup.controllers").exists():
+            base = {name: delegated or mounted / _own_group(own, "") for name in CONTROLLERS}
+            with suppress(OSError):  # enabled already, or the groups below have no limits and the next line raises
+                (base["cpu"] / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+        else:
+            base = {name: mounted / name / _own_group(own, name) for name in CONTROLLERS}
+        folders = {name: folder / FAMILY for name, folder in base.items()}
+        for folder in set(folders.values()):
+            folder.mkdir(exist_ok=True)
+        if len(set(folders.values())) == 1:
+            (folders["cpu"] / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+        else:
+            (folders["cpu"] / "cpu.shares").write_text(str(SHARES_OF_A_CORE * (os.cpu_count() or 1)))
+        found = Cgroups(folders)
+        found.sweep()
+        trial = f"trial-{os.getpid()}"
+        found.make(trial, GroupLimits(64, 16))
+        found.remove(trial)
+    except OSError:
+        return None
+    return found
+
+
+def _own_group(own: Path, controller: str) -> str:
+    """The group of this process, relative to the mounted tree. Lines: `4:memory:/path`, and `0::/path` in version 2."""
+    for line in own.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    raise FileNotFoundError(f"no cgroup of the controller '{controller}'")

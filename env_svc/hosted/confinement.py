@@ -1,0 +1,253 @@
+"""Sandbox of a hosted process: what it sees of the machine, and how much of it it takes. The door to `bwrap` for hosts.
+
+It sees its interpreter, that one's packages and an empty /tmp that ends with it, and what the operator's table grants. It has no network,
+no other process, no variable, descriptor or privilege of the service, and a user of its own: a real one where the service is root, one of
+a user namespace elsewhere. System calls that reach the kernel's less used parts are refused (`sandboxes/kernel.py`). Memory, processes and
+computing time are bounded for the sandbox as a whole where there are control groups, for each of its processes elsewhere.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import shlex
+import shutil
+from asyncio.subprocess import DEVNULL, PIPE
+from dataclasses import dataclass
+from pathlib import Path
+
+from env_svc.hosted.cgroups import Cgroups, GroupLimits, find_cgroups
+from env_svc.hosted.config import HostedConfig
+from env_svc.sandboxes.interpreter import FIRST_USER, python
+from env_svc.sandboxes.kernel import DEVICES, LIBRARIES, PUBLIC, definitions, last_statements
+
+MIB = 2**20
+USERS = 1_000_000
+"""User ids for hosted processes, above those of the runs of policies' code."""
+RUNS = 100_000
+"""User ids left to runs of policies' code."""
+SYSTEM = ("/etc/ld.so.cache", "/etc/alternatives", *PUBLIC)
+"""Files besides libraries that programs need, and that reveal nothing of the machine."""
+NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
+"""Files that a program with a network needs."""
+INHERITED_VARIABLES = ("LANG", "LC_ALL", "TZ")
+TRIAL_TIMEOUT_S = 30.0
+MAX_OPEN_FILES = 4096
+PROBE = """
+import importlib.util, json, sys
+found = [importlib.util.find_spec(name) for name in ('env_svc', 'common')]
+ours = [place for spec in found if spec for place in spec.submodule_search_locations]
+print(json.dumps([sys.prefix, sys.base_prefix, sys.path, ours]))
+"""
+"""Printed by an environment's interpreter: where it finds what it imports."""
+
+LAUNCH = """
+import json, os, resource, sys
+user, limits, command = json.loads(sys.argv[1])
+if user:
+    os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+for name, most in limits.items():
+    resource.setrlimit(getattr(resource, name), (most, most))
+try:
+    with open('/proc/self/oom_score_adj', 'w') as file:
+        file.write('1000')
+except OSError:
+    pass
+LAST
+os.execv(command[0], command)
+"""
+"""First program of the sandbox: it gives up its privileges and becomes the host."""
+
+
+class NotConfined(Exception):
+    """A process cannot be confined, with the reason."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to start one host."""
+
+    argv: list[str]
+    variables: dict[str, str]
+
+
+class Confinement:
+    """Makes the commands that start hosts in sandboxes."""
+
+    def __init__(self, bwrap: str, cgroups: Cgroups | None) -> None:
+        self._bwrap = bwrap
+        self._cgroups = cgroups
+        self._is_root = os.geteuid() == 0
+        self._numbers = itertools.count()
+        self._visible: dict[str, list[str]] = {}
+
+    @property
+    def meaning(self) -> str:
+        bounded = "as a whole" if self._cgroups else "process by process, since the service may make no control groups here"
+        return f"a sandbox (bwrap), its memory and processes bounded {bounded}"
+
+    def name_of_next(self) -> str:
+        """A name for a sandbox that is unique on this machine, and the same at each of its starts."""
+        return f"{os.getpid()}-{next(self._numbers)}"
+
+    async def command(self, name: str, hosted: HostedConfig, *arguments: str) -> Command:
+        """How to run the interpreter of `hosted` with `arguments`, in the sandbox `name`. Raises: NotConfined."""
+        interpreter = _found(hosted.python)
+        seen = await self._seen_by(interpreter)
+        user = (hosted.user or self._user_of(name)) if self._is_root else 0
+        launch = LAUNCH.replace("LAST", last_statements("namespaces", [], ""))
+        setup = json.dumps([user, _rlimits(hosted), [interpreter, *arguments]])
+        argv = [
+            self._bwrap,
+            *_view(hosted, seen, is_root=self._is_root),
+            interpreter,
+            "-I",
+            "-S",
+            "-c",
+            definitions("namespaces") + launch,
+            setup,
+        ]
+        if self._cgroups is not None:
+            limits = GroupLimits(hosted.memory_mib + hosted.scratch_mib, hosted.max_processes)
+            try:
+                files = await asyncio.to_thread(self._cgroups.make, name, limits)
+            except OSError as error:
+                raise NotConfined(f"its control group cannot be made: {error}") from error
+            enter = " && ".join(f"echo $$ > {shlex.quote(str(file))}" for file in files)
+            argv = ["/bin/sh", "-c", f'{enter} && exec "$@"', "sh", *argv]
+        inherited = {one: os.environ[one] for one in INHERITED_VARIABLES if one in os.environ}
+        own = {"HOME": "/tmp", "TMPDIR": "/tmp", "USER": "environment", "PYTHONSAFEPATH": "1"}  # a user id without a name has no HOME
+        path = {"PATH": f"{Path(interpreter).parent}:/usr/local/bin:/usr/bin:/bin"}
+        return Command(argv, inherited | path | own | hosted.variables)
+
+    async def release(self, name: str) -> None:
+        """Forget a sandbox whose processes have ended."""
+        if self._cgroups is not None:
+            await asyncio.to_thread(self._cgroups.remove, name)
+
+    async def try_out(self) -> None:
+        """Run a program that does nothing. Raises: NotConfined."""
+        name = self.name_of_next()
+        command = await self.command(name, HostedConfig(python=str(python()), environment="a:b"), "-I", "-c", "print(6 * 7)")
+        try:
+            printed = await _printed(command.argv, command.variables)
+        finally:
+            await self.release(name)
+        if printed != "42\n":
+            raise NotConfined(f"a trial printed {printed!r:.200}")
+
+    async def _seen_by(self, interpreter: str) -> list[str]:
+        """Paths that an interpreter needs, asked once. It is asked outside of the sandbox, so it must be the operator's."""
+        if interpreter not in self._visible:
+            printed = await _printed([interpreter, "-I", "-c", PROBE], {})
+            try:
+                prefix, base, path, ours = json.loads(printed)
+            except ValueError:
+                raise NotConfined(f"{interpreter} does not report its paths: {printed!r:.200}") from None
+            self._visible[interpreter] = needed_paths(interpreter, prefix, base, path, ours)
+        return self._visible[interpreter]
+
+    def _user_of(self, name: str) -> int:
+        process, _, number = name.partition("-")
+        return FIRST_USER + RUNS + (int(process) * 256 + int(number)) % USERS
+
+
+def _found(interpreter: str) -> str:
+    """The absolute path of an interpreter; its link in a virtual environment is not followed. Raises: NotConfined."""
+    found = shutil.which(interpreter)
+    if found is None:
+        raise NotConfined(f"{interpreter} cannot be run: No such file or directory")
+    return str(Path(found).absolute())
+
+
+async def find_confinement(delegated: Path | None = None) -> Confinement:
+    """The sandbox of this machine, tried. `delegated`: as in `find_cgroups`. Raises: NotConfined, with the reason in one line."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise NotConfined("there is no program bwrap: install the package bubblewrap")
+    found = Confinement(bwrap, await asyncio.to_thread(find_cgroups, delegated))
+    await found.try_out()
+    return found
+
+
+def needed_paths(interpreter: str, prefix: str, base: str, path: list[str], ours: list[str]) -> list[str]:
+    """What an interpreter needs to run and to import what it can import outside.
+
+    `prefix`, `base`, `path`: its `sys.prefix`, `sys.base_prefix` and `sys.path`. `ours`: where it finds marlaas's own packages; the folder
+    that holds them may be a checkout, with keys and stores beside them, and is not shown as a whole.
+    """
+    wanted = [str(Path(interpreter).resolve()), interpreter]
+    wanted += [folder for folder in (prefix, base) if folder != "/usr"]
+    holders = {str(Path(place).parent) for place in ours}
+    wanted += [place for place in path if place and place not in holders]
+    wanted += ours
+    kept: list[str] = []
+    for place in sorted({os.path.normpath(one) for one in wanted}, key=len):
+        covered = any(place == above or place.startswith(above + "/") for above in (*LIBRARIES, *kept))
+        if not covered and place != "/" and Path(place).exists():
+            kept.append(place)
+    return kept
+
+
+def _view(hosted: HostedConfig, seen: list[str], *, is_root: bool) -> list[str]:
+    """Arguments of bwrap: namespaces, and the file system that the sandbox sees."""
+    apart = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+    if is_root:
+        # The launcher needs both to change its user, and loses them by that.
+        apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        apart += ["--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+    system = [one for one in SYSTEM if Path(one).exists()]
+    if hosted.network:
+        system += [one for one in NETWORK if Path(one).exists()]
+    else:
+        apart.append("--unshare-net")
+    read, write = [str(one) for one in hosted.read], [str(one) for one in hosted.write]
+    arguments = [*apart, "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    # Parent folders of bound paths would otherwise be readable by root alone.
+    bound = (*LIBRARIES, *seen, *system, *read, *write, *DEVICES)
+    for folder in sorted({str(above) for path in bound for above in Path(path).parents if str(above) != "/"}):
+        arguments += ["--perms", "0755", "--dir", folder]
+    scratch = ["--perms", "1777", "--size", str(hosted.scratch_mib * MIB), "--tmpfs"]
+    arguments += [*scratch, "/tmp", *scratch, "/dev/shm"]  # before the bound paths, which may be below
+    for folder in sorted({str(above) for path in bound for above in Path(path).parents if str(above).startswith("/tmp/")}):
+        arguments += ["--perms", "0755", "--dir", folder]
+    for library in LIBRARIES:
+        arguments += ["--ro-bind-try", library, library]
+    for path in (*seen, *system, *read):
+        arguments += ["--ro-bind", path, path]
+    for path in write:
+        arguments += ["--bind", path, path]
+    for device in DEVICES:
+        arguments += ["--dev-bind", device, device]
+    return [*arguments, "--proc", "/proc", "--remount-ro", "/", "--chdir", "/tmp"]
+
+
+def _rlimits(hosted: HostedConfig) -> dict[str, int]:
+    return {
+        "RLIMIT_AS": hosted.memory_mib * MIB,
+        "RLIMIT_FSIZE": hosted.scratch_mib * MIB,
+        "RLIMIT_NPROC": hosted.max_processes,
+        "RLIMIT_NOFILE": MAX_OPEN_FILES,
+        "RLIMIT_CORE": 0,
+    }
+
+
+async def _printed(argv: list[str], variables: dict[str, str]) -> str:
+    """What a program prints. Raises: NotConfined when it cannot be run, fails, or takes too long."""
+    try:
+        process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=variables, process_group=0)
+    except OSError as error:
+        raise NotConfined(f"{argv[0]} cannot be run: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(TRIAL_TIMEOUT_S):
+            printed, errors = await process.communicate()
+    except TimeoutError:
+        raise NotConfined(f"{argv[0]} did not end within {TRIAL_TIMEOUT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode != 0:
+        reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise NotConfined(reason[-300:] or f"{argv[0]} ended with exit status {process.returncode}")
+    return printed.decode(errors="replace")

@@ -1,0 +1,180 @@
+"""Escape attempts of hosted environments: code of theirs gets nothing of the service, the machine or other environments."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from env_svc.calls import Continued, Failed, Outcome, Scored
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.workers import Workers
+from env_svc.hosted.confinement import Confinement, HostedConfig
+from env_svc.sandboxes.interpreter import FIRST_USER
+from tests.conftest import eventually
+from tests.env.hosted.attempts import BOMBS, FILES, NETWORK, PROCESSES
+from tests.env.hosted.playing import hosting, play, step
+
+SECRET = "the-secret-of-the-service"
+IPC_CREAT, IPC_RMID = 0o1000, 0
+BOMB_S = 3.0
+"""Seconds that a bomb has before its call is overdue."""
+OPEN_OTHERWISE = (
+    *("NATS on loopback", "PostgreSQL on loopback", "a service's monitoring port", "an abstract unix socket", "a unix socket in a folder"),
+    *("a file of the service", "a file in the machine's /tmp", "the root of another process", "the machine's users"),
+    *("a key in the service's HOME", "a signal to the service", "the command lines of others", "shared memory of the machine"),
+)
+"""Attempts that get what they want from a process with the service's rights; they harm nothing."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the attempts aim at, all of it there and open to every user."""
+
+    names: dict[str, str]
+    reached: asyncio.Event
+
+    def aimed(self, attempt: str) -> str:
+        for name, value in self.names.items():
+            attempt = attempt.replace(name, value)
+        return attempt
+
+
+@pytest.fixture
+async def target(nats_url: str, postgres_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Target]:
+    for folder in (tmp_path, *tmp_path.parents):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o777)
+    (tmp_path / "home").mkdir()
+    name = f"marlaas-secret-{os.getpid()}"
+    places = [tmp_path / "secret", tmp_path / "home" / ".creds", Path("/tmp") / name, Path("/dev/shm") / name]
+    for place in places:
+        place.write_text(SECRET)
+        place.chmod(0o666)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MARLAAS_NATS_URL", SECRET)
+    reached = asyncio.Event()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        writer.close()
+
+    libc = ctypes.CDLL(None)
+    key = os.getpid()
+    segment = libc.shmget(key, 4096, IPC_CREAT | 0o666)
+    taken: list[int] = []
+    previous = [signal.signal(number, lambda *_: taken.append(1)) for number in (signal.SIGUSR1,)]
+    with ExitStack() as stack:
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind("\0" + name)
+        abstract.listen()
+        descriptor = os.open(tmp_path / "secret", os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        os.set_inheritable(descriptor, True)
+        async with (
+            await asyncio.start_server(connected, "127.0.0.1") as metrics,
+            await asyncio.start_unix_server(connected, tmp_path / "socket"),
+        ):
+            (tmp_path / "socket").chmod(0o777)
+            names = {
+                "HOST": str(os.getpid()),
+                "NATS": nats_url.rpartition(":")[2],
+                "POSTGRES": str(postgres_port),
+                "METRICS": str(metrics.sockets[0].getsockname()[1]),
+                "PLACE": str(tmp_path),
+                "SECRET_NAME": name,
+                "SHARED_KEY": str(key),
+            }
+            yield Target(names, reached)
+    signal.signal(signal.SIGUSR1, previous[0])
+    libc.shmctl(segment, IPC_RMID, None)
+    for place in places[2:]:
+        place.unlink()
+    assert not taken, "a signal reached the service"
+    assert not (tmp_path / "left").exists()
+
+
+def intruder(python: str, *, computes: bool = False) -> HostedConfig:
+    name = "ComputingIntruder" if computes else "Intruder"
+    return HostedConfig(python=python, environment=f"guest:{name}", memory_mib=512, scratch_mib=64, max_processes=32)
+
+
+async def said(executor: EnvironmentExecutor, attempt: str) -> str:
+    (outcome,) = await play(executor, [step(attempt)])
+    assert isinstance(outcome, Continued), outcome
+    return outcome.messages[0].content
+
+
+def has_succeeded(answer: str) -> bool:
+    return "GOT" in answer or SECRET in answer
+
+
+async def test_nothing_outside_is_reached(workers: Workers, python: str, sandbox: Confinement, target: Target) -> None:
+    async with hosting(workers, sandbox=sandbox, guest=intruder(python)) as executor:
+        attempts = NETWORK | FILES | PROCESSES
+        answers = {name: await said(executor, target.aimed(attempt)) for name, attempt in attempts.items()}
+    assert {name: answer for name, answer in answers.items() if has_succeeded(answer)} == {}
+    assert not target.reached.is_set()
+    assert len(answers) == 45
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user has fewer rights to lose")
+async def test_attempts_would_succeed_without_the_sandbox(workers: Workers, python: str, target: Target) -> None:
+    attempts = {name: (NETWORK | FILES | PROCESSES)[name] for name in OPEN_OTHERWISE}
+    async with hosting(workers, guest=intruder(python)) as executor:
+        answers = {name: await said(executor, target.aimed(attempt)) for name, attempt in attempts.items()}
+    assert [name for name, answer in answers.items() if not has_succeeded(answer)] == []
+
+
+async def test_files_of_another_environment_are_not_found(workers: Workers, python: str, sandbox: Confinement) -> None:
+    async with hosting(workers, sandbox=sandbox, guest=intruder(python), other=intruder(python)) as executor:
+        (kept,) = await play(executor, [step(f"open('/tmp/mine', 'w').write('{SECRET}'); print(open('/tmp/mine').read())")], name="other")
+        assert isinstance(kept, Continued) and kept.messages[0].content.strip() == SECRET
+        places = "[*glob.glob('/tmp/**/mine', recursive=True), *glob.glob('/dev/shm/*'), '/proc/1/root/tmp/mine']"
+        search = f"import glob\nfor one in {places}:\n    print(open(one).read())"
+        assert SECRET not in await said(executor, search)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_bomb_ends_with_its_own_environment(workers: Workers, python: str, sandbox: Confinement, name: str) -> None:
+    hosted = {"guest": intruder(python, computes=True), "neighbour": HostedConfig(python=python, environment="guest:Guest")}
+    async with hosting(workers, BOMB_S, sandbox, **hosted) as executor:
+        bombing = asyncio.ensure_future(play(executor, [step(BOMBS[name])]))
+        (neighbour,) = await play(executor, [step("word")], name="neighbour")
+        assert isinstance(neighbour, Scored)
+        (outcome,) = await bombing
+        assert _has_failed(outcome), outcome
+        (after,) = await play(executor, [step("word")], name="neighbour")
+        assert isinstance(after, Scored) and after.reward == neighbour.reward, "the neighbour was restarted"
+        started = time.monotonic()
+        await eventually(lambda: _answers(executor))
+        assert time.monotonic() - started < 60.0
+    await eventually(lambda: not processes_of_hosts())
+
+
+def _has_failed(outcome: Outcome) -> bool:
+    """Whether the call was ended, or its code met a limit."""
+    return isinstance(outcome, Failed) or (isinstance(outcome, Continued) and "GOT" not in outcome.messages[0].content)
+
+
+async def _answers(executor: EnvironmentExecutor) -> bool:
+    (outcome,) = await play(executor, [step("print(6 * 7)")])
+    return isinstance(outcome, Continued) and outcome.messages[0].content == "42\n"
+
+
+def processes_of_hosts() -> list[int]:
+    found: list[int] = []
+    for status in Path("/proc").glob("[0-9]*"):
+        try:
+            if FIRST_USER + 100_000 <= status.stat().st_uid < FIRST_USER + 1_100_000:
+                found.append(int(status.name))
+        except FileNotFoundError:
+            continue
+    return found
