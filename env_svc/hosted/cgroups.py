@@ -17,6 +17,9 @@ FAMILY = "marlaas-hosts"
 """Folder of all sandboxes' groups, below the service's own group."""
 CONTROLLERS = ("cpu", "memory", "pids")
 MIB = 2**20
+PERIOD_US = 10_000
+"""Microseconds in which a group has its computing time; once that is used up, its processes wait for the next. Short, so that a group whose
+processes fill all cores leaves them to others several times in 100 ms."""
 SHARES_OF_A_CORE = 1024
 """Weight of a process outside of groups, in version 1. All sandboxes together weigh as much as one of them for each core."""
 REMOVAL_S = 2.0
@@ -29,6 +32,7 @@ class GroupLimits:
 
     memory_mib: int
     max_processes: int
+    cores: float
 
 
 class Cgroups:
@@ -43,14 +47,17 @@ class Cgroups:
         """Make a group, or set the limits of one that is there. Returns the files that take its processes. Raises: OSError."""
         for folder in set(self._folders.values()):
             (folder / name).mkdir(exist_ok=True)
-        memory, pids = self._folders["memory"] / name, self._folders["pids"] / name
-        bytes_ = str(limits.memory_mib * MIB)
+        cpu, memory, pids = (self._folders[one] / name for one in CONTROLLERS)
+        bytes_, computing_us = str(limits.memory_mib * MIB), str(max(1_000, int(limits.cores * PERIOD_US)))
         if self._is_one_tree:
+            (cpu / "cpu.max").write_text(f"{computing_us} {PERIOD_US}")
             (memory / "memory.max").write_text(bytes_)
             swap = memory / "memory.swap.max"
             if swap.exists():
                 swap.write_text("0")
         else:
+            (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (cpu / "cpu.cfs_quota_us").write_text(computing_us)
             (memory / "memory.limit_in_bytes").write_text(bytes_)
             with suppress(OSError):  # a kernel without accounting of swap has no such file
                 (memory / "memory.memsw.limit_in_bytes").write_text(bytes_)
@@ -101,7 +108,7 @@ def find_cgroups(delegated: Path | None, mounted: Path = MOUNTED, own: Path = OW
         found = Cgroups(folders)
         found.sweep()
         trial = f"trial-{os.getpid()}"
-        found.make(trial, GroupLimits(64, 16))
+        found.make(trial, GroupLimits(64, 16, 1.0))
         found.remove(trial)
     except OSError:
         return None

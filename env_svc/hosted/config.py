@@ -54,6 +54,8 @@ class HostedConfig(BaseModel):
     """Size of /tmp, which is kept in memory and ends with the process."""
     max_processes: int = Field(default=256, ge=8)
     """Processes and threads."""
+    cores: float = Field(default=1.0, ge=0.1)
+    """Computing seconds in a second, where the service may make control groups."""
 
 
 def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConfig]:

@@ -108,7 +108,7 @@ class Confinement:
             setup,
         ]
         if self._cgroups is not None:
-            limits = GroupLimits(hosted.memory_mib + hosted.scratch_mib, hosted.max_processes)
+            limits = GroupLimits(hosted.memory_mib + hosted.scratch_mib, hosted.max_processes, hosted.cores)
             try:
                 files = await asyncio.to_thread(self._cgroups.make, name, limits)
             except OSError as error:

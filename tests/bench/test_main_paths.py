@@ -23,6 +23,7 @@ SMALL: dict[str, str] = {
     "limits": "--counts 3,5 --asks 10",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",
+    "neighbours": "--seconds 0.5 --rounds 1",
     "oversubmission": "--places 2 --times 2",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
     "rogue": "--messages 200 --steps 2 --over 1",

@@ -8,7 +8,7 @@ import pytest
 
 from env_svc.hosted.cgroups import FAMILY, Cgroups, GroupLimits, find_cgroups
 
-LIMITS = GroupLimits(memory_mib=128, max_processes=32)
+LIMITS = GroupLimits(memory_mib=128, max_processes=32, cores=1.5)
 
 
 def test_one_tree_has_one_group_with_all_limits(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_one_tree_has_one_group_with_all_limits(tmp_path: Path) -> None:
     (folder / "7-0" / "memory.swap.max").write_text("max")
     assert Cgroups(dict.fromkeys(("cpu", "memory", "pids"), folder)).make("7-0", LIMITS) == [folder / "7-0" / "cgroup.procs"]
     written = {file.name: file.read_text() for file in (folder / "7-0").iterdir()}
-    assert written == {"memory.max": "134217728", "memory.swap.max": "0", "pids.max": "32"}
+    assert written == {"cpu.max": "15000 10000", "memory.max": "134217728", "memory.swap.max": "0", "pids.max": "32"}
 
 
 def test_tree_of_each_controller_has_a_group_in_each(tmp_path: Path) -> None:
@@ -28,6 +28,7 @@ def test_tree_of_each_controller_has_a_group_in_each(tmp_path: Path) -> None:
     assert files == [tmp_path / name / "7-0" / "cgroup.procs" for name in ("cpu", "memory", "pids")]
     assert (tmp_path / "memory" / "7-0" / "memory.limit_in_bytes").read_text() == "134217728"
     assert (tmp_path / "pids" / "7-0" / "pids.max").read_text() == "32"
+    assert (tmp_path / "cpu" / "7-0" / "cpu.cfs_quota_us").read_text() == "15000"
 
 
 def test_machine_that_lets_the_service_make_none_has_none(tmp_path: Path) -> None:
