@@ -8,8 +8,9 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Delivery
 from common.messages import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
-from scheduler_svc.handlers.context import check_tenant
+from scheduler_svc.handlers.context import sender_of
 from scheduler_svc.store.tenancy import rates
+from scheduler_svc.store.tenancy.audit import refused
 from scheduler_svc.store.transaction import Transaction
 
 log = structlog.get_logger()
@@ -27,33 +28,32 @@ async def within_rate(tx: Transaction, deliveries: Sequence[Delivery]) -> list[D
         taken += own[: grant.granted]
         for delivery in own[grant.granted :]:
             log.info("job_refused", verb=_verb(delivery), tenant=tenant, limit="jobs_per_minute")
-            REFUSALS[_verb(delivery)](tx, delivery, grant.refusal("jobs", tenant))
+            reason = grant.refusal("jobs", tenant)
+            REFUSALS[_verb(delivery)](tx, delivery, reason)
+            tx.record(refused(sender_of(delivery), reason))
     return [delivery for delivery in deliveries if delivery in taken]
 
 
 def _about_a_task(tx: Transaction, delivery: Delivery, reason: str) -> None:
     job = delivery.read(SubmitTask if _verb(delivery) == "submit" else ControlTask)
-    check_tenant(_tenant(delivery), job.tenant)
     verb: dict[str, JsonValue] = {"verb": "delete"} if _verb(delivery) == "delete" else {}
-    tx.emit_event(job.tenant, job.task, "rejected", {**verb, "reasons": [reason]})
+    tx.answer(job.tenant, job.task, "rejected", {**verb, "reasons": [reason]})  # the id may be another tenant's
 
 
 def _preview(tx: Transaction, delivery: Delivery, reason: str) -> None:
-    _about_no_task(tx, delivery, delivery.read(PreviewTask), "previewed", reason)
+    _about_no_task(tx, delivery.read(PreviewTask), "previewed", reason)
 
 
 def _prune(tx: Transaction, delivery: Delivery, reason: str) -> None:
-    _about_no_task(tx, delivery, delivery.read(PruneTasks), "pruned", reason)
+    _about_no_task(tx, delivery.read(PruneTasks), "pruned", reason)
 
 
-def _about_no_task(tx: Transaction, delivery: Delivery, job: PreviewTask | PruneTasks, event: str, reason: str) -> None:
-    check_tenant(_tenant(delivery), job.tenant)
+def _about_no_task(tx: Transaction, job: PreviewTask | PruneTasks, event: str, reason: str) -> None:
     tx.emit_event(job.tenant, "none", event, {"request": job.request, "reasons": [reason]})
 
 
 def _resend(tx: Transaction, delivery: Delivery, reason: str) -> None:
     job = delivery.read(ResendLetter)
-    check_tenant(_tenant(delivery), job.tenant)
     tx.emit_event(job.tenant, "none", "rejected", {"letter": job.letter, "reasons": [reason]})
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
+from common.limits import LIMITS
 from common.messages import AuditLine
 from common.messages.audit import Reason, Via
 
@@ -64,10 +65,10 @@ def accepted(by: Actor, target: str, detail: Mapping[str, JsonValue] = NOTHING, 
 def refused(by: Actor, sentence: str) -> Refused:
     """`sentence`: why; of it only the part of the job that it begins with is kept."""
     begin = re.split(r"[.:\[ ]", sentence, maxsplit=1)[0]
-    reason: Reason = "invalid"
-    for known in REASONS:
-        reason = known if known == begin else reason
-    return Refused(by, reason)
+    if begin in LIMITS:
+        return Refused(by, "limit")
+    named: dict[str, Reason] = {known: known for known in REASONS}
+    return Refused(by, named.get(begin, "invalid"))
 
 
 def actor_of(subject: str, sequence: int | None) -> Actor:
