@@ -1,11 +1,14 @@
 """A whole replica as a process: ready, listed, answering, and gone without a trace."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+
+import pytest
 
 from bench.harness.groups import group_context
 from common import streams
@@ -80,6 +83,23 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
         assert (await ready(bus)).families == ["reasoning_gym"]
         below = processes_of(process.pid)
         assert len(below) >= 4
+        process.kill()
+        process.wait()
+        await eventually(lambda: not any(map(lives, below)))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="THE SANDBOX OF HOSTED ENVIRONMENTS IS NOT TESTED: there is no bwrap")
+async def test_hosts_in_their_sandboxes_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    table = f'[game]\npython = "{sys.executable}"\nenvironment = "env_svc.builtin.exact_words:ExactWords"\nprocesses = 2\n'
+    (tmp_path / "hosts.toml").write_text(table)
+    log = tmp_path / "log"
+    settings = {"workers": "1", "families": "game", "hosts_file": str(tmp_path / "hosts.toml"), "hosts_sandbox": "required"}
+    with replica(nats_url, log, **settings) as process:
+        assert (await ready(bus)).environments[-1:] == ["game"]
+        assert "hosts_confined" in log.read_text()
+        below = processes_of(process.pid)
+        users = {Path(f"/proc/{one}").stat().st_uid for one in below}
+        assert os.geteuid() != 0 or len(users - {0}) == 2, "each host has a user of its own"
         process.kill()
         process.wait()
         await eventually(lambda: not any(map(lives, below)))

@@ -2,14 +2,19 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
+
+import psutil
 
 from env_svc.calls import Continued, Failed, Scored
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement, needed_paths
 from env_svc.hosted.start import MAX_LINE_CHARS, MAX_LINES, PrintedLines
-from tests.env.hosted.playing import hosting, play, reason, step
+from tests.conftest import eventually
+from tests.env.hosted.playing import ROOT, hosting, play, reason, step
 
 
 async def answer(workers: Workers, sandbox: Confinement, hosted: HostedConfig, code: str) -> str:
@@ -77,6 +82,33 @@ async def test_answer_beyond_the_contract_costs_the_process_and_no_more(workers:
         assert isinstance(outcome, Failed) and "the host process sent an invalid frame" in outcome.reason
         (outcome,) = await play(executor, [step("print('alive')")])
         assert isinstance(outcome, Continued)
+
+
+ENDLESS = """
+import asyncio, sys
+from env_svc.hosted.confinement import HostedConfig, find_confinement
+
+async def main():
+    found = await find_confinement()
+    code = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\nprint('up', flush=True)\\ntime.sleep(600)"
+    command = await found.command(found.name_of_next(), HostedConfig(python=sys.executable, environment="a:b"), "-c", code)
+    await (await asyncio.create_subprocess_exec(*command.argv, env=command.variables, process_group=0)).wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_hear_nothing_end_with_the_service(sandbox: Confinement) -> None:
+    service = subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, cwd=ROOT)
+    assert service.stdout is not None
+    assert await asyncio.to_thread(service.stdout.readline) == b"up\n"
+    assert await asyncio.to_thread(service.stdout.readline) == b"up\n"
+    below = [process.pid for process in psutil.Process(service.pid).children(recursive=True)]
+    assert len(below) == 4, "bwrap twice, the program and its child"
+    service.kill()
+    service.wait()
+    await eventually(lambda: not any(map(psutil.pid_exists, below)), 30.0)
+    service.stdout.close()
 
 
 def test_checkout_that_holds_the_code_is_not_shown(tmp_path: Path) -> None:
