@@ -5,7 +5,6 @@ import ctypes
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from env_svc.calls import Continued, Failed, Outcome, Scored
+from env_svc.calls import Continued, Failed, Outcome
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.confinement import Confinement, HostedConfig
+from env_svc.hosted.config import HostedConfig
+from env_svc.hosted.confinement import RUNS, USERS, Confinement
 from env_svc.sandboxes.interpreter import FIRST_USER
 from tests.conftest import eventually
 from tests.env.hosted.attempts import BOMBS, FILES, NETWORK, PROCESSES
@@ -106,8 +106,8 @@ def intruder(python: str, *, computes: bool = False) -> HostedConfig:
     return HostedConfig(python=python, environment=f"guest:{name}", memory_mib=512, scratch_mib=64, max_processes=32)
 
 
-async def said(executor: EnvironmentExecutor, attempt: str) -> str:
-    (outcome,) = await play(executor, [step(attempt)])
+async def said(executor: EnvironmentExecutor, attempt: str, *, name: str = "guest") -> str:
+    (outcome,) = await play(executor, [step(attempt)], name=name)
     assert isinstance(outcome, Continued), outcome
     return outcome.messages[0].content
 
@@ -144,18 +144,17 @@ async def test_files_of_another_environment_are_not_found(workers: Workers, pyth
 
 @pytest.mark.parametrize("name", BOMBS)
 async def test_bomb_ends_with_its_own_environment(workers: Workers, python: str, sandbox: Confinement, name: str) -> None:
-    hosted = {"guest": intruder(python, computes=True), "neighbour": HostedConfig(python=python, environment="guest:Guest")}
+    hosted = {"guest": intruder(python, computes=True), "neighbour": intruder(python)}
     async with hosting(workers, BOMB_S, sandbox, **hosted) as executor:
+        patient = EnvironmentExecutor(workers, 60.0, executor._hosts)
+        assert await said(patient, "import sys\nsys.mark = 7\nprint('set')", name="neighbour") == "set\n"
         bombing = asyncio.ensure_future(play(executor, [step(BOMBS[name])]))
-        (neighbour,) = await play(executor, [step("word")], name="neighbour")
-        assert isinstance(neighbour, Scored)
+        assert await said(patient, "print(6 * 7)", name="neighbour") == "42\n"
+        assert processes_of_hosts() or os.geteuid() != 0
         (outcome,) = await bombing
         assert _has_failed(outcome), outcome
-        (after,) = await play(executor, [step("word")], name="neighbour")
-        assert isinstance(after, Scored) and after.reward == neighbour.reward, "the neighbour was restarted"
-        started = time.monotonic()
-        await eventually(lambda: _answers(executor))
-        assert time.monotonic() - started < 60.0
+        assert await said(patient, "import sys\nprint(sys.mark)", name="neighbour") == "7\n", "the neighbour was restarted"
+        await eventually(lambda: _answers(patient))
     await eventually(lambda: not processes_of_hosts())
 
 
@@ -170,10 +169,12 @@ async def _answers(executor: EnvironmentExecutor) -> bool:
 
 
 def processes_of_hosts() -> list[int]:
+    """Processes of the users that this process's hosts have, where the tests are root."""
+    first = FIRST_USER + RUNS + os.getpid() * 256 % USERS
     found: list[int] = []
     for status in Path("/proc").glob("[0-9]*"):
         try:
-            if FIRST_USER + 100_000 <= status.stat().st_uid < FIRST_USER + 1_100_000:
+            if first <= status.stat().st_uid < first + 256:
                 found.append(int(status.name))
         except FileNotFoundError:
             continue
