@@ -27,7 +27,7 @@ from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import dead_letters, groups, outbox, steps, tasks
+from scheduler_svc.store.queries import announcements, dead_letters, groups, outbox, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
@@ -74,7 +74,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         await outbox.set_relayed(tx.connection, position)
         for task in known:
             await publish_status(tx, task.id)
-            if (announced := await steps.announcement(tx.connection, task)) is not None:
+            if (announced := await announcements.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})

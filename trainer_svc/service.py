@@ -113,7 +113,7 @@ class Trainer:
         return True
 
     async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The task's last announcement, if it is of this batch or a later step; any other was not sent by a trainer of it."""
+        """The task's last announcement, if it is of this batch, or the scheduler has counted this step; any other is not believed."""
         last = await self._bus.streams.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
         try:
             update = last.read(WeightUpdated) if last else None
@@ -123,8 +123,8 @@ class Trainer:
         if update is None or update.version <= batch.version:
             return None
         status = await self._bus.kv.get(streams.TASKS_BUCKET, batch.task, TaskStatus)
-        is_later = update.version > batch.version + 1 and (status is None or status.version > batch.version)
-        if is_later or (update.version == batch.version + 1 and update.trained == batch.digest):
+        is_counted = update.version > batch.version + 1 if status is None else status.version > batch.version
+        if is_counted or (update.version == batch.version + 1 and update.trained == batch.digest):
             return update
         log.warning("announcement_not_believed", version=update.version, batch=batch.version)
         return None

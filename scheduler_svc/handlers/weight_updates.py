@@ -16,9 +16,10 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.store.queries import ledger, steps, tasks
+from scheduler_svc.store.queries import announcements, ledger, steps, tasks
+from scheduler_svc.store.queries.announcements import AnnouncedTask
 from scheduler_svc.store.queries.progress import TaskProgress, progress_of
-from scheduler_svc.store.queries.steps import AnnouncedTask, StepSummary
+from scheduler_svc.store.queries.steps import StepSummary
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
@@ -39,7 +40,7 @@ async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: Schedu
 
     Returns the task as the step leaves it; None when the message changed nothing. Raises: Reject when it is of no step that was sent.
     """
-    _require_sent(updated, await steps.announced_task(tx.connection, updated))
+    _require_sent(updated, await announcements.announced_task(tx.connection, updated))
     task = await tasks.advance_version(tx.connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
     if task is None:
         log.info("weight_update_ignored", task=updated.task, version=updated.version)

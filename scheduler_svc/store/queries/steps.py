@@ -9,12 +9,12 @@ from sqlalchemy import BigInteger, Double, Integer, Row, Text, delete, func, lit
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, CheckpointRef, WeightUpdated, as_json, from_json
+from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.decisions.task_warnings import StepMetrics
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.tasks import Task
-from scheduler_svc.store.states import LIVE, GroupState, StepState, TrajectoryState
+from scheduler_svc.store.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.store.tables import groups, ledger, outbox, steps, tasks, trajectories
 
 BlobKind = Literal["adapter", "checkpoint", "batch"]
@@ -47,18 +47,6 @@ class SentStep:
     def is_made_by(self, updated: WeightUpdated) -> bool:
         """Whether the announcement is that of this step."""
         return updated.version == self.version + 1 and self.digest in (None, updated.trained)
-
-
-@dataclass(frozen=True)
-class AnnouncedTask:
-    """The task that an announcement is about, and the step that it would be of."""
-
-    tenant: str
-    pool: str
-    version: int
-    is_live: bool
-    step: SentStep | None
-    """None where no such step is with the trainer."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +110,6 @@ _SENT_AS = Statement(
 async def note_digest(connection: AsyncConnection, task: str, version: int, digest: str) -> None:
     """Record the digest of the batch that the step is sent as."""
     await _SENT_AS.run(connection, {"of_task": task, "of_version": version, "with_digest": digest})
-
-
-_ANNOUNCED = Statement(
-    select(tasks.c.tenant, tasks.c.pool, tasks.c.version, tasks.c.state, steps.c.state.label("step_state"), steps.c.digest)
-    .select_from(tasks.outerjoin(steps, (steps.c.task == tasks.c.id) & (steps.c.version == given("from_version", Integer))))
-    .where(tasks.c.id == given("of_task"))
-)
-
-
-async def announced_task(connection: AsyncConnection, updated: WeightUpdated) -> AnnouncedTask | None:
-    """None where there is no such task."""
-    rows = await _ANNOUNCED.run(connection, {"of_task": updated.task, "from_version": updated.version - 1})
-    if not rows:
-        return None
-    row = rows[0]
-    step = SentStep(updated.task, row.pool, updated.version - 1, row.digest) if row.step_state == StepState.BATCHED else None
-    return AnnouncedTask(row.tenant, row.pool, row.version, row.state in LIVE, step)
 
 
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
@@ -293,35 +264,6 @@ _FIRST_NEEDED = Statement(
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
     """Sequence of the oldest scored message that a step may still read, by task; tasks without any are absent."""
     return {row.task: row.first for row in await _FIRST_NEEDED.run(connection, {"ids": sorted(ids)})}
-
-
-async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
-    """The trainer's announcement of the task's version; None at version 0."""
-    tokens = (
-        select(ledger.c.tokens)
-        .where(ledger.c.task == steps.c.task, ledger.c.kind == "trained", ledger.c.number == steps.c.version + 1)
-        .scalar_subquery()
-    )
-    statement = select(steps, func.coalesce(tokens, 0).label("trained_tokens")).where(
-        steps.c.task == task.id, steps.c.version == task.version - 1, steps.c.state == StepState.TRAINED
-    )
-    row = (await connection.execute(statement)).mappings().first()
-    if row is None:
-        return None
-    return WeightUpdated(
-        tenant=task.tenant,
-        task=task.id,
-        pool=task.spec.pool,
-        version=task.version,
-        adapter=from_json(AdapterRef, row["adapter"]),
-        checkpoint=from_json(CheckpointRef, row["checkpoint"]),
-        trained=row["digest"],
-        batch=from_json(BlobRef, row["batch"]) if row["batch"] else None,
-        metrics=row["metrics"],
-        trained_tokens=row["trained_tokens"],
-        started_s=row["started_at"].timestamp(),
-        finished_s=row["finished_at"].timestamp(),
-    )
 
 
 async def adapter_of(connection: AsyncConnection, task: str, version: int) -> AdapterRef | None:

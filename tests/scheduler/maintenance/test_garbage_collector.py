@@ -11,7 +11,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import TrainBatch
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs, superseded_blobs
-from scheduler_svc.store.queries import steps, tasks
+from scheduler_svc.store.queries import announcements, steps, tasks
 from scheduler_svc.store.queries.tasks import find_task
 from scheduler_svc.store.tables import stored_blobs
 from tests.conftest import at_work, eventually, eventually_equals
@@ -136,7 +136,7 @@ async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
             assert task is not None
             old = {name for name in await superseded_blobs(tx.connection, [task]) if ".adapter-" not in name}
             restoring = await steps.restored_from(tx.connection, task)
-            announced = await steps.announcement(tx.connection, task)
+            announced = await announcements.announcement(tx.connection, task)
     assert old == everything(last) - expected  # also those that were deleted before
     first = since(last) or last
     assert set(restoring) == {f"a.v{version}.checkpoint-0" for version in range(first, last + 1)} | {
