@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import structlog
 from nats.js import api
@@ -20,6 +21,9 @@ MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
 LAST = JOBS
 """Stream that is declared last: where it is, the others are."""
+
+BOUNDS = ("retention", "discard", "discard_new_per_subject", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_age")
+"""What of a stream bounds it."""
 
 log = structlog.get_logger()
 
@@ -43,6 +47,17 @@ class Declarations:
             if streams_bytes and stream.share:
                 max_bytes = max(int(streams_bytes * stream.share), MIN_STREAM_BYTES)
                 await self._retry_until_ready(lambda stream=stream, max_bytes=max_bytes: self._bound(stream, max_bytes))
+
+    async def differences(self, stream: Stream) -> list[str]:
+        """Bounds that the stored stream does not have as `stream` declares them, each with both values. Raises: Unavailable."""
+        with unavailable_as(f"look at stream {stream.name}"):
+            try:
+                present = (await self._js.stream_info(stream.name)).config
+            except NotFoundError:
+                return ["it is not there"]
+        declared = _configuration(stream, 1)
+        pairs = [(name, _bound(getattr(present, name)), _bound(getattr(declared, name))) for name in BOUNDS]
+        return [f"{name} is {here or 'none'}, declared is {there or 'none'}" for name, here, there in pairs if here != there]
 
     async def wait(self) -> None:
         """Wait until `declare` has been completed once in this store, by some process."""
@@ -167,6 +182,11 @@ class Declarations:
         config = (await self._js.stream_info(stream)).config
         if (config.num_replicas or 1) < replicas:
             await self._js.update_stream(config.evolve(num_replicas=replicas))
+
+
+def _bound(value: Any) -> Any:
+    """None where there is no bound, which the server has several values for. `Any`: a number, a text or a truth value."""
+    return None if value in (-1, 0) else value
 
 
 def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:

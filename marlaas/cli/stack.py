@@ -116,7 +116,9 @@ def doctor(
     running_stack(data)
     given = {"--deep": deep, "--strict": strict, "--json": as_json}
     plan = read_plan(data)
-    exec_module(["scheduler_svc.doctor", *(name for name, wanted in given.items() if wanted)], plan.prepare_env | operator_key(plan))
+    folder = ["--keys", str(plan.keys)] if plan.keys else []
+    chosen = [name for name, wanted in given.items() if wanted]
+    exec_module(["scheduler_svc.doctor", *chosen, *folder], plan.prepare_env | operator_key(plan))
 
 
 def psql(

@@ -5,5 +5,6 @@ Reads PostgreSQL, the streams and the blob store, and changes nothing. Each rule
     database_rules.py  PostgreSQL alone: one SQL query a rule, whose rows are its violations
     stream_rules.py    NATS's streams and status bucket against PostgreSQL
     blob_rules.py      the blob store against PostgreSQL
+    key_rules.py       files of keys, and NATS's accounts against PostgreSQL; with the folder of signing keys only
     runner.py          all rules, twice where one is broken: a transaction in flight is no violation
 """

@@ -1,8 +1,9 @@
-"""`python -m scheduler_svc.doctor [--deep] [--strict] [--json] [--timeout-s SECONDS]`: exit status 0 when every rule holds, 1 when not."""
+"""`python -m scheduler_svc.doctor [--help]`: exit status 0 when every rule holds, 1 when not, 2 when a store does not answer."""
 
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from common.runtime.settings import read_or_exit
 from scheduler_svc.settings import SchedulerSettings
@@ -15,6 +16,7 @@ def main() -> None:
     parser.add_argument("--deep", action="store_true", help="read every adapter and checkpoint, and compare its digest")
     parser.add_argument("--strict", action="store_true", help="report also what the scheduler's next sweep would delete")
     parser.add_argument("--json", action="store_true", help="print the violations as JSON")
+    parser.add_argument("--keys", type=Path, help="folder of signing keys: examine it too, and the accounts that NATS has")
     parser.add_argument("--timeout-s", type=float, default=CONNECT_TIMEOUT_S, help="seconds to wait for PostgreSQL and NATS together")
     options = parser.parse_args()
     settings = read_or_exit(SchedulerSettings)
@@ -30,7 +32,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     from common.errors import MarlaasError
     from common.runtime.service import connect_bus
     from scheduler_svc.doctor.report import as_json, as_lines
-    from scheduler_svc.doctor.runner import Depth, examine
+    from scheduler_svc.doctor.runner import Depth, Keys, examine
     from scheduler_svc.store.database import Database
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line names the server that is missing
@@ -41,10 +43,13 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
             database = await Database.connect(settings.database_url)
             missing = "NATS does not answer; correct MARLAAS_NATS_URL"
             bus = await connect_bus(settings, "doctor")
+            keys = await Keys.read(options.keys, settings.nats_url) if options.keys else None
         try:
-            found = await examine(database, bus, Depth(grace_s=0 if options.strict else 2 * settings.sweep_s, deep=options.deep))
+            found = await examine(database, bus, Depth(grace_s=0 if options.strict else 2 * settings.sweep_s, deep=options.deep), keys)
         finally:
             await bus.close()
+            if keys:
+                await keys.close()
             await database.close()
     except TimeoutError:
         sys.stderr.write(f"doctor: {missing}\n")
@@ -52,7 +57,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     except MarlaasError as error:
         sys.stderr.write(f"doctor: {error}\n")
         return 2
-    sys.stdout.write(as_json(found) if options.json else as_lines(found, deep=options.deep))
+    sys.stdout.write(as_json(found) if options.json else as_lines(found, deep=options.deep, further=keys.rules if keys else ()))
     return 1 if found else 0
 
 

@@ -137,6 +137,19 @@ RULES: dict[str, str] = {
     "every ledger entry names its task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",
+    "what is stored belongs to a task of a tenant": """
+        SELECT b.task, b.name FROM stored_blobs b
+        WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.id = b.task) AND NOT EXISTS (SELECT FROM deleted_tasks d WHERE d.id = b.task)""",
+    "an event about a task is its tenant's, but for refusals": """
+        SELECT e.task, e.event, e.tenant, t.tenant AS owner FROM events e JOIN tasks t ON t.id = e.task
+        WHERE e.tenant <> t.tenant AND e.event <> 'rejected'""",
+    "a deleted tenant has neither tasks nor keys": """
+        SELECT d.id AS tenant, x.task, x.key
+        FROM (SELECT tenant, id AS task, '' AS key FROM tasks UNION ALL SELECT tenant, '', key FROM keys) x
+        JOIN tenants d ON d.id = x.tenant WHERE d.deleted_at IS NOT NULL""",
+    "what took effect is audited under a tenant that there is": """
+        SELECT a.id, a.verb, a.target AS task, a.tenant FROM audit a
+        WHERE a.outcome = 'accepted' AND a.tenant <> '_all' AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = a.tenant)""",
     "a task's adapter and checkpoint are its last trained step's": """
         SELECT t.id AS task, t.version, t.adapter #>> '{blob,name}' AS adapter, s.adapter #>> '{blob,name}' AS of_step
         FROM tasks t LEFT JOIN steps s ON s.task = t.id AND s.version = t.version - 1 AND s.state = 'trained'

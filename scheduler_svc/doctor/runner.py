@@ -2,15 +2,18 @@
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import text
 
+from common.access.folder import SYSTEM, SigningKeys, open_folder
 from common.bus import Bus
-from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
+from scheduler_svc.doctor import blob_rules, database_rules, key_rules, stream_rules
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.store.database import Database
 
 RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
+"""Rules that every examination has; those of `key_rules.py` need the folder of signing keys."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,41 @@ class Depth:
     """Pause between the two examinations."""
 
 
-async def examine(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
-    """Violations that persist for `second_look_s`. Raises: Retry when PostgreSQL or NATS is unavailable."""
-    found = await _examine(database, bus, depth)
+@dataclass(frozen=True)
+class Keys:
+    """A folder of signing keys. Keys that others can read are not used: then its files alone are examined."""
+
+    folder: Path
+    opened: tuple[SigningKeys, Bus] | None
+    """The keys, and a connection with the system key."""
+
+    @classmethod
+    async def read(cls, folder: Path, nats_url: str) -> "Keys":
+        """Raises: Fatal when it is no such folder, or NATS refuses its key."""
+        if key_rules.examine_folder(folder):
+            return cls(folder, None)
+        signing = open_folder(folder)
+        return cls(folder, (signing, await Bus.connect(nats_url, "doctor", creds=signing.credentials(SYSTEM))))
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return key_rules.RULES if self.opened else (key_rules.READABLE,)
+
+    async def close(self) -> None:
+        if self.opened:
+            await self.opened[1].close()
+
+
+async def examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None = None) -> list[Violation]:
+    """Violations that persist for `second_look_s`. `keys`: where rules about keys are to be checked too.
+
+    Raises: Retry when PostgreSQL or NATS is unavailable.
+    """
+    found = await _examine(database, bus, depth, keys)
     if not found:
         return []
     await asyncio.sleep(depth.second_look_s)
-    still = {(violation.rule, _identity(violation)) for violation in await _examine(database, bus, depth)}
+    still = {(violation.rule, _identity(violation)) for violation in await _examine(database, bus, depth, keys)}
     return sorted(violation for violation in found if (violation.rule, _identity(violation)) in still)
 
 
@@ -40,11 +71,16 @@ def _identity(violation: Violation) -> str:
     return violation.where.partition(" age_s=")[0]
 
 
-async def _examine(database: Database, bus: Bus, depth: Depth) -> list[Violation]:
+async def _examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None) -> list[Violation]:
     async with database.transaction() as tx:
         await tx.connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         found = await database_rules.examine_database(tx.connection)
         recorded = await stream_rules.read_recorded(tx.connection, depth.grace_s)
         needed = await blob_rules.read_needed(tx.connection)
+        accounts = await key_rules.read_accounts(tx.connection, keys.opened[0].admin.public) if keys and keys.opened else []
     found += await stream_rules.examine_streams(bus, recorded)
+    if keys:
+        found += key_rules.examine_folder(keys.folder)
+    if keys and keys.opened:
+        found += await key_rules.examine_accounts(*keys.opened, accounts)
     return found + await blob_rules.examine_blobs(bus, needed, grace_s=depth.grace_s, deep=depth.deep)

@@ -25,7 +25,8 @@ ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is recorded"
 DELETED = "no announcement or status of a deleted task is stored"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED)
+BOUNDS = "every stream is bounded as it is declared"
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, BOUNDS)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _statuses(bus, recorded),
         await _letters(bus, recorded),
         await _deleted(bus, recorded),
+        await _bounds(bus),
     ]
     return [violation for part in parts for violation in part]
 
@@ -159,6 +161,11 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
     return found + [
         Violation(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in recorded.deleted
     ]
+
+
+async def _bounds(bus: Bus) -> list[Violation]:
+    found = {stream.name: await bus.declarations.differences(stream) for stream in streams.STREAMS}
+    return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
 
 
 async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:

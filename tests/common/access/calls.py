@@ -25,6 +25,7 @@ STREAM_CALLS = {
     "acknowledged": Use.INSPECT,
     "recreate": Use.RECREATE,
     "forget_consumer": Use.FORGET,
+    "differences": Use.INSPECT,
 }
 BUCKET_CALLS = {
     "get": Use.READ,

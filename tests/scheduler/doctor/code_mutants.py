@@ -23,6 +23,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_update": [stream_rules.WEIGHTS],
     "_statuses": [stream_rules.STATUS],
     "_deleted": [stream_rules.DELETED],
+    "_bounds": [stream_rules.BOUNDS],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],
     "examine_blobs": [blob_rules.MISSING, blob_rules.ORPHANS, blob_rules.DAMAGED],

@@ -151,6 +151,23 @@ VIOLATIONS: dict[str, list[str]] = {
         "UPDATE ledger SET tenant = 'other' WHERE task = 'a' AND kind = 'trained'",
         "UPDATE ledger SET tenant = 'acme' WHERE task = 'live' AND kind = 'trained'",
     ],
+    "what is stored belongs to a task of a tenant": [
+        "INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('b', 'unknown', 1, 'adapter', 1)",
+    ],
+    "an event about a task is its tenant's, but for refusals": [
+        *(f"{EVENT} ('{tenant}', 'a', '{event}', '{{}}')" for tenant in ("aaa", "zzz") for event in ("aaa", "zzz")),
+    ],
+    "a deleted tenant has neither tasks nor keys": [
+        "UPDATE tenants SET deleted_at = now() WHERE id = 'acme'",
+        """WITH deleted AS (INSERT INTO tenants (id, deleted_at) VALUES ('old', now()) RETURNING id)
+            INSERT INTO keys (key, tenant, name, role) SELECT rpad('U', 56, 'A'), id, 'k', 'owner' FROM deleted""",
+    ],
+    "what took effect is audited under a tenant that there is": [
+        *(
+            f"INSERT INTO audit (tenant, via, verb, target, outcome) VALUES ('{tenant}', 'ask', 'adapter', 'a.v1', 'accepted')"
+            for tenant in ("", "zzz")
+        ),
+    ],
     "a task's adapter and checkpoint are its last trained step's": [
         "UPDATE tasks SET checkpoint = NULL WHERE id = 'a'",
         "UPDATE tasks SET adapter = NULL WHERE id = 'a'",
@@ -180,6 +197,23 @@ VIOLATIONS: dict[str, list[str]] = {
 """Rule → statements, each of which violates it."""
 
 COMPLIANT: dict[str, list[str]] = {
+    "what is stored belongs to a task of a tenant": [
+        """WITH gone AS (
+            INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens,
+                deleted_by, submitted_at, ended_at) VALUES ('gone', 'acme', '', 'finished', 1, 1, 1, 1, 0, 1, now(), now()))
+        INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('b', 'gone', 1, 'adapter', 1)""",
+    ],
+    "an event about a task is its tenant's, but for refusals": [
+        f"{EVENT} ('{tenant}', 'a', 'rejected', '{{}}')" for tenant in ("aaa", "zzz")
+    ],
+    "a deleted tenant has neither tasks nor keys": [
+        "INSERT INTO keys (key, tenant, name, role) SELECT rpad('U', 56, 'A'), 'acme', 'k', 'owner'",
+        "INSERT INTO tenants (id, deleted_at) VALUES ('old', now())",
+    ],
+    "what took effect is audited under a tenant that there is": [
+        "INSERT INTO audit (tenant, via, verb, outcome) VALUES ('acme', 'ask', 'adapter', 'accepted'), ('_all', 'key', 'x', 'accepted')",
+        "INSERT INTO audit (tenant, via, verb, outcome, reason, hour) VALUES ('', 'ask', 'adapter', 'refused', 'task', now())",
+    ],
     "a task's totals are what the ledger has of it": [
         f"{LEDGER} ('acme', 'a', '{kind}', 1, 7)" for kind in ("env_ms", "stored_byte_hours")
     ],

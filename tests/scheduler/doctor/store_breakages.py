@@ -119,7 +119,17 @@ async def leave_a_blob_of_a_deleted_task(world: Copy) -> None:
     await store(Blobs(world.bus), world.folder, "gone", 1)
 
 
+async def unbind_a_stream(world: Copy) -> None:
+    await world.bus.declare((replace(streams.EVENTS, max_per_subject=-1),))
+
+
+async def keep_events_for_ever(world: Copy) -> None:
+    await world.bus.declare((replace(streams.EVENTS, max_age_s=0.0),))
+
+
 VIOLATIONS: list[tuple[str, Change]] = [
+    (stream_rules.BOUNDS, unbind_a_stream),
+    (stream_rules.BOUNDS, keep_events_for_ever),
     (stream_rules.ORPHANS, leave_a_message_of_an_ended_task),
     (stream_rules.ORPHANS, leave_a_message_of_an_unknown_task),
     (stream_rules.SCORES, lose_a_scored_message),

@@ -12,6 +12,7 @@ from common.messages import (
     ChunkAnswer,
     ControlTask,
     DeleteTenant,
+    GroupContext,
     Message,
     NewKey,
     PreviewTask,
@@ -30,6 +31,10 @@ from tests.scheduler.stages import World, spec
 
 OWNER, KEY, NEXT = ("U" + letter * 55 for letter in "ABC")
 ACCOUNT = "A" + "B" * 55
+
+
+def is_slow(group: GroupContext, member: int) -> bool:
+    return group.task == "slow"
 
 
 def values(lines: list[AuditLine]) -> list[tuple[Any, ...]]:
@@ -55,7 +60,7 @@ async def audited(asks: Asker, count: int, tenant: str | None = None) -> list[Au
 
 async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
     async with (
-        world_with_blobs(bus, database_url, tmp_path, withheld=lambda group, member: group.task == "slow") as world,
+        world_with_blobs(bus, database_url, tmp_path, withheld=is_slow) as world,
         asker(nats_url) as asks,
     ):
         await world.run("a")
