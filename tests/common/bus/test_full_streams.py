@@ -75,7 +75,7 @@ async def test_handler_waits_for_room_and_every_message_arrives_once(bus: Bus) -
     async with asyncio.TaskGroup() as runners:
         running = [runners.create_task(bus.consume(streams.rollout_samples("tiny"), sample, Slots(8)))]
         try:
-            await eventually(lambda: len(runs) >= 8)
+            await eventually(lambda: len(runs) >= 4 + 2 * (streams.rollout_samples("tiny").max_attempts + 1))
             assert (await bus.blobs_context().stream_info(TURNS.name)).state.messages == 4
             running.append(runners.create_task(bus.consume(streams.env_turns("math"), as_handler(take), Slots(8))))
             await eventually(lambda: len(arrived) >= 6)
