@@ -12,7 +12,7 @@ from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState
 from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, budgets, evaluation_groups, evaluations, tasks, tenants
-from scheduler_svc.store.tenancy.limits import WITH_LIMITS, limit_of, may_admit
+from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, is_within, limit_of, may_admit
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,19 @@ _not_left_out = (
     _of_a_place != all_of("but_places"),
 )
 _may_open = (MAY_ADMIT, *_not_left_out)
-_least_served = (
-    select(tenants, *_LIMITS)
+# What a tenant has used is summed as it is reached, so for some tenants only: OFFSET keeps PostgreSQL from doing it before it sorts.
+_in_order = (
+    select(tenants, *_LIMITS, *(limit_of(name).label(name) for name in USED_UP))
     .select_from(WITH_LIMITS)
-    .where(may_admit())
     .where(select(tasks.c.id).where(tasks.c.tenant == tenants.c.id, *_may_open).exists())
     .order_by(tenants.c.virtual_time, tenants.c.id)
+    .offset(literal_column("0"))
+    .subquery("in_order")
+)
+_least_served = (
+    select(_in_order)
+    .where(is_within(_in_order.c.id, lambda name: _in_order.c[name]))
+    .order_by(_in_order.c.virtual_time, _in_order.c.id)
     .limit(given("limit", Integer))
     .subquery("least_served")
 )

@@ -1,6 +1,6 @@
 """Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal_column, or_, select
@@ -62,7 +62,12 @@ USED_UP: dict[Limit, Any] = {"max_tokens": used_tokens, "max_stored_bytes": stor
 
 def may_admit() -> ColumnElement[bool]:
     """Whether a row of WITH_LIMITS may admit a group; counted for tenants with such a limit only."""
-    return and_(*(or_(limit_of(name).is_(None), limit_of(name) > used(tenants.c.id)) for name, used in USED_UP.items()))
+    return is_within(tenants.c.id, limit_of)
+
+
+def is_within(tenant: ColumnElement[Any], limit: Callable[[Limit], ColumnElement[int]]) -> ColumnElement[bool]:
+    """Whether a tenant has used less than each limit of USED_UP, given as columns."""
+    return and_(*(or_(limit(name).is_(None), limit(name) > used(tenant)) for name, used in USED_UP.items()))
 
 
 def used_up() -> list[ColumnElement[int]]:
