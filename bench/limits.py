@@ -44,7 +44,13 @@ def main() -> None:
     found = {f"{count} tenants": {name: _milliseconds(values) for name, values in each.items()} for count, each in spent.items()}
     first, last = spent[options.counts[0]], spent[options.counts[-1]]
     ratios = {name: round(report.percentile(last[name], 0.9) / report.percentile(first[name], 0.9), 2) for name in first}
-    result = {"machine": machine, "asks": options.asks, "rounds": ROUNDS, "tenants": found, "p90_of_last_to_first": ratios}
+    result: dict[str, object] = {
+        "machine": machine,
+        "asks": options.asks,
+        "rounds": ROUNDS,
+        "tenants": found,
+        "p90_of_last_to_first": ratios,
+    }
     print(f"{found}\n{ratios}\nwritten: {report.write(NAME, result)}")
 
 

@@ -81,14 +81,15 @@ async def test_stored_bytes_and_adapters_stop_admission_and_new_tasks_until_ther
         await eventually(lambda: len(stages.batches) == 1)
         blob = "INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES"
         await world.execute(f"{blob} ('first.1', 'first', 1, 'adapter', 60), ('first.2', 'first', 1, 'checkpoint', 40)")
-        for request, limits, is_met in [
+        cases: list[tuple[str, dict[str, Any], bool]] = [
             ("bytes-below", {"max_stored_bytes": 101, "max_adapters": None}, False),
             ("bytes-at", {"max_stored_bytes": 100, "max_adapters": None}, True),
             ("bytes-above", {"max_stored_bytes": 99, "max_adapters": None}, True),
             ("adapters-below", {"max_stored_bytes": None, "max_adapters": 2}, False),
             ("adapters-at", {"max_stored_bytes": None, "max_adapters": 1}, True),
             ("adapters-above", {"max_stored_bytes": None, "max_adapters": 0}, True),
-        ]:
+        ]
+        for request, limits, is_met in cases:
             shown = (await set_tenant(world, request, **limits))["limits"]
             assert (shown["max_stored_bytes"]["used"], shown["max_adapters"]["used"]) == (100, 1)
             if is_met:
