@@ -17,8 +17,8 @@ from marlaas.tenancy import recording
 from marlaas.tenancy.recording import Operator
 
 PUSHES = 8
-SAME_SECOND_S = 0.5
-"""Pause before another push: NATS keeps the token that it has when the other was made in the same second."""
+PUSH_AGAIN_S = 0.5
+"""Pause before another push, where another command has pushed meanwhile."""
 
 
 async def create_tenant(operator: Operator, name: str) -> bool:
@@ -98,21 +98,22 @@ async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -
     if access.tenant is None:
         set_admin_revocations(signing, revoked)
     for attempt in range(PUSHES):
+        present = await operator.system.accounts.token(account)
         token = tenant_token(
             signing.operator,
             account,
             name,
             signing.services.public,
-            int(time.time()),
+            max(int(time.time()), _made_at(present) + 1),
             limits=ADMIN_LIMITS if access.tenant is None else limits_of(access),
             revoked=revoked,
         )
-        if _content(await system.accounts.token(account)) == _content(token):
+        if _content(present) == _content(token):
             return attempt > 0
         await system.accounts.push(token)
         if _content(await system.accounts.token(account)) == _content(token):
             return True
-        await asyncio.sleep(SAME_SECOND_S)
+        await asyncio.sleep(PUSH_AGAIN_S)
     raise ClientError(f"NATS does not take the account of '{name}'; its log says why")
 
 
@@ -124,6 +125,11 @@ def revocations(access: TenantAccess) -> dict[str, int]:
     """Public key of a revoked user, or EVERYONE → Unix time; none made until then is taken."""
     revoked = {one.key: math.ceil(one.revoked.timestamp()) for one in access.keys if one.revoked is not None}
     return revoked | ({EVERYONE: SUSPENDED_UNTIL_S} if access.suspended else {})
+
+
+def _made_at(token: str | None) -> int:
+    """Unix time at which a token says that it was made. NATS keeps the one that it has, unless another says a later second."""
+    return int(decode(token)["iat"]) if token else 0
 
 
 def _content(token: str | None) -> dict[str, Any] | None:

@@ -22,8 +22,6 @@ EvaluationKey = tuple[str, int, str]
 """(task, version, protocol)"""
 _NOT_OVER = in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED, EvaluationGroupState.OPEN)
 """Condition in the words of the partial index, so that PostgreSQL uses it."""
-
-
 _MEMBERS = and_(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
 """Condition of the join of groups and their members."""
 

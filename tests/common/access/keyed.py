@@ -1,5 +1,6 @@
 """A real nats-server that wants keys, with the accounts of two tenants."""
 
+import subprocess
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from common.access.rows import Permissions
 from common.access.services import Deployment
 from common.bus import Bus
 from marlaas.stack import servers
+from marlaas.stack.servers import Command
 from tests.conftest import HASTY, running
 
 DEPLOYMENT = Deployment(pools=("tiny",), families=("math", "module"))
@@ -28,6 +30,8 @@ class Keyed:
     url: str
     keys: SigningKeys
     port: int
+    command: Command
+    process: subprocess.Popen[bytes]
     revoked: dict[str, dict[str, int]] = field(default_factory=dict)
 
     async def connect(self, user: str, **options: object) -> Bus:
@@ -68,13 +72,14 @@ def key_for_everything(keys: SigningKeys) -> Path:
 
 
 @asynccontextmanager
-async def keyed_server(folder: Path) -> AsyncGenerator[Keyed]:
+async def keyed_server(folder: Path, *, sync: str = "1s") -> AsyncGenerator[Keyed]:
     keys = open_or_make(folder / "keys")
     issue_service_keys(keys, DEPLOYMENT)
     port = servers.free_port()
     accounts = server_configuration(keys, folder / "nats" / "accounts")
-    with running(servers.nats_command(folder / "nats", port, sync="1s", accounts=accounts), port, folder / "nats.log"):
-        server = Keyed(servers.nats_url(port), keys, port)
+    command = servers.nats_command(folder / "nats", port, sync=sync, accounts=accounts)
+    with running(command, port, folder / "nats.log") as process:
+        server = Keyed(servers.nats_url(port), keys, port, command, process)
         for tenant in TENANTS:
             await server.push(tenant)
         async with await server.connect("scheduler") as scheduler:

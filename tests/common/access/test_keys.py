@@ -6,6 +6,7 @@ import json
 import stat
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import nats
@@ -112,7 +113,7 @@ async def test_key_with_an_end_is_refused_after_it_and_says_so(keyed: Keyed) -> 
 async def test_no_key_and_a_key_of_another_deployment_are_refused(keyed: Keyed, tmp_path: Path) -> None:
     with pytest.raises(Fatal, match="takes nobody without a key; name its file with --creds"):
         await connect(keyed, None)
-    other = Keyed(keyed.url, open_or_make(tmp_path / "other"), keyed.port)
+    other = replace(keyed, keys=open_or_make(tmp_path / "other"), revoked={})
     other.keys.new_tenant("acme")
     (other.keys.folder / "creds").mkdir()
     with pytest.raises(Fatal, match="or it is of another deployment"):

@@ -146,6 +146,7 @@ async def test_every_mutant_is_caught(tmp_path: Path, database_url: str, monkeyp
     assert {mutant.rule for mutant, _ in made} == {*RULES}
     async with sound_world(tmp_path / "sound", database_url) as world:
         left = [(mutant, module) for mutant, module in made if await world.violations(module) == set()]
+        expected: set[Violation] | None = None
         for _, change in VIOLATIONS:  # one after the other; the last hides what is wrong about its tenant
             await change(world)
             expected = await world.violations(key_rules)
