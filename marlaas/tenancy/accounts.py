@@ -98,7 +98,7 @@ async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -
     if access.tenant is None:
         set_admin_revocations(signing, revoked)
     for attempt in range(PUSHES):
-        present = await operator.system.accounts.token(account)
+        present = await system.accounts.token(account)
         token = tenant_token(
             signing.operator,
             account,
