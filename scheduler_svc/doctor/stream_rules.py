@@ -116,7 +116,7 @@ async def _weights(bus: Bus, recorded: Recorded) -> list[Violation]:
         if version == 0:
             continue
         announced = [delivery async for delivery in bus.streams.stored(streams.WEIGHTS, streams.weight_updated(pool, task))]
-        updates = [update for update in map(_update, announced) if update is not None and update.task == task]
+        updates = [update for update in map(_update, announced) if update is not None]
         first: dict[int, WeightUpdated] = {}
         for update in updates:
             first.setdefault(update.version, update)
@@ -133,7 +133,7 @@ async def _weights(bus: Bus, recorded: Recorded) -> list[Violation]:
 def _update(delivery: Delivery) -> WeightUpdated | None:
     try:
         return delivery.read(WeightUpdated)
-    except Reject:  # malformed: it is a dead letter too
+    except Reject:  # malformed, or about another task than its subject: it is a dead letter too
         return None
 
 
