@@ -4,6 +4,8 @@
     my_package.games:*      those that fit a pattern with `*` and `?`
     acme=acme_games.*:*     the same, for tasks of tenant acme alone
     *                       any: a task can then import every module that the replica finds
+    _operator=*             the same, for tasks of the operator: of tenants without an account, or by an operators' key. What `marlaas up`
+                            adds to `installed`
 
 A name is compared before anything is imported, because importing a module runs it.
 """
@@ -21,7 +23,9 @@ from env_svc.tools import registry as tool_registry
 
 INSTALLED = "installed"
 """Entry for every installed, built-in or hosted environment and tool."""
-ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+)=)?(?P<pattern>[A-Za-z0-9_.:*?-]+)$")
+OPERATOR = "_operator"
+"""In place of a tenant: tasks that the operator has submitted. No tenant can have this name."""
+ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+|_operator)=)?(?P<pattern>[A-Za-z0-9_.:*?-]+)$")
 
 Kind = Literal["environment", "tool"]
 
@@ -34,15 +38,18 @@ class AllowedNames:
         self._families = {*registry.families(), *hosted} - {registry.MODULE_FAMILY}
         self._of_all, self._of_tenants = _parsed(entries)
 
-    def objection(self, tenant: str, environment: EnvironmentSection) -> str | None:
-        """The first name in a task's section that `tenant` may not give, and the allowed ones; None where all are allowed."""
+    def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
+        """The first name in a task's section that `tenant` may not give, and the allowed ones; None where all are allowed.
+
+        `by_operator`: whether the operator has submitted the task."""
         given: list[tuple[Kind, str]] = [("environment", environment.name), *(("tool", tool.name) for tool in environment.tools)]
-        entries = [*self._of_all, *self._of_tenants.get(tenant, ())]
+        entries = [*self._of_all, *self._of_tenants.get(tenant, ()), *(self._of_tenants.get(OPERATOR, ()) if by_operator else ())]
         return next((self._refusal(kind, name, entries) for kind, name in given if not self._is_allowed(kind, name, entries)), None)
 
     def tool_objection(self, name: str) -> str | None:
-        """The same for a tool that an opening names: it travels in messages, and is held to the entries for all tenants."""
-        return None if self._is_allowed("tool", name, self._of_all) else self._refusal("tool", name, self._of_all)
+        """The same for a tool that an opening names, which is the environment and no task: entries for all tenants and the operator."""
+        entries = [*self._of_all, *self._of_tenants.get(OPERATOR, ())]
+        return None if self._is_allowed("tool", name, entries) else self._refusal("tool", name, entries)
 
     def _is_allowed(self, kind: Kind, name: str, entries: Sequence[str]) -> bool:
         return any(self._is_installed(kind, name) if entry == INSTALLED else fnmatchcase(name, entry) for entry in entries)

@@ -15,7 +15,6 @@ import structlog
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
-from common.fairness.fair_queue import Claimant
 from common.messages import CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampledTurn, TurnsSampled
 from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
@@ -59,7 +58,7 @@ class EnvService:
         for place, environment in _environments(message):
             if objection is not None:
                 break
-            async with aclosing(self._play(message.claimant, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
+            async with aclosing(self._play(message, environment, [OpenCall(0, message.seed)], CHECK_TIMEOUT_S)) as batches:
                 outcomes = [outcome async for batch in batches for _, outcome in batch]
             if not outcomes:
                 return
@@ -75,7 +74,7 @@ class EnvService:
         group = delivery.read(OpenGroup).group
         if self._is_expired(group):
             return
-        async with aclosing(self._play(group.claimant, group.environment, [_opening(group)], self._left_s(group))) as batches:
+        async with aclosing(self._play(group, group.environment, [_opening(group)], self._left_s(group))) as batches:
             outcomes = [outcome async for batch in batches for _, outcome in batch]
         opened = outcomes[0] if outcomes else None
         if isinstance(opened, Opened):
@@ -101,7 +100,7 @@ class EnvService:
             return
         left_s = self._left_s(group)
         calls = [_step(group, turn, left_s) for turn in turns]
-        async with aclosing(self._play(group.claimant, group.environment, calls, left_s, group.limits)) as batches:
+        async with aclosing(self._play(group, group.environment, calls, left_s, group.limits)) as batches:
             async for batch in batches:
                 for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
                     yield out
@@ -114,14 +113,19 @@ class EnvService:
                     calls.reschedule(asyncio.get_running_loop().time())
 
     async def _play(
-        self, claimant: Claimant, environment: EnvironmentSection, calls: Sequence[Call], remaining_s: float, limits: Limits = NO_LIMITS
+        self,
+        of: GroupContext | CheckEnvironment,
+        environment: EnvironmentSection,
+        calls: Sequence[Call],
+        remaining_s: float,
+        limits: Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
         """`ToolCallExecutor.run` where the task's names are allowed; ends early once the task has ended."""
-        if objection := self._allowed.objection(claimant.tenant, environment):
+        if objection := self._allowed.objection(of.tenant, environment, by_operator=of.by_operator):
             yield [(position, failed(objection)) for position in range(len(calls))]
             return
-        task = claimant.task
-        async with aclosing(self._executor.run(claimant, environment, calls, remaining_s, limits)) as batches:
+        task = of.task
+        async with aclosing(self._executor.run(of.claimant, environment, calls, remaining_s, limits)) as batches:
             while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: its expiry must not cancel the reader of this generator.
                 in_flight = asyncio.timeout(None)

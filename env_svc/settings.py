@@ -16,8 +16,8 @@ class EnvSettings(Settings):
     """Environment families to serve, separated by commas; empty: all that are installed, and `module`."""
     allowed: str = "installed"
     """Names that tasks may give for environments and tools, separated by commas: `installed` (every installed, built-in or hosted one),
-    patterns such as `my_games.*:*`, and `acme=my_games.*:*` for tenant acme alone. `*` lets a task import any module; `marlaas up` sets
-    it for its own user, where the variable is absent."""
+    patterns such as `my_games.*:*`, and `acme=my_games.*:*` for tenant acme alone. `*` lets a task import any module, and
+    `_operator=*` one of the operator; `marlaas up` adds that where the variable is absent."""
     workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
     """Processes for environments that compute. With n of them, one task holds at most n - 1; tenants share them by weight."""
     worker_memory_gib: float = Field(default=4.0, ge=0.5)

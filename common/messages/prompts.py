@@ -48,6 +48,8 @@ class GroupContext(Value):
     """Seed of the task: prompts are made of it and the row. None from older schedulers: `seed` serves."""
     weight: float = Field(default=1.0, gt=0)
     """The tenant's weight at admission, by which queues are shared; 1 from older schedulers."""
+    by_operator: bool = True
+    """Whether the operator has submitted the task, and no tenant's key; older schedulers tell no keys apart."""
 
     @property
     def claimant(self) -> Claimant:
@@ -71,6 +73,8 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     protocols: dict[str, dict[str, JsonValue]] = {}
     """Options of a task's protocols, by the protocol's name; each is checked in place of the environment's own of the same names."""
     weight: float = Field(default=1.0, gt=0)
+    """As in GroupContext."""
+    by_operator: bool = True
     """As in GroupContext."""
 
     @property

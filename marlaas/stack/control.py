@@ -125,8 +125,9 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _env_env() -> dict[str, str]:
-    """Whoever submits to this stack is its own user, who may name any module and data set, unless that user lists them."""
-    return {name: os.environ.get(name, "*") for name in ("MARLAAS_ENV_ALLOWED", "MARLAAS_ENV_DATASETS")}
+    """The user of this stack may name any module, and tenants with keys what is installed, unless that user lists names."""
+    defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "*"}
+    return {name: os.environ.get(name, default) for name, default in defaults.items()}
 
 
 def _rollout_env(pool: str, share: Share) -> dict[str, str]:

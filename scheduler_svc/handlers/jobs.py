@@ -112,7 +112,9 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     except Reject as error:
         return await _reject(tx, by, job, [str(error)])
     ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
-    if not await tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling):  # another replica was faster
+    by_operator = await keys.is_operators(tx.connection, job.tenant, by.key)
+    adding = tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling, by_operator=by_operator)
+    if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task

@@ -55,6 +55,7 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
         seed=spec.seed,
         evaluation=spec.environment_of(alone) if alone else None,
         weight=found.weight,
+        by_operator=found.by_operator,
         protocols={} if alone else {name: protocol.options for name, protocol in held_out.items()},
     )
     tx.post([OutboxMessage(streams.check(family, task), message, f"{task}:check")])

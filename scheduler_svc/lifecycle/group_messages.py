@@ -47,6 +47,7 @@ def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
             deadline_s=group.deadline_at.timestamp(),
             task_seed=task.spec.seed,
             weight=task.weight,
+            by_operator=task.by_operator,
         )
     )
 
@@ -72,6 +73,7 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             seed=prompt_seed(wanted, group.prompt),
             deadline_s=deadline_s,
             weight=task.weight,
+            by_operator=task.by_operator,
         )
     )
 

@@ -40,20 +40,29 @@ def section(name: str, *tools: str) -> EnvironmentSection:
         ("installed, beta=games:*", section("games:Go"), False),
         ("beta=games:*", section("calculator"), False),
         ("*", section("lib2to3.__main__:x", "os:system"), True),
+        ("installed, _operator=*", section("lib2to3.__main__:x"), False),
+        ("installed, _operator=*", section("calculator"), True),
     ],
 )
 def test_list_says_who_may_give_a_name(entries: str, environment: EnvironmentSection, allowed: bool) -> None:
-    assert (AllowedNames(entries, ["hosted_game"]).objection("acme", environment) is None) is allowed
+    assert (AllowedNames(entries, ["hosted_game"]).objection("acme", environment, by_operator=False) is None) is allowed
+
+
+def test_operator_has_entries_of_its_own() -> None:
+    names, module = AllowedNames("installed, _operator=games:*"), section("games:Go", "games:lookup")
+    assert names.objection("acme", module, by_operator=True) is None
+    assert "environment 'games:Go' is not allowed here" in (names.objection("acme", module, by_operator=False) or "")
+    assert names.tool_objection("games:lookup") is None and names.tool_objection("os:system") is not None
 
 
 def test_refusal_says_what_is_allowed() -> None:
-    found = AllowedNames("installed, games:*, beta=secret.games:*").objection("acme", section("reasoning_gim:gcd"))
+    found = AllowedNames("installed, games:*, beta=secret.games:*").objection("acme", section("reasoning_gim:gcd"), by_operator=True)
     assert found == (
         "environment 'reasoning_gim:gcd' is not allowed here; did you mean 'reasoning_gym'?; the operator allows (MARLAAS_ENV_ALLOWED):"
         " installed (calculator, code, compose, exact_words, math, multi_hop, reasoning_gym, synthetic), games:*"
     )
     assert "tool 'os:system' is not allowed here; the operator allows" in (
-        AllowedNames("").objection("acme", section("code", "os:system")) or ""
+        AllowedNames("").objection("acme", section("code", "os:system"), by_operator=True) or ""
     )
 
 

@@ -36,6 +36,8 @@ class Task:
     spec: TaskSpec
     submission: str | None
     """Digest of the task as it was submitted; None from older schedulers."""
+    by_operator: bool
+    """Whether the operator has submitted it, and no tenant's key."""
     family: str | None
     state: TaskState
     reason: str
@@ -93,6 +95,7 @@ def task_of(row: Any) -> Task:
         weight=row.weight,
         spec=_accepted_spec(row.id, row.spec),
         submission=row.submission,
+        by_operator=row.by_operator,
         family=row.family,
         state=TaskState(row.state),
         reason=row.reason,
@@ -119,10 +122,11 @@ async def add_task(
     submission: str | None = None,
     *,
     ceiling: int | None = None,
+    by_operator: bool = True,
 ) -> bool:
     """Write a submitted task; False when the id is taken.
 
-    `start`: the adapter of its version 0. `submission`: see `Task`. `ceiling`: maximum priority.
+    `start`: the adapter of its version 0. `submission`, `by_operator`: see `Task`. `ceiling`: maximum priority.
     """
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
@@ -132,6 +136,7 @@ async def add_task(
         "pool": spec.pool,
         "spec": as_json(spec),
         "submission": submission,
+        "by_operator": by_operator,
         "state": TaskState.SUBMITTED,
         "priority": spec.priority if ceiling is None else min(spec.priority, ceiling),
         "steps": spec.steps,

@@ -40,6 +40,7 @@ tasks = sa.Table(
     sa.Column("family", sa.Text),  # of the environment; absent until an env replica that serves it is known
     sa.Column("spec", JSONB, nullable=False),
     sa.Column("submission", sa.Text),  # digest of the task as it was submitted, without defaults; absent from older schedulers
+    sa.Column("by_operator", sa.Boolean, nullable=False, server_default=sa.text("true")),  # has submitted it, and no tenant's key
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("priority", sa.Integer, nullable=False),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, func, or_, select, text, update
+from sqlalchemy import ColumnElement, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -72,6 +72,13 @@ async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
         is_old = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < func.now() - text("interval '1 minute'"))
         found = select(keys.c.key).where(keys.c.key.in_(used), is_old).order_by(keys.c.key).with_for_update(skip_locked=True)
         await connection.execute(update(keys).where(keys.c.key.in_(found.scalar_subquery())).values(last_used_at=func.now()))
+
+
+async def is_operators(connection: AsyncConnection, tenant: str, key: str) -> bool:
+    """Whether a job is the operator's: of a tenant without an account, or by an operators' key. `key`: its sender's."""
+    accounts = select(tenants.c.id).where(tenants.c.id == tenant, tenants.c.account.is_not(None))
+    admins = select(keys.c.key).where(keys.c.key == key, keys.c.tenant.is_(None))
+    return (await connection.execute(select(~exists(accounts) | exists(admins)))).scalar_one()
 
 
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:

@@ -87,16 +87,18 @@ def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Pa
         assert service.env["MARLAAS_ROLLOUT_CORES"] == ""
 
 
-@pytest.mark.parametrize("name", ["MARLAAS_ENV_ALLOWED", "MARLAAS_ENV_DATASETS"])
-@pytest.mark.parametrize(("listed", "allowed"), [(None, "*"), ("", ""), ("some/list", "some/list")])
+@pytest.mark.parametrize(
+    ("name", "default"), [("MARLAAS_ENV_ALLOWED", "installed,_operator=*"), ("MARLAAS_ENV_DATASETS", "*")], ids=["names", "data sets"]
+)
+@pytest.mark.parametrize("listed", [None, "", "some/list"])
 def test_tasks_of_this_user_may_name_anything_unless_the_user_lists_names(
-    name: str, listed: str | None, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, default: str, listed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
     if listed is not None:
         monkeypatch.setenv(name, listed)
     plan = control.make_plan(tmp_path, ROOT / "pools.toml")
-    assert [service.env[name] for service in plan.services if service.name == "env"] == [allowed]
+    assert [service.env[name] for service in plan.services if service.name == "env"] == [default if listed is None else listed]
 
 
 def test_second_start_on_the_same_directory_is_refused(data: Path) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
 from sqlalchemy import text
 
+from common import streams
 from common.bus import Bus, Outgoing
+from common.messages import SubmitTask
 from common.pools import Pool
 from common.spec import parse_spec
 from marlaas.client import Client
@@ -204,3 +207,21 @@ async def test_task_that_makes_its_tenant_says_so(bus: Bus, database_url: str) -
         await world.run("second", until="accepted")
         said = [(await world.event(task, "accepted")).get("new_tenant") for task in ("first", "second")]
         assert said == [True, None]
+
+
+@pytest.mark.parametrize(
+    ("account", "owner", "role", "by_operator"),
+    [("NULL", "'acme'", "member", True), ("'A'", "'acme'", "member", False), ("'A'", "NULL", "admin", True)],
+)
+async def test_check_and_groups_say_whether_the_operator_has_submitted_the_task(
+    bus: Bus, database_url: str, account: str, owner: str, role: str, by_operator: bool
+) -> None:
+    key = "U" + "A" * 55
+    async with running_world(bus, database_url, Stages()) as world:
+        await world.execute(f"INSERT INTO tenants (id, account) VALUES ('acme', {account})")
+        await world.execute(f"INSERT INTO keys (key, tenant, name, role) VALUES ('{key}', {owner}, 'x', '{role}')")
+        job = SubmitTask(task="a", tenant="acme", spec=spec())
+        await bus.publish(Outgoing(f"{streams.submit('acme')}.{key}", job, "submit"))
+        await world.event("a", "finished")
+        said = [*world.stages.checks, *world.stages.opened]
+        assert {one.by_operator for one in said} == {by_operator}
