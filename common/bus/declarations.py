@@ -48,16 +48,20 @@ class Declarations:
                 max_bytes = max(int(streams_bytes * stream.share), MIN_STREAM_BYTES)
                 await self._retry_until_ready(lambda stream=stream, max_bytes=max_bytes: self._bound(stream, max_bytes))
 
-    async def differences(self, stream: Stream) -> list[str]:
-        """Bounds that the stored stream does not have as `stream` declares them, each with both values. Raises: Unavailable."""
-        with unavailable_as(f"look at stream {stream.name}"):
-            try:
-                present = (await self._js.stream_info(stream.name)).config
-            except NotFoundError:
-                return ["it is not there"]
-        declared = _configuration(stream, 1)
-        pairs = [(name, _bound(getattr(present, name)), _bound(getattr(declared, name))) for name in BOUNDS]
-        return [f"{name} is {here or 'none'}, declared is {there or 'none'}" for name, here, there in pairs if here != there]
+    async def differences(self, streams: Sequence[Stream]) -> dict[str, list[str]]:
+        """Bounds that stored streams do not have as they are declared, each with both values, by stream.
+
+        How many bytes is each deployment's; where any stream has such a bound, all must. Raises: Unavailable.
+        """
+        with unavailable_as("look at the streams"):
+            present = {stream: await self._present(stream.name) for stream in streams}
+        sized = any(config is not None and _bound(config.max_bytes) for config in present.values())
+        return {stream.name: _differences(stream, config, sized=sized) for stream, config in present.items()}
+
+    async def _present(self, stream: str) -> api.StreamConfig | None:
+        with suppress(NotFoundError):
+            return (await self._js.stream_info(stream)).config
+        return None
 
     async def wait(self) -> None:
         """Wait until `declare` has been completed once in this store, by some process."""
@@ -134,7 +138,7 @@ class Declarations:
     async def _bound(self, stream: Stream, max_bytes: int) -> None:
         """Reserve `max_bytes` of NATS's store for a stream. One that has almost as many keeps its bound until a later start."""
         info = await self._js.stream_info(stream.name)
-        discard = api.DiscardPolicy.OLD if stream.drops_oldest else api.DiscardPolicy.NEW
+        discard = _when_full(stream)
         if info.config.max_bytes == max_bytes and info.config.discard == discard:
             return
         if info.state.bytes > ROOM * max_bytes:
@@ -187,6 +191,27 @@ class Declarations:
 def _bound(value: Any) -> Any:
     """None where there is no bound, which the server has several values for. `Any`: a number, a text or a truth value."""
     return None if value in (-1, 0) else value
+
+
+def _when_full(stream: Stream) -> api.DiscardPolicy:
+    """What a stream of so many bytes does with another message."""
+    return api.DiscardPolicy.OLD if stream.drops_oldest else api.DiscardPolicy.NEW
+
+
+def _differences(stream: Stream, present: api.StreamConfig | None, *, sized: bool) -> list[str]:
+    if present is None:
+        return ["it is not there"]
+    here, declared = ({name: _bound(getattr(config, name)) for name in BOUNDS} for config in (present, _configuration(stream, 1)))
+    if sized and stream.share:
+        share = here["max_bytes"] or "a share of MARLAAS_NATS_STREAMS_BYTES"
+        declared |= {"max_bytes": share, "discard": _when_full(stream)}
+    differ = [name for name in BOUNDS if here[name] != declared[name]]
+    return [f"{name} is {_shown(here[name])}, declared is {_shown(declared[name])}" for name in differ]
+
+
+def _shown(bound: Any) -> str:
+    """`Any`: as of `_bound`."""
+    return str(getattr(bound, "value", bound) or "none")
 
 
 def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:

@@ -164,7 +164,7 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _bounds(bus: Bus) -> list[Violation]:
-    found = {stream.name: await bus.declarations.differences(stream) for stream in streams.STREAMS}
+    found = await bus.declarations.differences(streams.STREAMS)
     return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
 
 

@@ -123,6 +123,24 @@ async def unbind_a_stream(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_per_subject=-1),))
 
 
+async def bound_the_bytes(world: Copy) -> None:
+    await world.bus.declare(streams_bytes=10**9)
+
+
+async def unbind_the_bytes_of_one_stream(world: Copy) -> None:
+    await bound_the_bytes(world)
+    js = world.bus.blobs_context()
+    config = (await js.stream_info(streams.SCORED.name)).config
+    await js.update_stream(config.evolve(max_bytes=-1))
+
+
+async def drop_the_oldest_of_a_full_queue(world: Copy) -> None:
+    await bound_the_bytes(world)
+    js = world.bus.blobs_context()
+    config = (await js.stream_info(streams.SCORED.name)).config
+    await js.update_stream(config.evolve(discard="old"))
+
+
 async def keep_events_for_ever(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_age_s=0.0),))
 
@@ -130,6 +148,8 @@ async def keep_events_for_ever(world: Copy) -> None:
 VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.BOUNDS, unbind_a_stream),
     (stream_rules.BOUNDS, keep_events_for_ever),
+    (stream_rules.BOUNDS, unbind_the_bytes_of_one_stream),
+    (stream_rules.BOUNDS, drop_the_oldest_of_a_full_queue),
     (stream_rules.ORPHANS, leave_a_message_of_an_ended_task),
     (stream_rules.ORPHANS, leave_a_message_of_an_unknown_task),
     (stream_rules.SCORES, lose_a_scored_message),
@@ -174,6 +194,7 @@ async def publish_garbage_and_a_letter_about_a_letter(world: Copy) -> None:
 
 SHALLOW, PATIENT = replace(QUIESCENT, deep=False), replace(QUIESCENT, grace_s=3600)
 COMPLIANT: list[tuple[str, Change, Depth]] = [
+    (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, QUIESCENT),
     (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, QUIESCENT),
