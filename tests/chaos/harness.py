@@ -19,7 +19,7 @@ from marlaas.stack import control as stacks
 from marlaas.stack import database_folder, servers
 from marlaas.stack.state_files import Service, Stack, read_plan, read_stack
 from tests.chaos.clock import Clocks
-from tests.chaos.disk import small_disk
+from tests.chaos.disk import BLOBS_MIB, small_disk
 from tests.chaos.faults import Fault, kinds_for, series
 from tests.chaos.proxy import Wire
 from tests.chaos.replay import replayed
@@ -100,9 +100,11 @@ async def run(
 async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Stack, Target]]:
     """The stack with every service behind wires, clocks and crash points, until the block ends."""
     async with AsyncExitStack() as until_end:
-        plan = stacks.make_plan(data, REPOSITORY / "pools.toml")
         disk = data / "nats" / "jetstream"
         mounted = until_end.enter_context(small_disk(disk))
+        # So that the streams' smallest bounds fit the disk too, which the doctor looks at.
+        room = {"MARLAAS_NATS_BLOBS_BYTES": str(BLOBS_MIB * 2**20)} if mounted else None
+        plan = stacks.make_plan(data, REPOSITORY / "pools.toml", settings=room)
         wires = {f"{name}-nats": Wire(f"{name}-nats", plan.nats_port) for name in SERVICES}
         wires["scheduler-postgres"] = Wire("scheduler-postgres", plan.postgres_port)
         for wire in wires.values():
