@@ -9,6 +9,7 @@ import asyncio
 import statistics
 import sys
 import time
+from typing import Any
 
 from bench.harness.report import ROOT, load_now
 from common.fairness.fair_queue import Claimant
@@ -121,12 +122,23 @@ async def beside(hosts: HostPool, bomb: str, seconds: float) -> list[float]:
         await asyncio.gather(bombing, return_exceptions=True)
 
 
+BOUNDS: dict[str, Any] = {"memory_mib": 1024, "scratch_mib": 128, "max_processes": 64}
+"""Of both hosts. `Any`: of several fields."""
+
+
 async def measure(seconds: float, rounds: int) -> None:
     confinement = await find_confinement()
+    path = {"PYTHONPATH": str(ROOT)}
     own = [ROOT / name for name in ("bench", "marlaas") if (ROOT / name).is_dir()]
     tables = {
         name.lower(): HostedConfig(
-            python=sys.executable, environment=f"bench.neighbours:{name}", read=own, memory_mib=1024, scratch_mib=128, max_processes=64
+            python=sys.executable,
+            environment=f"bench.neighbours:{name}",
+            read=own,
+            memory_mib=1024,
+            scratch_mib=128,
+            max_processes=64,
+            variables=path,
         )
         for name in ("Neighbour", "Bomber")
     }

@@ -45,6 +45,8 @@ CANARY = b"canary-of-a-stranger"
 BURST = 100
 """Messages in one go."""
 ASK_EVERY_S = 0.1
+HEARD_S = 10.0
+"""Maximum time from a message to the listener."""
 CONTROL = f"ask.{VICTIM}.tasks"
 FOREIGN = (
     f"jobs.submit.{VICTIM}",
@@ -162,6 +164,8 @@ async def without_a_key(url: str, messages: int, pause_s: float) -> Strangers:
 class Heard:
     messages: int = 0
     of_strangers: list[str] = field(default_factory=list[str])
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once there is one of strangers."""
 
 
 @asynccontextmanager
@@ -173,6 +177,7 @@ async def listening(url: str, creds: Path) -> AsyncGenerator[Heard]:
         heard.messages += 1
         if CANARY in message.data or CANARY in str(message.headers).encode():
             heard.of_strangers.append(message.subject)
+            heard.came.set()
 
     client: NatsClient = await nats.connect(url, user_credentials=str(creds), pending_size=64 * 1024 * 1024)
     await client.subscribe(">", cb=note, pending_bytes_limit=-1, pending_msgs_limit=-1)
@@ -183,10 +188,13 @@ async def listening(url: str, creds: Path) -> AsyncGenerator[Heard]:
         await client.drain()
 
 
-async def control(url: str, creds: Path) -> None:
+async def control(url: str, creds: Path, heard: Heard) -> None:
     """The same text from the operator, who may send it: the listener must hear this one."""
     client = await nats.connect(url, user_credentials=str(creds))
     await client.publish(CONTROL, CANARY)
+    await client.flush()
+    with suppress(TimeoutError):  # `run` reports one that is not heard
+        await asyncio.wait_for(heard.came.wait(), HEARD_S)
     await client.close()
 
 
@@ -231,7 +239,7 @@ async def run(stack: Stack, folder: Path, steps: int, strangers: Strange | None)
         if disturbing:
             result["strangers"] = {name: vars(one) for name, one in (await disturbing).items()}
         else:
-            await control(stack.nats_url, keys.keys.credentials("operator"))
+            await control(stack.nats_url, keys.keys.credentials("operator"), heard)
     if not strangers and heard.of_strangers != [CONTROL]:
         sys.exit(f"the listener misses what arrives: {heard.of_strangers}")
     return result | {"heard": heard.messages, "heard_of_strangers": sorted(set(heard.of_strangers))}
