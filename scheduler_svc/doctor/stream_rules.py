@@ -164,7 +164,8 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _bounds(bus: Bus) -> list[Violation]:
-    found = await bus.declarations.differences(streams.STREAMS)
+    declared = streams.STREAMS
+    found = await bus.declarations.differences(declared)
     return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
 
 

@@ -156,6 +156,7 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
     """Publish the message under a new id, or reject the request."""
     if not await _is_own(tx, request):  # the same answer as for one that there is not, under no task
         objection = f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'"
+        tx.record(refused(request.sender, objection))
         tx.emit_event(request.tenant, "none", "rejected", {"letter": request.number, "reasons": [objection]})
         return
     if request.stored is not None and not concerns_dead_letter(request.stored):

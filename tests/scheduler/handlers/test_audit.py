@@ -53,7 +53,7 @@ async def audited(asks: Asker, count: int, tenant: str | None = None) -> list[Au
         found[:] = (await asks.ask(AuditAnswer, tenant, "audit")).lines
         return sum(line.count for line in found) >= count
 
-    await eventually(enough)
+    await eventually(enough, 20)
     assert sum(line.count for line in found) == count, values(found)
     return found
 
@@ -74,7 +74,10 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
             ("delete", ControlTask(task="slow", tenant="acme")),
             ("prune", PruneTasks(tenant="acme", request="r", ended_before_s=0.001)),
             ("resend", ResendLetter(tenant="acme", letter=9)),
-            ("set-tenant", SetTenant(tenant="acme", request="r", weight=2.0, unlimited=["max_tasks"])),
+            (
+                "set-tenant",
+                SetTenant.model_validate({"tenant": "acme", "request": "r", "weight": 2.0, "limits": [{"of": "max_tasks", "value": None}]}),
+            ),
             ("set-budget", SetBudget(tenant="acme", request="r", period="day", unit="tokens", amount=None)),
             ("set-access", SetAccess(tenant="acme", request="r", account=ACCOUNT, add=NewKey(key=KEY, name="ci", role="member"))),
             ("set-access", SetAccess(tenant="acme", request="r", add=NewKey(key=NEXT, name="ci", role="member"), beside=True)),
@@ -94,7 +97,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         await send(world, streams.set_price(), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
         await audited(asks, count + 1)
         await send(world, "jobs.delete-tenant.acme", DeleteTenant(tenant="acme", request="r"))
-        found = await audited(asks, count + 3)
+        found = await audited(asks, count + 4)
     key = "key"
     assert values(found) == [
         ("acme", "short form", "submit", "a", "accepted", 1),
@@ -113,6 +116,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         ("acme", key, "end-suspension", "acme", "accepted", 1),
         ("_all", "short form", "set-price", "sampled", "accepted", 1),
         ("acme", "short form", "delete-tenant", "acme", "accepted", 1),
+        ("acme", "scheduler", "revoke-key", NEXT, "accepted", 1),
         ("acme", "scheduler", "tenant-deleted", "acme", "accepted", 1),
     ]
     by_verb = {line.verb: line for line in found}
