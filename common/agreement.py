@@ -93,12 +93,12 @@ def require_agreement(subject: str, headers: Mapping[str, str], message: BaseMod
             raise Reject(f"{subject} is no subject of such a message: it names no {name}")
         if named[name] != (said := _said(message, name)):
             raise Reject(f"the subject names {name} '{named[name]}', the message '{said}'")
-    if isinstance(message, DeadLetter) and not is_read_by(
-        message.stage, message.subject, None if named["task"] == "none" else named["task"]
-    ):
+    if isinstance(message, DeadLetter) and not is_read_by(message.stage, message.subject, about(subject)):
         raise Reject(f"{subject}: stage '{message.stage}' reads no message of this task on {message.subject}")
-    for objection in _contradictions(headers, message):
+    for objection in _contradictions(message):
         raise Reject(f"{subject}: {objection}")
+    if isinstance(message, TrajectoriesScored) and SETTLEMENT_HEADER in headers:
+        _require_same_scores(subject, message, _parsed(subject, headers[SETTLEMENT_HEADER]))
 
 
 def settlement_in(subject: str, headers: Mapping[str, str]) -> Settlement:
@@ -106,10 +106,7 @@ def settlement_in(subject: str, headers: Mapping[str, str]) -> Settlement:
     header = headers.get(SETTLEMENT_HEADER)
     if header is None:
         raise Reject(f"{subject} has no {SETTLEMENT_HEADER} header")
-    try:
-        settlement = Settlement.model_validate_json(header)
-    except ValidationError as error:
-        raise Reject(f"{subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
+    settlement = _parsed(subject, header)
     require_agreement(subject, {}, settlement)
     return settlement
 
@@ -126,6 +123,13 @@ def about(letter: str) -> str | None:
     """Task of a dead letter's subject, `failed.<stage>.<task>`; None where that names none."""
     task = streams.token(letter, 2)
     return None if task == "none" else task
+
+
+def _parsed(subject: str, header: str) -> Settlement:
+    try:
+        return Settlement.model_validate_json(header)
+    except ValidationError as error:
+        raise Reject(f"{subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
 
 
 def _named(subject: str) -> dict[str, str]:
@@ -150,7 +154,7 @@ def _said(message: Any, name: str) -> str:
     return streams.EVERY_TENANT if value is None else str(value)
 
 
-def _contradictions(headers: Mapping[str, str], message: Any) -> Iterator[str]:
+def _contradictions(message: Any) -> Iterator[str]:
     """What parts of the message say of each other. `Any`: a message of any kind."""
     match message:
         case OpenGroup(group=group) | SampleTurns(group=group) | TurnsSampled(group=group) | TrajectoriesScored(group=group):
@@ -163,8 +167,6 @@ def _contradictions(headers: Mapping[str, str], message: Any) -> Iterator[str]:
             yield from _of_update(message)
         case _:
             pass
-    if isinstance(message, TrajectoriesScored) and SETTLEMENT_HEADER in headers:
-        yield from _of_scores(message, headers[SETTLEMENT_HEADER])
 
 
 def _of_group(group: GroupContext) -> Iterator[str]:
@@ -184,16 +186,11 @@ def _of_update(update: WeightUpdated) -> Iterator[str]:
             yield f"its blob {blob.name} is not the {kind} of task {update.task} version {update.version}"
 
 
-def _of_scores(message: TrajectoriesScored, header: str) -> Iterator[str]:
-    try:
-        settlement = Settlement.model_validate_json(header)
-    except ValidationError as error:
-        yield f"malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}"
-        return
+def _require_same_scores(subject: str, message: TrajectoriesScored, settlement: Settlement) -> None:
     found = (settlement.task, settlement.group, [member.member for member in settlement.members])
     expected = (message.group.task, message.group.group, [member.member for member in message.members])
     if found != expected:
-        yield f"its header is about (task, group, members) {found}, its body about {expected}"
+        raise Reject(f"{subject}: its header is about (task, group, members) {found}, its body about {expected}")
 
 
 def _is_named(blob: BlobRef, task: str, version: int, kind: str) -> bool:
