@@ -67,8 +67,8 @@ IN_ACCOUNT: tuple[Limit, ...] = ("max_connections", "max_message_bytes")
 """Limits that are in the token of the tenant's account."""
 
 
-def sentence(limit: Limit, value: int, used: int, tenant: str, *, needed: int = 1) -> str:
-    """A refusal: the limit, its value, what is used, and the way out. `needed`: what the refused request adds."""
+def sentence(limit: Limit, value: int, used: int, tenant: str, *, needed: int = 1, wait: str = "") -> str:
+    """A refusal: the limit, its value, what is used, and the way out. `needed`: what the refused request adds. `wait`: until it fits."""
     kind = LIMITS[limit]
     of_it = f"{limit}: at most {value} {kind.of}, {used} are used" + (f" and {needed} more needed" if needed != 1 else "")
-    return f"{of_it}; {kind.way_out}, or an operator raises it: marlaas tenants set {tenant} --limit {limit}={used + needed}"
+    return f"{of_it}; {kind.way_out}{wait}, or an operator raises it: marlaas tenants set {tenant} --limit {limit}={used + needed}"

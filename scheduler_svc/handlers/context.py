@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from common import crashpoints
+from common import crashpoints, streams
 from common.bus import Bus, Delivery
 from common.pools import Pools
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
@@ -35,6 +35,11 @@ class HandlerContext:
         crashpoints.reached("after_commit")
         self.wake_relay()
         self.wake_admission()
+
+
+def verb_of(delivery: Delivery) -> str:
+    """Verb of a job, as its subject names it."""
+    return streams.token(delivery.subject, 1) or ""
 
 
 def sender_of(delivery: Delivery) -> Actor:

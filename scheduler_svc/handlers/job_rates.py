@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Delivery
 from common.messages import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
-from scheduler_svc.handlers.context import sender_of
+from scheduler_svc.handlers.context import sender_of, verb_of
 from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import refused
 from scheduler_svc.store.transaction import Transaction
@@ -20,23 +20,23 @@ Refuse = Callable[[Transaction, Delivery, str], None]
 
 async def within_rate(tx: Transaction, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """The jobs that fit the rate of their tenants; others are answered. Raises: Reject when one of these is no job."""
-    taken = [delivery for delivery in deliveries if _verb(delivery) not in REFUSALS]
-    counted = [delivery for delivery in deliveries if _verb(delivery) in REFUSALS]
+    taken = [delivery for delivery in deliveries if verb_of(delivery) not in REFUSALS]
+    counted = [delivery for delivery in deliveries if verb_of(delivery) in REFUSALS]
     for tenant in sorted({_tenant(delivery) for delivery in counted}):
         own = [delivery for delivery in counted if _tenant(delivery) == tenant]
         grant = await rates.take(tx.connection, tenant, "jobs", len(own))
         taken += own[: grant.granted]
         for delivery in own[grant.granted :]:
-            log.info("job_refused", verb=_verb(delivery), tenant=tenant, limit="jobs_per_minute")
+            log.info("job_refused", verb=verb_of(delivery), tenant=tenant, limit="jobs_per_minute")
             reason = grant.refusal("jobs", tenant)
-            REFUSALS[_verb(delivery)](tx, delivery, reason)
+            REFUSALS[verb_of(delivery)](tx, delivery, reason)
             tx.record(refused(sender_of(delivery), reason))
     return [delivery for delivery in deliveries if delivery in taken]
 
 
 def _about_a_task(tx: Transaction, delivery: Delivery, reason: str) -> None:
-    job = delivery.read(SubmitTask if _verb(delivery) == "submit" else ControlTask)
-    verb: dict[str, JsonValue] = {"verb": "delete"} if _verb(delivery) == "delete" else {}
+    job = delivery.read(SubmitTask if verb_of(delivery) == "submit" else ControlTask)
+    verb: dict[str, JsonValue] = {"verb": "delete"} if verb_of(delivery) == "delete" else {}
     tx.answer(job.tenant, job.task, "rejected", {**verb, "reasons": [reason]})  # the id may be another tenant's
 
 
@@ -63,10 +63,6 @@ REFUSALS: dict[str, Refuse] = dict.fromkeys(("submit", "cancel", "pause", "resum
     "resend": _resend,
 }
 """Verbs that are counted → the answer beyond the rate."""
-
-
-def _verb(delivery: Delivery) -> str:
-    return streams.token(delivery.subject, 1) or ""
 
 
 def _tenant(delivery: Delivery) -> str:

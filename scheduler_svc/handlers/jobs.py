@@ -17,7 +17,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
 from scheduler_svc.handlers.budgets import set_budget
-from scheduler_svc.handlers.context import HandlerContext, sender_of
+from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.job_rates import within_rate
@@ -60,7 +60,7 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
     cancelled: list[str] = []
     async with context.transaction() as tx:
         deliveries = await within_rate(tx, deliveries)
-        own_transaction = [delivery for delivery in deliveries if _verb(delivery) in OWN_TRANSACTION]
+        own_transaction = [delivery for delivery in deliveries if verb_of(delivery) in OWN_TRANSACTION]
         await keys.note_use(tx.connection, [key for delivery in deliveries if (key := streams.token(delivery.subject, 3))])
         for delivery in deliveries:
             if delivery not in own_transaction and (ended := await take_job(tx, delivery, offer, context.policy)):
@@ -68,12 +68,12 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
     for task in cancelled:
         await context.collector.purge(task)
     for delivery in own_transaction:
-        await OWN_TRANSACTION[_verb(delivery)](context, delivery)
+        await OWN_TRANSACTION[verb_of(delivery)](context, delivery)
 
 
 async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: SchedulingPolicy) -> str | None:
     """Handle one submit, cancel, pause or resume; returns the task that it cancels. Raises: Reject when it is none of them."""
-    verb = _verb(delivery)
+    verb = verb_of(delivery)
     if verb == "submit":
         job = delivery.read(SubmitTask)
         await _submit(tx, sender_of(delivery), job, offer)
@@ -195,7 +195,3 @@ async def _control(tx: Transaction, by: Actor, job: ControlTask, policy: Schedul
         await publish_status(tx, job.task)
         await send_ready_steps(tx, await tasks.lock_tasks(tx.connection, [job.task]), policy)
     return True
-
-
-def _verb(delivery: Delivery) -> str:
-    return streams.token(delivery.subject, 1) or ""

@@ -32,8 +32,13 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
 
 def _changes(request: SetTenant) -> dict[str, JsonValue]:
     """What is to be set, for the audit; "default" where a tenant's own limit is removed."""
-    given: dict[str, JsonValue] = {name: value for name in ("weight", *tenants.DAYS) if (value := getattr(request, name)) is not None}
+    given: dict[str, JsonValue] = {**_given(request)}
     return given | {one.of: one.value for one in request.limits} | dict.fromkeys(request.defaults, "default")
+
+
+def _given(request: SetTenant) -> dict[str, float]:
+    """Weight and days of retention that are to be set."""
+    return {name: value for name in ("weight", *tenants.DAYS) if (value := getattr(request, name)) is not None}
 
 
 async def _set_defaults(tx: Transaction, request: SetTenant) -> dict[str, JsonValue]:
@@ -48,8 +53,7 @@ async def _set_tenant(tx: Transaction, request: SetTenant, tenant: str) -> dict[
         return {"reasons": [f"tenant: '{tenant}' is deleted"]}
     if found is None:
         return {"reasons": [f"tenant: no tenant '{tenant}'; there is one from its first task on"]}
-    given = {name: value for name in ("weight", *tenants.DAYS) if (value := getattr(request, name)) is not None}
-    await tenants.set_tenant(tx.connection, tenant, given)
+    await tenants.set_tenant(tx.connection, tenant, _given(request))
     own: dict[Limit, int | None] = {one.of: NO_LIMIT if one.value is None else one.value for one in request.limits}
     own |= dict.fromkeys(request.defaults)
     await tenants.set_limits(tx.connection, tenant, own)

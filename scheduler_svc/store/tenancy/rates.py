@@ -11,7 +11,7 @@ from typing import Literal
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.limits import LIMITS, NO_LIMIT, Limit
+from common.limits import NO_LIMIT, Limit, sentence
 from common.streams import EVERY_TENANT
 
 RequestKind = Literal["jobs", "asks"]
@@ -34,9 +34,7 @@ class Grant:
         assert self.per_minute is not None
         limit, missing = LIMIT_OF[kind], max(0.0, self.used + 1 - self.per_minute)
         wait = f" in {math.ceil(missing * 60 / self.per_minute)} s" if self.per_minute else ""
-        of_it = f"{limit}: at most {self.per_minute} {LIMITS[limit].of}, {math.ceil(self.used)} are used"
-        raised = f"an operator raises it: marlaas tenants set {tenant} --limit {limit}={self.per_minute + 1}"
-        return f"{of_it}; {LIMITS[limit].way_out}{wait}, or {raised}"
+        return sentence(limit, self.per_minute, math.ceil(self.used), tenant, wait=wait)
 
 
 def _taking(limit: Limit) -> TextClause:
