@@ -18,6 +18,7 @@ from pathlib import Path
 
 from env_svc.hosted.cgroups import Cgroups, GroupLimits, find_cgroups
 from env_svc.hosted.config import HostedConfig
+from env_svc.sandboxes.bwrap_arguments import KEPT_BY_ROOT, OF_NO_USER, parent_folders, visible
 from env_svc.sandboxes.interpreter import FIRST_USER, python
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES, PUBLIC, definitions, last_statements
 
@@ -193,10 +194,9 @@ def _view(hosted: HostedConfig, seen: list[str], *, is_root: bool) -> list[str]:
     """Arguments of bwrap: namespaces, and the file system that the sandbox sees."""
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     if is_root:
-        # The launcher needs both to change its user, and loses them by that.
-        apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        apart += KEPT_BY_ROOT
     else:
-        apart += ["--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+        apart += OF_NO_USER
     system = [one for one in SYSTEM if Path(one).exists()]
     if hosted.network:
         system += [one for one in NETWORK if Path(one).exists()]
@@ -204,22 +204,11 @@ def _view(hosted: HostedConfig, seen: list[str], *, is_root: bool) -> list[str]:
         apart.append("--unshare-net")
     read, write = [str(one) for one in hosted.read], [str(one) for one in hosted.write]
     arguments = [*apart, "--die-with-parent", "--new-session", "--hostname", "sandbox"]
-    # Parent folders of bound paths would otherwise be readable by root alone.
     bound = (*LIBRARIES, *seen, *system, *read, *write, *DEVICES)
-    for folder in sorted({str(above) for path in bound for above in Path(path).parents if str(above) != "/"}):
-        arguments += ["--perms", "0755", "--dir", folder]
+    arguments += parent_folders(bound)
     scratch = ["--perms", "1777", "--size", str(hosted.scratch_mib * MIB), "--tmpfs"]
     arguments += [*scratch, "/tmp", *scratch, "/dev/shm"]  # before the bound paths, which may be below
-    for folder in sorted({str(above) for path in bound for above in Path(path).parents if str(above).startswith("/tmp/")}):
-        arguments += ["--perms", "0755", "--dir", folder]
-    for library in LIBRARIES:
-        arguments += ["--ro-bind-try", library, library]
-    for path in (*seen, *system, *read):
-        arguments += ["--ro-bind", path, path]
-    for path in write:
-        arguments += ["--bind", path, path]
-    for device in DEVICES:
-        arguments += ["--dev-bind", device, device]
+    arguments += [*parent_folders(bound, below="/tmp/"), *visible((*seen, *system, *read), write)]
     return [*arguments, "--proc", "/proc", "--remount-ro", "/", "--chdir", "/tmp"]
 
 

@@ -9,10 +9,10 @@ import asyncio
 import os
 import shutil
 from asyncio.subprocess import PIPE
-from pathlib import Path
 
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
+from env_svc.sandboxes.bwrap_arguments import KEPT_BY_ROOT, OF_NO_USER, parent_folders, visible
 from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
@@ -75,24 +75,13 @@ class BubblewrapSandbox(Sandbox):
 
 
 def _arguments(*, is_root: bool) -> list[str]:
-    visible = visible_paths()
+    seen = visible_paths()
     if is_root:
-        apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-        # The prelude needs both to change its user, and loses them by that.
-        apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try", *KEPT_BY_ROOT]
     else:
-        apart = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+        apart = ["--unshare-all", *OF_NO_USER]
     arguments = [*apart, "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    # Parent folders of bound paths would otherwise be readable by root alone.
-    for folder in sorted({str(above) for path in (*LIBRARIES, *visible, *DEVICES) for above in Path(path).parents if str(above) != "/"}):
-        arguments += ["--perms", "0755", "--dir", folder]
-    for library in LIBRARIES:
-        arguments += ["--ro-bind-try", library, library]
-    for path in visible:
-        arguments += ["--ro-bind", path, path]
-    for device in DEVICES:
-        arguments += ["--dev-bind", device, device]
-    arguments += ["--proc", "/proc"]
+    arguments += [*parent_folders((*LIBRARIES, *seen, *DEVICES)), *visible(seen), "--proc", "/proc"]
     for folder in ("/dev/shm", "/tmp"):
         arguments += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", folder]
     arguments += ["--remount-ro", "/"]
