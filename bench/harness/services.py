@@ -106,7 +106,7 @@ def local_stack(
     pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1, keys: Path | None = None
 ) -> Generator[Stack]:
     """The running stack, with `samplers` rollout replicas a pool, until the block ends. `keys`: folder of signing keys, where NATS is to
-    take nobody without one; default: it takes everybody. Raises: BenchError when it does not start."""
+    refuse clients without one; default: it refuses none. Raises: BenchError when it does not start."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:

@@ -125,7 +125,7 @@ class TenantUsage(Usage):
     tenant: str
     live_tasks: int
     env_ms: int = 0
-    """Milliseconds that its environments worked, also those that nobody pays; 0 from older schedulers."""
+    """Milliseconds that its environments worked, those without a payer included; 0 from older schedulers."""
 
 
 class TaskUsage(Usage):

@@ -55,7 +55,7 @@ def make_plan(
     """The whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
 
     `settings`: environment variables of the services, which override the plan's. `keys`: folder of signing keys, made where there is
-    none; default: that of the last run, or `keys` in `data` (`keys.folder_of`). `without_keys`: NATS takes everybody who reaches it.
+    none; default: that of the last run, or `keys` in `data` (`keys.folder_of`). `without_keys`: NATS refuses no client.
     Raises: Fatal when the pools file is wrong; StackError when the streams belong to keys that are not there.
     """
     data = data.resolve()

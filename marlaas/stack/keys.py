@@ -16,7 +16,7 @@ ACCOUNT = re.compile(r"^A[A-Z2-7]{55}$")
 
 
 def folder_of(data: Path, *, given: Path | None, last: Path | None, without: bool) -> Path | None:
-    """Folder of the signing keys of the stack in `data`; None where NATS takes everybody who reaches it.
+    """Folder of the signing keys of the stack in `data`; None where NATS refuses no client.
 
     `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`, unless the
     streams there are those of a server without keys.

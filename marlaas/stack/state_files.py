@@ -54,7 +54,7 @@ class StackPlan(BaseModel):
     pools_file: Path | None = None
     """Absolute path; None where no service needs it."""
     keys: Path | None = None
-    """Absolute path of the folder of signing keys; None where NATS takes everybody."""
+    """Absolute path of the folder of signing keys; None where NATS refuses no client."""
     families: list[str] = []
     """Families of environments, for the key of the service that serves them."""
     pools: list[str] = []
@@ -88,7 +88,7 @@ class Stack(BaseModel):
     postgres_port: int
     nats_url: str
     operator_key: Path | None = None
-    """File with the key of this stack's user; None where NATS takes everybody."""
+    """File with the key of this stack's user; None where NATS refuses no client."""
     database_url: str
     started_s: float
     components: list[Component]
