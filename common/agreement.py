@@ -14,13 +14,16 @@ from common.errors import Reject
 from common.messages import (
     BlobRef,
     CheckEnvironment,
+    CheckPackage,
     ControlTask,
     DeadLetter,
+    DeletePackage,
     DeleteTenant,
     EnvironmentChecked,
     Event,
     GroupContext,
     OpenGroup,
+    PackageChecked,
     PreviewTask,
     PruneTasks,
     ResendLetter,
@@ -34,6 +37,7 @@ from common.messages import (
     TrainBatch,
     TrajectoriesScored,
     TurnsSampled,
+    UploadPackage,
     WeightUpdated,
 )
 from common.streams import SETTLEMENT_HEADER
@@ -44,10 +48,12 @@ SUBJECTS = tuple(
         "jobs.<verb>.<tenant>",
         "jobs.<verb>.<tenant>.<key>",
         "prompts.check.<family>.<task>",
+        "prompts.package.<family>.<tenant>.<package>",
         "prompts.open.<family>.<task>.<group>",
         "prompts.sample.<pool>.<task>.<trajectory>",
         "trajectories.turn.<family>.<task>.<trajectory>",
         "trajectories.checked.<task>",
+        "trajectories.package.<tenant>.<package>",
         "trajectories.scored.<task>.<trajectory>",
         "trajectories.batch.<pool>.<task>",
         "weight-updated.<pool>.<task>",
@@ -57,9 +63,13 @@ SUBJECTS = tuple(
 )
 """As in `common/streams.py`."""
 SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
-    **dict.fromkeys((SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant), ("tenant",)),
+    **dict.fromkeys(
+        (SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant, UploadPackage, DeletePackage), ("tenant",)
+    ),
     **dict.fromkeys((SetTenant, SetBudget, SetPrice, SetAccess), ("tenant",)),
     CheckEnvironment: ("family", "task"),
+    CheckPackage: ("family", "tenant", "package"),
+    PackageChecked: ("tenant", "package"),
     OpenGroup: ("family", "task", "group"),
     SampleTurns: ("pool", "task", "trajectory"),
     TurnsSampled: ("family", "task", "trajectory"),
@@ -76,6 +86,8 @@ ABOUT_A_GROUP = (OpenGroup, SampleTurns, TurnsSampled, TrajectoriesScored)
 READ_BY: Mapping[str, Mapping[str, int]] = {
     "jobs": {"jobs": -1},
     "check": {"prompts.check": 3},
+    "package": {"prompts.package": -1},
+    "settle-package": {"trajectories.package": -1},
     "open": {"prompts.open": 3},
     "sample": {"prompts.sample": 3},
     "turn": {"trajectories.turn": 3},

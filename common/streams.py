@@ -3,10 +3,12 @@
     jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, a consumer a tenant
     stored.jobs.>                                     NATS → scheduler            none: headers of jobs that are stored
     prompts.check.<family>.<task>                     scheduler → env             work queue
+    prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
     prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
     trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
     trajectories.checked.<task>                       env → scheduler             work queue
+    trajectories.package.<tenant>.<package>           env → scheduler             work queue
     trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
     trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
@@ -35,7 +37,7 @@ HISTORY_BUCKET = "history"
 BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
 JOB_VERBS = (
-    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune"),
+    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
     *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
@@ -97,7 +99,7 @@ STORED_JOBS = "stored.jobs.>"
 
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
 PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
-TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "filling.TURNS"), share=0.2)
+TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
 SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.3)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
@@ -149,6 +151,14 @@ def prune(tenant: str) -> str:
     return f"jobs.prune.{tenant}"
 
 
+def upload(tenant: str) -> str:
+    return f"jobs.upload.{tenant}"
+
+
+def delete_package(tenant: str) -> str:
+    return f"jobs.delete-package.{tenant}"
+
+
 def sent_by(job: str, key: str) -> str:
     """A job's subject with the public key of its sender. NATS permits it to that key alone, so it proves who has sent the job."""
     return f"{job}.{key}"
@@ -160,6 +170,15 @@ def check(family: str, task: str) -> str:
 
 def checked(task: str) -> str:
     return f"trajectories.checked.{task}"
+
+
+def check_package(family: str, tenant: str, package: str) -> str:
+    """`package`: its digest."""
+    return f"prompts.package.{family}.{tenant}.{package}"
+
+
+def package_checked(tenant: str, package: str) -> str:
+    return f"trajectories.package.{tenant}.{package}"
 
 
 def open_group(family: str, task: str, group: int) -> str:
@@ -242,11 +261,14 @@ def token(subject: str, place: int) -> str | None:
 
 
 def task_of(subject: str) -> str:
-    """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours."""
+    """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
+    if token(subject, 1) == "package":
+        return ""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
 
 
 SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
+SCHEDULER_PACKAGES = Consumer("scheduler-packages", "TURNS", "trajectories.package.>", "settle-package", task_token=-1)
 SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
 SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
 SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
@@ -269,6 +291,10 @@ NAMELESS_JOBS = Consumer("scheduler-jobs-_", "JOBS", "jobs.*", "jobs", task_toke
 
 def env_checks(family: str) -> Consumer:
     return Consumer(f"env-check-{family}", "PROMPTS", f"prompts.check.{family}.>", "check", task_token=3)
+
+
+def env_packages(family: str) -> Consumer:
+    return Consumer(f"env-package-{family}", "PROMPTS", f"prompts.package.{family}.>", "package", task_token=-1)
 
 
 def env_opens(family: str) -> Consumer:

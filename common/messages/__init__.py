@@ -53,6 +53,16 @@ from common.messages.billing import (
     SetPrice,
 )
 from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
+from common.messages.packages import (
+    MAX_PACKAGE_BYTES,
+    OWN_FAMILY,
+    PART_BYTES,
+    CheckPackage,
+    DeletePackage,
+    OwnEnvironment,
+    PackageChecked,
+    UploadPackage,
+)
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from common.fairness.fair_queue import Claimant
-from common.messages.artifacts import AdapterRef, TokenRecord
+from common.messages.artifacts import AdapterRef, BlobRef, TokenRecord
 from common.messages.base import Message, Sentence, Value
 from common.spec import EnvironmentSection, Limits, Sampling
 
@@ -50,6 +50,8 @@ class GroupContext(Value):
     """The tenant's weight at admission, by which queues are shared; 1 from older schedulers."""
     by_operator: bool = True
     """Whether the operator has submitted the task, and no tenant's key; older schedulers tell no keys apart."""
+    package: BlobRef | None = None
+    """Wheel of the tenant's own environment; None for the operator's environments."""
 
     @property
     def claimant(self) -> Claimant:
@@ -75,6 +77,8 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     weight: float = Field(default=1.0, gt=0)
     """As in GroupContext."""
     by_operator: bool = True
+    """As in GroupContext."""
+    package: BlobRef | None = None
     """As in GroupContext."""
 
     @property

@@ -1,0 +1,81 @@
+"""Packages of tenants: client → scheduler, in parts; scheduler → environment service, to be checked; and the answer."""
+
+from pydantic import Field, model_validator
+
+from common.fairness.fair_queue import Claimant
+from common.messages.artifacts import SHA256_PATTERN, BlobRef
+from common.messages.base import Message, Sentence, Value
+from common.spec import TASK_ID_PATTERN, Name
+
+MAX_PACKAGE_BYTES = 8 * 1024 * 1024
+PART_BYTES = 512 * 1024
+"""Bytes of each part but the last, below the default bound of a tenant's messages."""
+OWN_FAMILY = "own"
+"""Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
+
+
+class UploadPackage(Message, kind="upload-package.1"):
+    """Store one part of a wheel. The last part to arrive has it checked. Answered by the event `package`. Harmless when repeated."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, the same in every part, repeated in the answer."""
+    digest: str = Field(pattern=SHA256_PATTERN)
+    """SHA-256 of the whole wheel."""
+    size_bytes: int = Field(ge=1, le=MAX_PACKAGE_BYTES)
+    offset: int = Field(ge=0, multiple_of=PART_BYTES)
+    data: bytes = Field(min_length=1, max_length=PART_BYTES)
+
+    @model_validator(mode="after")
+    def _is_whole_part(self) -> "UploadPackage":
+        if len(self.data) != min(PART_BYTES, self.size_bytes - self.offset):
+            raise ValueError(f"the part at {self.offset} has {len(self.data)} bytes, which is not its share of {self.size_bytes}")
+        return self
+
+
+class DeletePackage(Message, kind="delete-package.1"):
+    """Delete a package that no live task uses. Answered by the event `package-deleted`."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """As in UploadPackage."""
+    digest: str = Field(pattern=r"^[0-9a-f]{12,64}$")
+    """The first 12 digits or more of its SHA-256."""
+
+
+class CheckPackage(Message, kind="check-package.1"):
+    """Read the wheel, and construct its environments in a sandbox; sent once, when it is complete."""
+
+    tenant: str
+    family: str
+    package: str = Field(pattern=SHA256_PATTERN)
+    """Its digest."""
+    wheel: BlobRef
+    weight: float = Field(default=1.0, gt=0)
+    """As in GroupContext."""
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(self.tenant, f"package-{self.package[:12]}", self.weight)
+
+
+class OwnEnvironment(Value):
+    """One environment of a package."""
+
+    name: str
+    """Tasks name it `own:<name>`."""
+    components: list[str] = []
+    """Components of its reward."""
+
+
+class PackageChecked(Message, kind="package-checked.1"):
+    """The answer to CheckPackage."""
+
+    tenant: str
+    package: str = Field(pattern=SHA256_PATTERN)
+    objection: Sentence | None
+    """None when every environment was constructed; then it has a name and environments."""
+    name: str = ""
+    """Of the package, normalised."""
+    version: str = ""
+    environments: list[OwnEnvironment] = []
