@@ -118,13 +118,13 @@ class History:
     async def _letter(self, tenant: str) -> None:
         """A message about a task of the tenant, and a job of it, that could not be handled."""
         text, task = self.canaries[tenant], self.random.choice(sorted(self.visible[tenant]) or ["none"])
-        [(before,)] = await self.world.rows("SELECT count(*) FROM dead_letters")
+        [(last,)] = await self.world.rows("SELECT coalesce(max(sequence), 0) FROM dead_letters")
         lost = ("turn", task, streams.turn("toy", task, text)), ("jobs", "none", f"jobs.submit.{tenant}")
         for stage, about, subject in lost:
             letter = DeadLetter(stage=stage, subject=subject, reason=text, attempts=1, headers={"x": text}, body=text.encode())
             await self.world.bus.publish(Outgoing(streams.failed(stage, about), letter, self._new()))
-        # Letters that are resent meanwhile may become letters a second time.
-        await self.world.rows_become(f"SELECT count(*) >= {before + 2} FROM dead_letters", [(True,)])
+        # Letters of deleted tasks are deleted meanwhile, and resent ones may become letters a second time.
+        await self.world.rows_become(f"SELECT count(*) >= 2 FROM dead_letters WHERE sequence > {last}", [(True,)])
 
     async def _resend(self, tenant: str) -> None:
         """Any letter, most of them the other's."""
