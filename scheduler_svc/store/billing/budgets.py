@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import delete, literal_column, select, text, update
+from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,30 +21,35 @@ _TOKEN_KINDS = str(TOKEN_KINDS)
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
-_PAID = f"""
+_EVERY, _ONE = "SELECT tenant FROM budgets", "SELECT CAST(:tenant AS text)"
+"""Tenants that a statement is about."""
+_PAID = """
     SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
         SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
-        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant
+        WHERE tenant IN ({of}) GROUP BY tenant
         UNION ALL
-        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {_TOKEN_KINDS}), sum(money) FROM deleted_usage
-        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant) both_kinds
+        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
+        WHERE tenant IN ({of}) GROUP BY tenant) both_kinds
     GROUP BY tenant"""
 _IN_PERIOD = f"""
     SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
     WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_TOKEN_KINDS})"""
 _BEGIN_PERIODS = text(f"""
-WITH paid AS ({_PAID})
+WITH paid AS ({_PAID.format(of=_EVERY, token_kinds=_TOKEN_KINDS)})
 UPDATE budgets b SET begins_at = {_BEGINS}, reported = '',
     before = CASE b.period WHEN 'total' THEN 0
              ELSE coalesce((SELECT CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END FROM paid p WHERE p.tenant = b.tenant), 0)
                   - ({_IN_PERIOD}) END
 WHERE begins_at < {_BEGINS}
 """)
-_STANDING = text(f"""
-WITH paid AS ({_PAID}),
+
+
+def _standing(of: str) -> TextClause:
+    return text(f"""
+WITH paid AS ({_PAID.format(of=of, token_kinds=_TOKEN_KINDS)}),
 highest AS (
     SELECT p.pool, k.kind, coalesce(max(price), 0) AS each
-    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant IN (SELECT tenant FROM budgets) AND state IN ('submitted', 'running', 'paused')) p
+    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant IN ({of}) AND state IN ('submitted', 'running', 'paused')) p
     CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation')) k (kind)
     LEFT JOIN LATERAL (
         SELECT unit_price(k.kind, p.pool, now()) AS price
@@ -65,7 +70,7 @@ live AS (
         SELECT count(*) AS live, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'batched') AS batched
         FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
     CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS attempts FROM evaluation_groups WHERE task = t.id AND state = 'open') e
-    WHERE t.tenant IN (SELECT tenant FROM budgets) AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
+    WHERE t.tenant IN ({of}) AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
 reserved AS (
     SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
            sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated) AS money, bool_or(l.moving) AS moving
@@ -75,8 +80,11 @@ SELECT b.tenant, b.period, b.unit, b.amount, b.reported, coalesce(r.moving, fals
        coalesce(CASE b.unit WHEN 'money' THEN r.money ELSE r.tokens END, 0) AS reserved,
        (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text)) FROM pools) AS prices
 FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant LEFT JOIN reserved r ON r.tenant = b.tenant
-ORDER BY b.tenant, b.period, b.unit
+WHERE b.tenant IN ({of}) ORDER BY b.tenant, b.period, b.unit
 """)
+
+
+_STANDINGS, _STANDINGS_OF_ONE = _standing(_EVERY), _standing(_ONE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """Every budget."""
+    """Budgets of all tenants, or of one."""
 
     found: list[Standing]
     prices: Mapping[str, TokenPrices]
@@ -120,13 +128,15 @@ async def begin_periods(connection: AsyncConnection) -> None:
     await connection.execute(_BEGIN_PERIODS)
 
 
-async def standings(connection: AsyncConnection) -> Standings:
-    rows = (await connection.execute(_STANDING)).all()
+async def standings(connection: AsyncConnection, tenant: str | None = None) -> Standings:
+    """`tenant`: None for all."""
+    statement, given = (_STANDINGS, {}) if tenant is None else (_STANDINGS_OF_ONE, {"tenant": tenant})
+    rows = (await connection.execute(statement, given)).all()
     found = [
         Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
     ]
-    given: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
-    return Standings(found, {pool: TokenPrices(*map(Decimal, each)) for pool, each in given.items()})
+    by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
+    return Standings(found, {pool: TokenPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import get_args
 
 from pydantic import JsonValue
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
@@ -117,17 +117,27 @@ async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refuse
             await connection.execute(statement, named)
 
 
-_READ = text("""
+_OF_ALL = "a.id > :after"
+_OF_ONE = f"{_OF_ALL} AND a.tenant = :tenant"
+
+
+def _reading(which: str) -> TextClause:
+    return text(f"""
 SELECT a.id AS number, a.at, a.tenant, nullif(a.key, '') AS key, k.name, a.via, a.host, a.verb, a.target, a.outcome,
        nullif(a.reason, '') AS reason, a.count, a.detail
 FROM audit a LEFT JOIN keys k ON k.key = a.key AND (k.tenant = a.tenant OR k.tenant IS NULL AND CAST(:tenant AS text) IS NULL)
-WHERE a.id > :after AND (CAST(:tenant AS text) IS NULL OR a.tenant = :tenant)
-  AND (CAST(:since AS timestamptz) IS NULL OR coalesce(a.hour + interval '1 hour', a.at) >= :since)
+WHERE {which} AND (CAST(:since AS timestamptz) IS NULL OR coalesce(a.hour + interval '1 hour', a.at) >= :since)
 ORDER BY a.id LIMIT :most
 """)
+
+
+_READ_ALL, _READ_ONE = _reading(_OF_ALL), _reading(_OF_ONE)
 
 
 async def lines(connection: AsyncConnection, tenant: str | None, since: datetime | None, *, after: int, most: int) -> list[AuditLine]:
     """Rows of one tenant or all, since a moment: at most so many after the number `after`."""
     given = {"tenant": tenant, "since": since, "after": after, "most": most}
-    return [AuditLine.model_validate(dict(row)) for row in (await connection.execute(_READ, given)).mappings()]
+    return [
+        AuditLine.model_validate(dict(row))
+        for row in (await connection.execute(_READ_ALL if tenant is None else _READ_ONE, given)).mappings()
+    ]
