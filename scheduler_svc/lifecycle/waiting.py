@@ -37,7 +37,7 @@ async def why(
 
 async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> OverBudget | None:
     """The budget that has paused the task; None once it was raised, so that the task is about to go on."""
-    purse = (await budgets.standings(connection, tenant)).purses.get(tenant)
+    purse = (await budgets.standings(connection, [tenant])).purses.get(tenant)
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
         return None

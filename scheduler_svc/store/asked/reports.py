@@ -13,7 +13,7 @@ from scheduler_svc.store.tables import dead_letters, replicas, steps, stored_blo
 
 ALIVE = text("interval '15 seconds'")
 """Age of a replica's last report below which it counts as alive, as in the view `stage_health`."""
-SENDER = literal_column("split_part(dead_letters.subject, '.', 3)")
+_SENDER = literal_column("split_part(dead_letters.subject, '.', 3)", Text)
 """Of a job's dead letter, in the words of the index."""
 
 
@@ -51,7 +51,7 @@ async def failures(connection: AsyncConnection, tenant: str | None, task: str | 
 def _letters_of(tenant: str) -> CTE:
     """Read before they are sorted: in the order of their numbers, PostgreSQL would read those of all tenants."""
     of_tasks = select(dead_letters).where(dead_letters.c.task.in_(select(tasks.c.id).where(tasks.c.tenant == tenant)))
-    of_jobs = select(dead_letters).where(dead_letters.c.task.is_(None), SENDER == tenant, dead_letters.c.subject.startswith("jobs."))
+    of_jobs = select(dead_letters).where(dead_letters.c.task.is_(None), _SENDER.in_([tenant]), dead_letters.c.subject.startswith("jobs."))
     return union_all(of_tasks, of_jobs).cte("letters").prefix_with("MATERIALIZED")
 
 

@@ -21,7 +21,7 @@ _TOKEN_KINDS = str(TOKEN_KINDS)
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
-_EVERY, _ONE = "SELECT tenant FROM budgets", "SELECT CAST(:tenant AS text)"
+_EVERY, _SOME = "SELECT tenant FROM budgets", "SELECT unnest(CAST(:tenants AS text[]))"
 """Tenants that a statement is about."""
 _PAID = """
     SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
@@ -84,7 +84,7 @@ WHERE b.tenant IN ({of}) ORDER BY b.tenant, b.period, b.unit
 """)
 
 
-_STANDINGS, _STANDINGS_OF_ONE = _standing(_EVERY), _standing(_ONE)
+_STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """Budgets of all tenants, or of one."""
+    """Budgets of all tenants, or of some."""
 
     found: list[Standing]
     prices: Mapping[str, TokenPrices]
@@ -128,9 +128,9 @@ async def begin_periods(connection: AsyncConnection) -> None:
     await connection.execute(_BEGIN_PERIODS)
 
 
-async def standings(connection: AsyncConnection, tenant: str | None = None) -> Standings:
-    """`tenant`: None for all."""
-    statement, given = (_STANDINGS, {}) if tenant is None else (_STANDINGS_OF_ONE, {"tenant": tenant})
+async def standings(connection: AsyncConnection, tenants: Collection[str] | None = None) -> Standings:
+    """`tenants`: None for all."""
+    statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
     rows = (await connection.execute(statement, given)).all()
     found = [
         Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows

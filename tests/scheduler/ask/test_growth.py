@@ -8,16 +8,28 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus
 from common.messages import (
-    AskAccess, AskAdapter, AskAudit, AskBudgets, AskDeployment, AskEvents, AskFailures, AskInvoice, AskTask, AskTasks, AskUsage, Message,
-)  # fmt: skip
+    AskAccess,
+    AskAdapter,
+    AskAudit,
+    AskBudgets,
+    AskDeployment,
+    AskEvents,
+    AskFailures,
+    AskInvoice,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    Message,
+)
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.ask.question import Question, Sources, Unknown
+from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.ask.verbs import VERBS
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
@@ -44,12 +56,14 @@ INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, dea
     SELECT id, 2, 1, 'open', 2, 2, 1, now() FROM tasks WHERE id LIKE '%-0';
 INSERT INTO trajectories (task, "group", member, state)
     SELECT task, number, m, 'open' FROM groups, generate_series(0, 1) m WHERE state = 'open' AND task ~ '-.5.-0$';
-INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at, last_scored_at)
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
+                   last_scored_at)
     SELECT id, 1, 'batched', 0, 0, 0, 1, now(), now(), now() FROM tasks WHERE id ~ '-.5.-1$';
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)
     SELECT id, 0, 'trained', 0, 0, 0, 1, jsonb_build_object('task', id, 'version', 1, 'rank', 4, 'blob',
-           jsonb_build_object('name', id || 'a', 'size_bytes', 1, 'sha256', repeat('0', 64)), 'canary', jsonb_build_object('ids', '', 'logprobs', '')),
+           jsonb_build_object('name', id || 'a', 'size_bytes', 1, 'sha256', repeat('0', 64)), 'canary',
+           jsonb_build_object('ids', '', 'logprobs', '')),
            jsonb_build_object('name', id || 'c', 'size_bytes', 1, 'sha256', repeat('0', 64)), now(), now(), now(), now() FROM tasks;
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, 2) n;
@@ -70,15 +84,17 @@ INSERT INTO limits (tenant, asks_per_minute, max_tokens, max_stored_bytes, max_a
     SELECT id, 1000, 1000000, 1000000, 1000 FROM tenants;
 INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) SELECT id, 'total', unit, 1000000, now(), 0
     FROM tenants, unnest(ARRAY['tokens', 'money']) unit;
-INSERT INTO keys (key, tenant, name, role) SELECT 'U' || lpad(translate(substr(id, 8), '0123456789', 'ABCDEFGHIJ'), 55, 'X'), id, 'k', 'owner'
-    FROM tenants;
-INSERT INTO audit (tenant, via, verb, target, outcome) SELECT id, 'ask', 'adapter', n::text, 'accepted' FROM tenants, generate_series(1, 4) n;
+INSERT INTO keys (key, tenant, name, role)
+    SELECT 'U' || lpad(translate(substr(id, 8), '0123456789', 'ABCDEFGHIJ'), 55, 'X'), id, 'k', 'owner' FROM tenants;
+INSERT INTO audit (tenant, via, verb, target, outcome)
+    SELECT id, 'ask', 'adapter', n::text, 'accepted' FROM tenants, generate_series(1, 4) n;
 ANALYZE
 """
 READ = "SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
 TASK = f"{ASKED}-0"
 REQUESTS: dict[str, Message] = {
-    "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK), "why, of a step": AskTask(task=f"{ASKED}-1"),
+    "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
+    "why, of a step": AskTask(task=f"{ASKED}-1"),
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK),
 }  # fmt: skip
@@ -101,6 +117,11 @@ class Counting:
             await tx.write_outbox()
             self.read += await self._rows(tx) - before
             tx.audited.clear()
+
+    @asynccontextmanager
+    async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+        async with self.transaction(patience_s=patience_s) as tx:
+            yield tx.connection
 
     async def _rows(self, tx: Transaction) -> Counter[str]:
         return Counter(dict(tuple(row) for row in (await tx.connection.execute(text(READ))).all()))
