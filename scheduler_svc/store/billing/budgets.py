@@ -21,15 +21,15 @@ _TOKEN_KINDS = str(TOKEN_KINDS)
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
-_EVERY, _SOME = "SELECT tenant FROM budgets", "SELECT unnest(CAST(:tenants AS text[]))"
+_EVERY, _SOME = "IN (SELECT tenant FROM budgets)", "= ANY(CAST(:tenants AS text[]))"
 """Tenants that a statement is about."""
 _PAID = """
     SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
         SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
-        WHERE tenant IN ({of}) GROUP BY tenant
+        WHERE tenant {of} GROUP BY tenant
         UNION ALL
         SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
-        WHERE tenant IN ({of}) GROUP BY tenant) both_kinds
+        WHERE tenant {of} GROUP BY tenant) both_kinds
     GROUP BY tenant"""
 _IN_PERIOD = f"""
     SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
@@ -49,7 +49,7 @@ def _standing(of: str) -> TextClause:
 WITH paid AS ({_PAID.format(of=of, token_kinds=_TOKEN_KINDS)}),
 highest AS (
     SELECT p.pool, k.kind, coalesce(max(price), 0) AS each
-    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant IN ({of}) AND state IN ('submitted', 'running', 'paused')) p
+    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant {of} AND state IN ('submitted', 'running', 'paused')) p
     CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation')) k (kind)
     LEFT JOIN LATERAL (
         SELECT unit_price(k.kind, p.pool, now()) AS price
@@ -70,7 +70,7 @@ live AS (
         SELECT count(*) AS live, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'batched') AS batched
         FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
     CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS attempts FROM evaluation_groups WHERE task = t.id AND state = 'open') e
-    WHERE t.tenant IN ({of}) AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
+    WHERE t.tenant {of} AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
 reserved AS (
     SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
            sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated) AS money, bool_or(l.moving) AS moving
@@ -80,7 +80,7 @@ SELECT b.tenant, b.period, b.unit, b.amount, b.reported, coalesce(r.moving, fals
        coalesce(CASE b.unit WHEN 'money' THEN r.money ELSE r.tokens END, 0) AS reserved,
        (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text)) FROM pools) AS prices
 FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant LEFT JOIN reserved r ON r.tenant = b.tenant
-WHERE b.tenant IN ({of}) ORDER BY b.tenant, b.period, b.unit
+WHERE b.tenant {of} ORDER BY b.tenant, b.period, b.unit
 """)
 
 
