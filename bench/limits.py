@@ -11,11 +11,13 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bench.harness import report
 from bench.harness.scheduler_costs import admission_times, analyze, migrated_database, run_tasks
 from bench.harness.services import nats, postgres, run_or_exit
+from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, NoResponder
@@ -102,7 +104,7 @@ async def _asked(database: Any, nats_url: str, count: int, asks: int) -> dict[st
     from scheduler_svc.ask.question import Sources
 
     async with await Bus.connect(nats_url, "bench") as bus, await Bus.connect(nats_url, "client") as client:
-        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict)
+        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES))
         names = [f"t{number % count:05}" for number in range(asks)]
         answering = asyncio.create_task(Asks(bus, sources).run())
         try:

@@ -253,6 +253,9 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
 """Streams whose every message is about one task, and useless once that has ended."""
 
+BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
+"""Streams whose senders wait where they are full."""
+
 
 def token(subject: str, place: int) -> str | None:
     """A part of a subject; None where it has fewer, which a filter that ends in `>` admits."""

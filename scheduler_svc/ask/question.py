@@ -1,6 +1,6 @@
 """Question: whose an ask is, what it is answered from, and what is no answer."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
+from common.bus import FullStream
 from common.errors import Reject
 from common.messages import ReplicaReport
 from common.messages.asks import PAGE_BYTES
@@ -47,6 +48,8 @@ class Sources:
     """Live replicas of the other services."""
     capacities: Callable[[], Mapping[str, Capacity]]
     """What admission allows in each pool."""
+    full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
+    """Streams between services that may refuse messages. Raises: Unavailable."""
     downloads: Downloads = field(default_factory=Downloads)
 
 

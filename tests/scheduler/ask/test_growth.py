@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus
@@ -143,7 +145,9 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: int, filled_database: str, verb: str, plans: str) -> None:
     async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
         counting = Counting(database, plans)
-        sources = Sources(cast(Any, counting), POOLS, Blobs(bus), BlobChunks(bus), list, dict)
+        sources = Sources(
+            cast(Any, counting), POOLS, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES)
+        )
         question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
         await question.count()
         await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
