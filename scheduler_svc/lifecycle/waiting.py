@@ -57,10 +57,10 @@ async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> O
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
         return None
-    refusing = purse.refusing(waiting.pool, waiting.tokens, evaluates=waiting.evaluates)
+    refusing = purse.refusing(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
     if refusing is None:
         return None
-    needed = refusing.cost(waiting.tokens, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
+    needed = refusing.cost(waiting.bound, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
     return OverBudget(float(refusing.amount), sentence(refusing, needed))
 
 
