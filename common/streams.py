@@ -249,6 +249,9 @@ ASK_QUEUE = "scheduler"
 EVERY_TENANT = "_all"
 """In place of the tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
 
+OPERATOR = "_operator"
+"""In place of a tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
+
 
 def ask(tenant: str | None, verb: str) -> str:
     """`tenant`: None for all, which only the operator may ask about."""
