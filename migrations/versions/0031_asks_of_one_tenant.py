@@ -1,4 +1,4 @@
-"""Indexes and a view with which an ask reads its tenant's rows only."""
+"""Indexes and a view with which an ask reads its tenant's rows only; rejected tasks in the audit."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,9 +20,27 @@ LEFT JOIN LATERAL (
     ORDER BY prices.pool, prices.valid_from DESC, prices.id DESC LIMIT 1) p ON true
 GROUP BY 1, 2, 3, 4, 5
 """
+OUTCOMES = {
+    "ck_audit_outcome": (
+        "outcome IN ('accepted', 'refused')",
+        "outcome IN ('accepted', 'rejected', 'refused')",
+    ),
+    "ck_audit_counted": (
+        "(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'refused') = (reason <> '')",
+        "(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'accepted') = (reason = '')",
+    ),
+}
+"""Constraint → its condition before and after."""
+
+
+def _set_outcomes(version: int) -> None:
+    for name, conditions in OUTCOMES.items():
+        op.drop_constraint(op.f(name), "audit")
+        op.create_check_constraint(op.f(name), "audit", conditions[version])
 
 
 def upgrade() -> None:
+    _set_outcomes(1)
     op.create_index("ix_tasks_tenant_id", "tasks", ["tenant", "id"])
     op.drop_index("ix_tasks_tenant", "tasks")
     op.create_index(
@@ -33,6 +51,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute("DELETE FROM audit WHERE outcome = 'rejected'")
+    _set_outcomes(0)
     op.execute(f"CREATE OR REPLACE VIEW task_invoice AS {TASK_INVOICE.format(tenant='l')}")
     op.drop_index("ix_steps_trained", "steps")
     op.drop_index("ix_dead_letters_sender", "dead_letters")
