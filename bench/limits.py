@@ -2,24 +2,26 @@
 
     python -m bench.limits [--counts 10,1000] [--asks 400]
 
-A database with so many tenants, each with a running task and a value of its own for every limit that admission or asks look at. Measured
-are admissions of one group, each rolled back, and asks of the tenants in turn through NATS, one at a time, each counted in its tenant's
-rate. The p90 of the last count is compared with that of the first. Counts take turns, several rounds of each.
+A database with so many tenants, each with a running task, its past, a budget, and a value of its own for every limit that admission or
+asks look at. Measured are admissions of one group, each rolled back, and asks of the tenants in turn through NATS, one at a time, each
+counted in its tenant's rate. The p90 of the last count is compared with that of the first. Counts take turns, several rounds of each.
 """
 
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bench.harness import report
-from bench.harness.scheduler_costs import admission_times, migrated_database, run_tasks
+from bench.harness.scheduler_costs import admission_times, analyze, migrated_database, run_tasks
 from bench.harness.services import nats, postgres, run_or_exit
+from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, NoResponder
-from common.messages import AskTask, AskTasks, Message
+from common.messages import AskAudit, AskBudgets, AskDeployment, AskEvents, AskFailures, AskInvoice, AskTask, AskTasks, AskUsage, Message
 from common.streams import ask
 
 NAME = "limits"
@@ -30,6 +32,26 @@ LIMITED = """
 INSERT INTO limits (tenant, asks_per_minute, max_sequences, max_pool_sequences, max_pool_tokens, max_tokens, max_stored_bytes, max_adapters)
 SELECT id, 1000000, 1000000, 1000000, 1000000000, 1000000000, 1000000000, 1000 FROM tenants
 """
+PAST = """
+INSERT INTO ledger (tenant, task, kind, number, tokens)
+    SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, 9) n;
+INSERT INTO events (tenant, task, event, data, number) SELECT tenant, id, 'step', '{}', n FROM tasks, generate_series(1, 20) n;
+INSERT INTO stored_blobs (name, task, version, kind, bytes) SELECT id || n, id, n, 'adapter', 1 FROM tasks, generate_series(1, 5) n;
+INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) SELECT id, 'total', 'tokens', 1000000000, now(), 0 FROM tenants
+"""
+VERBS: dict[str, Callable[[str], Message]] = {
+    "tasks": lambda _: AskTasks(),
+    "status": lambda task: AskTask(task=task),
+    "events": lambda task: AskEvents(task=task),
+    "usage": lambda _: AskUsage(),
+    "why": lambda task: AskTask(task=task),
+    "invoice": lambda _: AskInvoice(),
+    "budgets": lambda _: AskBudgets(),
+    "audit": lambda _: AskAudit(),
+    "failures": lambda _: AskFailures(),
+    "envs": lambda _: AskDeployment(),
+}
+"""Verb → a request, given the tenant's task."""
 
 
 def main() -> None:
@@ -60,13 +82,14 @@ async def _measured(urls: dict[int, str], nats_url: str, asks: int) -> dict[int,
 
     from scheduler_svc.store.database import Database
 
-    spent: dict[int, dict[str, list[float]]] = {count: {"admission": [], "ask tasks": [], "ask why": []} for count in urls}
+    spent: dict[int, dict[str, list[float]]] = {count: {"admission": [], **{f"ask {verb}": [] for verb in VERBS}} for count in urls}
     for count, url in urls.items():
         async with await Database.connect(url) as database:
             await run_tasks(database, count, one_tenant=False)
             async with database.transaction() as tx:
-                await tx.connection.execute(text(LIMITED))
-                await tx.connection.execute(text("ANALYZE"))
+                for statement in (LIMITED, *PAST.split(";")):
+                    await tx.connection.execute(text(statement))
+        await analyze(url)
     for _ in range(ROUNDS):
         for count, url in urls.items():
             async with await Database.connect(url) as database:
@@ -81,19 +104,18 @@ async def _asked(database: Any, nats_url: str, count: int, asks: int) -> dict[st
     from scheduler_svc.ask.question import Sources
 
     async with await Bus.connect(nats_url, "bench") as bus, await Bus.connect(nats_url, "client") as client:
-        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict)
+        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES))
         names = [f"t{number % count:05}" for number in range(asks)]
         answering = asyncio.create_task(Asks(bus, sources).run())
         try:
             async with asyncio.timeout(10):
                 while not await _is_answered(client, names[0]):  # noqa: ASYNC110  another connection subscribes
                     await asyncio.sleep(0.05)
-            await _times(client, "tasks", [(names[0], AskTasks())] * WARM)
-            await _times(client, "why", [(names[0], AskTask(task=names[0]))] * WARM)
-            return {
-                "ask tasks": await _times(client, "tasks", [(name, AskTasks()) for name in names]),
-                "ask why": await _times(client, "why", [(name, AskTask(task=name)) for name in names]),
-            }
+            spent: dict[str, list[float]] = {}
+            for verb, request in VERBS.items():
+                await _times(client, verb, [(names[0], request(names[0]))] * WARM)
+                spent[f"ask {verb}"] = await _times(client, verb, [(name, request(name)) for name in names])
+            return spent
         finally:
             answering.cancel()
             await asyncio.wait([answering])

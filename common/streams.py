@@ -34,7 +34,6 @@ REPLICA_TTL_S = 10.0
 TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
-BUCKETS = (REPLICAS_BUCKET, TASKS_BUCKET, HISTORY_BUCKET)
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
@@ -70,6 +69,18 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """A key-value bucket: one value a key. A full one refuses new keys, and values that are larger than those they replace."""
+
+    name: str
+    share: float
+    """Of the bytes that all streams and buckets together may have."""
+    ttl_s: float = 0.0
+    """Seconds that a value is kept; 0: until it is deleted."""
+    max_value_bytes: int = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True)
 class Consumer:
     """A durable pull consumer, shared by all replicas that name it."""
 
@@ -100,12 +111,31 @@ STORED_JOBS = "stored.jobs.>"
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
 PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
-SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.3)
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.25)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.05, drops_oldest=True)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
+REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
+TASKS = Bucket(TASKS_BUCKET, share=0.04)
+HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
+BUCKETS = (REPLICAS, TASKS, HISTORY)
+
+MIN_STREAM_BYTES = 32 * 1024 * 1024
+"""Lowest bound of a stream: four of the largest messages."""
+MIN_BUCKET_BYTES = 8 * 1024 * 1024
+"""The same of a bucket: four of its largest values."""
+
+
+def bound_of(store: Stream | Bucket, streams_bytes: int) -> int:
+    """Bytes of one stream or bucket, of those that all together may have."""
+    return max(int(streams_bytes * store.share), MIN_BUCKET_BYTES if isinstance(store, Bucket) else MIN_STREAM_BYTES)
+
+
+def reserved_bytes(streams_bytes: int) -> int:
+    """What NATS reserves for all streams and buckets: more than `streams_bytes` where these are few."""
+    return sum(bound_of(store, streams_bytes) for store in (*STREAMS, *BUCKETS))
 
 
 def submit(tenant: str) -> str:
@@ -219,6 +249,9 @@ ASK_QUEUE = "scheduler"
 EVERY_TENANT = "_all"
 """In place of the tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
 
+OPERATOR = "_operator"
+"""In place of a tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
+
 
 def ask(tenant: str | None, verb: str) -> str:
     """`tenant`: None for all, which only the operator may ask about."""
@@ -252,6 +285,9 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
 """Streams whose every message is about one task, and useless once that has ended."""
+
+BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
+"""Streams whose senders wait where they are full."""
 
 
 def token(subject: str, place: int) -> str | None:

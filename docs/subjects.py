@@ -34,7 +34,7 @@ def page() -> str:
         "|---|---|---|",
         *streams_table,
         "",
-        f"Buckets: {', '.join(f'`{name}`' for name in streams.BUCKETS)}; blobs: `{streams.BLOBS_BUCKET}`. Behind each is a stream, "
+        f"Buckets: {', '.join(f'`{each.name}`' for each in streams.BUCKETS)}; blobs: `{streams.BLOBS_BUCKET}`. Behind each is a stream, "
         "`KV_<bucket>` or `OBJ_<store>`.",
         "",
         "## Services",

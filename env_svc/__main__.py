@@ -18,7 +18,7 @@ async def main(running: Running[EnvSettings]) -> None:
     from common.task_states import TaskStates
     from env_svc import metrics, registry
     from env_svc.allowed import AllowedNames
-    from env_svc.datasets import listed_revisions
+    from env_svc.datasets import ListedDatasets
     from env_svc.execution.executor import EnvironmentExecutor
     from env_svc.execution.tool_calls import ToolCallExecutor
     from env_svc.execution.workers import Workers
@@ -36,7 +36,7 @@ async def main(running: Running[EnvSettings]) -> None:
     hosts = HostPool(hosted, confinement=confinement)
     families = registry.served(settings.family_names, hosts.families)
     allowed = AllowedNames(settings.allowed, hosts.families)
-    listed_revisions(settings.datasets)
+    datasets = ListedDatasets(settings.datasets)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
@@ -45,7 +45,7 @@ async def main(running: Running[EnvSettings]) -> None:
     sandbox = await start_sandbox(settings)
     use(sandbox)
     executor = ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox, allowed)
-    service = EnvService(executor, tasks, bus.clock.now_s, allowed)
+    service = EnvService(executor, tasks, bus.clock.now_s, allowed, datasets)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

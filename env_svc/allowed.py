@@ -17,14 +17,13 @@ from typing import Literal
 
 from common.errors import Fatal
 from common.spec import EnvironmentSection
+from common.streams import OPERATOR
 from env_svc import registry
 from env_svc.options import close_matches
 from env_svc.tools import registry as tool_registry
 
 INSTALLED = "installed"
 """Entry for every installed, built-in or hosted environment and tool."""
-OPERATOR = "_operator"
-"""In place of a tenant: tasks that the operator has submitted. No tenant can have this name."""
 ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+|_operator)=)?(?P<pattern>[A-Za-z0-9_.:*?-]+)$")
 
 Kind = Literal["environment", "tool"]

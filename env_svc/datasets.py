@@ -2,17 +2,20 @@
 
 The user who submits a task does not run the replica, so a file name leads into the folder `MARLAAS_ENV_DATA`, or to a file
 shipped with the environments, and nowhere else. That folder may hold data sets of Hugging Face too, `openai/gsm8k` in the
-folder of that name: they are read without a network. Others must be in the operator's list, with a revision.
+folder of that name: they are read without a network. Others must be in the operator's list, with a revision (ADR 22).
 """
 
 import json
 import random
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from common.errors import Fatal
+from common.spec import EnvironmentSection
+from common.streams import OPERATOR
 from env_svc.errors import EnvironmentUnavailable, WrongOptions
 from env_svc.settings import EnvSettings
 
@@ -22,6 +25,9 @@ HUB_NAME = re.compile(r"^[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*$")
 
 REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
 ANY = "*"
+ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+|_operator)=)?(?P<dataset>.+)$")
+READERS = frozenset({"math", "code"})
+"""Environments whose option `dataset` names one."""
 
 Row = dict[str, Any]
 """Fields by name. `Any`: each data set has its own."""
@@ -54,7 +60,7 @@ def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Ro
     """
     if not HUB_NAME.match(name):  # the library would take a folder of this machine as well
         raise WrongOptions(f"option 'dataset': '{name}' is not the name of a data set on Hugging Face, such as 'openai/gsm8k'")
-    copy = _data_folder() / name
+    copy = _copy_of(name)
     is_copied = copy.is_dir()
     revision = None if is_copied else _listed_revision(name)
     try:
@@ -98,24 +104,58 @@ def _path(name: str) -> Path:
     raise WrongOptions(f"no file '{name}' in the folder MARLAAS_ENV_DATA of this replica; shipped: {shipped}")
 
 
-def listed_revisions(entries: str) -> dict[str, str]:
-    """Data set → revision, of MARLAAS_ENV_DATASETS. Raises: Fatal for an entry that is none."""
-    revisions: dict[str, str] = {}
-    for entry in filter(None, map(str.strip, entries.split(","))):
-        name, _, revision = entry.partition("@")
-        if entry != ANY and not (HUB_NAME.match(name) and REVISION.match(revision)):
-            raise Fatal(f"MARLAAS_ENV_DATASETS: '{entry}' is no data set with a revision, such as openai/gsm8k@e53f048856ff")
-        revisions[name] = revision
-    return revisions
+class ListedDatasets:
+    """The operator's list `MARLAAS_ENV_DATASETS`, entries separated by commas.
+
+    openai/gsm8k@e53f048        a data set with its revision, for tasks of all tenants
+    acme=openai/gsm8k@e53f048   the same, for tasks of tenant acme alone
+    _operator=*                 any, at its newest revision, for tasks of the operator (`allowed.py`); what `marlaas up` sets
+    *                           any, for all
+    """
+
+    def __init__(self, entries: str) -> None:
+        """Raises: Fatal for an entry that is none, or where one data set has two revisions: workers do not know whose task it is."""
+        self.revisions: dict[str, str] = {}
+        """Of all entries."""
+        self._of_tenants: dict[str | None, set[str]] = {}
+        for entry in filter(None, map(str.strip, entries.split(","))):
+            found = ENTRY.match(entry)
+            name, _, revision = (found["dataset"] if found else "").partition("@")
+            if name != ANY and not (HUB_NAME.match(name) and REVISION.match(revision)):
+                raise Fatal(f"MARLAAS_ENV_DATASETS: '{entry}' is no data set with a revision, such as openai/gsm8k@e53f048856ff")
+            if self.revisions.setdefault(name, revision) != revision:
+                raise Fatal(f"MARLAAS_ENV_DATASETS: '{name}' has two revisions, {self.revisions[name]} and {revision}; a replica reads one")
+            self._of_tenants.setdefault(found["tenant"] if found else None, set()).add(name)
+
+    def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
+        """Why `tenant` may not name the data set of a task's section; None where it may, or names none.
+
+        `by_operator`: whether the operator has submitted the task.
+        """
+        name = environment.options.get("dataset") if environment.name in READERS else None
+        if not isinstance(name, str) or not HUB_NAME.match(name) or _copy_of(name).is_dir():
+            return None
+        keys = (None, tenant, *((OPERATOR,) if by_operator else ()))
+        known = set[str]().union(*(self._of_tenants.get(key, set()) for key in keys))
+        return None if known & {name, ANY} else not_offered(name, known)
+
+
+def not_offered(name: str, known: Collection[str]) -> str:
+    listed = ", ".join(sorted(known)) or "none"
+    return f"option 'dataset': '{name}' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): {listed}"
 
 
 def _listed_revision(name: str) -> str | None:
-    """None: the newest one, where any data set is allowed. Raises: WrongOptions for one that is not listed."""
-    listed = listed_revisions(EnvSettings.read().datasets)
+    """None: the newest one, where any data set is allowed. Raises: WrongOptions for one that is not listed for any tenant."""
+    listed = ListedDatasets(EnvSettings.read().datasets).revisions
     if name not in listed and ANY not in listed:
-        known = ", ".join(sorted(listed)) or "none"
-        raise WrongOptions(f"option 'dataset': '{name}' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): {known}")
+        raise WrongOptions(not_offered(name, listed))
     return listed.get(name)
+
+
+def _copy_of(name: str) -> Path:
+    """Folder of the deployment's copy, which may be absent."""
+    return _data_folder() / name
 
 
 @lru_cache

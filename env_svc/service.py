@@ -22,6 +22,7 @@ from env_svc import replies
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall, failed
 from env_svc.contract import Reply
+from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import OutcomeBatch
 from env_svc.execution.tool_calls import NO_LIMITS, ToolCallExecutor
 from env_svc.metrics import TRAJECTORIES_ENDED
@@ -38,13 +39,18 @@ class EnvService:
     """Handlers over an executor. Each is safe to run twice for one message: environments are pure, ids derived."""
 
     def __init__(
-        self, executor: ToolCallExecutor, tasks: TaskStates, now_s: Callable[[], float], allowed: AllowedNames = ONLY_INSTALLED
+        self,
+        executor: ToolCallExecutor,
+        tasks: TaskStates,
+        now_s: Callable[[], float],
+        allowed: AllowedNames = ONLY_INSTALLED,
+        datasets: ListedDatasets | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`: names that tasks may give."""
+        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set."""
         self._executor = executor
         self._tasks = tasks
         self._now_s = now_s
-        self._allowed = allowed
+        self._lists = (allowed, datasets or ListedDatasets(""))
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
         """Task → timeouts around its calls in flight, whose expiry ends them."""
 
@@ -121,7 +127,8 @@ class EnvService:
         limits: Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
         """`ToolCallExecutor.run` where the task's names are allowed; ends early once the task has ended."""
-        if objection := self._allowed.objection(of.tenant, environment, by_operator=of.by_operator):
+        objections = [each.objection(of.tenant, environment, by_operator=of.by_operator) for each in self._lists]
+        if objection := next(filter(None, objections), None):
             yield [(position, failed(objection)) for position in range(len(calls))]
             return
         task = of.task

@@ -36,7 +36,8 @@ class EnvSettings(Settings):
     """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     datasets: str = ""
     """Data sets of Hugging Face that tasks may name, separated by commas, each with its revision, such as `openai/gsm8k@e53f048856ff`.
-    Copies below MARLAAS_ENV_DATA need no entry. `*`: any, at its newest revision; `marlaas up` sets it where the variable is absent."""
+    Copies below MARLAAS_ENV_DATA need no entry. `*`: any, at its newest revision. `acme=…` for tenant acme alone, `_operator=…` for tasks
+    of the operator: `marlaas up` sets `_operator=*` where the variable is absent."""
     opens: int = Field(default=256, ge=1)
     """Groups opened concurrently, per family."""
     turns: int = Field(default=2048, ge=1)

@@ -31,7 +31,7 @@ from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
-from scheduler_svc.maintenance import store_alarm
+from scheduler_svc.maintenance import status_bucket, store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
@@ -87,7 +87,8 @@ class Scheduler:
         self._started = time.monotonic()
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
-        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities)
+        full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
+        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities, full)
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
@@ -159,6 +160,7 @@ class Scheduler:
             self._relay.wake()
 
     async def _watch_store(self) -> None:
+        await status_bucket.make_room(self._database, self._bus)
         if await store_alarm.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
             self._relay.wake()
 

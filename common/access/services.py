@@ -21,7 +21,7 @@ class Deployment:
 
 STORES = (
     *(stream.name for stream in streams.STREAMS),
-    *(rows.bucket(name) for name in streams.BUCKETS),
+    *(rows.bucket(each.name) for each in streams.BUCKETS),
     rows.blob_store(streams.BLOBS_BUCKET),
 )
 """Every stream there is, those behind buckets and blobs included."""
@@ -49,8 +49,8 @@ def scheduler(_: Deployment) -> list[Row]:
     found += rows.consumes_all(streams.JOBS.name, streams.scheduler_jobs("<tenant>"), streams.NAMELESS_JOBS)
     found.append(rows.subscribes(streams.STORED_JOBS))
     found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
-    for name in streams.BUCKETS:
-        found += rows.watches(name)
+    for each in streams.BUCKETS:
+        found += rows.watches(each.name)
     found += rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
     return [*found, rows.follows(streams.EVENTS.name), rows.subscribes("ask.*.*")]
 

@@ -33,4 +33,5 @@ from common.bus.key_value import Revised
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
 from common.bus.snapshots import Snapshot
+from common.bus.stream_reader import FullStream
 from common.bus.tls import NO_FILES, TlsFiles

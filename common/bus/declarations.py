@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -11,14 +12,12 @@ from nats.js import api
 from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
 from common.bus.connection import Connection, unavailable_as
-from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, JOBS, REPLICA_TTL_S, REPLICAS_BUCKET, TASKS_BUCKET, Consumer, Stream
+from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream, bound_of
 
 STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
 ROOM = 0.5
 """Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
-MIN_STREAM_BYTES = 32 * 1024 * 1024
-"""Lowest bound of a stream: four of the largest messages."""
 LAST = JOBS
 """Stream that is declared last: where it is, the others are."""
 
@@ -36,27 +35,44 @@ class Declarations:
 
     async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int, streams_bytes: int) -> None:
         """See `Bus.declare`."""
-        for bucket, ttl_s in ((REPLICAS_BUCKET, REPLICA_TTL_S), (TASKS_BUCKET, 0.0), (HISTORY_BUCKET, 0.0)):
-            await self._retry_until_ready(lambda bucket=bucket, ttl_s=ttl_s: self._bucket(bucket, ttl_s, replicas))
+        bounds: list[tuple[str, api.DiscardPolicy, int]] = []
+        for bucket in BUCKETS:
+            await self._retry_until_ready(lambda bucket=bucket: self._bucket(bucket, replicas))
+            bounds.append((_behind(bucket), api.DiscardPolicy.NEW, bound_of(bucket, streams_bytes)))
         await self._retry_until_ready(lambda: self._blobs(replicas))
         if blobs_bytes:
             await self._retry_until_ready(lambda: self._bound_blobs(blobs_bytes))
         for stream in sorted(streams, key=LAST.__eq__):
             config = _configuration(stream, replicas)
             await self._retry_until_ready(lambda config=config: self._stream(config))
-            if streams_bytes and stream.share:
-                max_bytes = max(int(streams_bytes * stream.share), MIN_STREAM_BYTES)
-                await self._retry_until_ready(lambda stream=stream, max_bytes=max_bytes: self._bound(stream, max_bytes))
+            if stream.share:
+                bounds.append((stream.name, _when_full(stream), bound_of(stream, streams_bytes)))
+        if streams_bytes:
+            await self._set_bounds(bounds)
 
-    async def differences(self, streams: Sequence[Stream]) -> dict[str, list[str]]:
-        """Bounds that stored streams do not have as they are declared, each with both values, by stream.
+    async def _set_bounds(self, bounds: Sequence[tuple[str, api.DiscardPolicy, int]]) -> None:
+        """Stream, what it does when it is full, and bytes. One error names all for which NATS's store has no room."""
+        refused: dict[str, str] = {}
+        for name, discard, max_bytes in bounds:
+            found = await self._retry_until_ready(partial(self._bound, name, discard, max_bytes))
+            if found is not None:
+                refused[name] = found
+        if refused:
+            correct = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
+            needed, reason = sum(max_bytes for *_, max_bytes in bounds), next(iter(refused.values()))
+            log.error("streams_not_bounded", streams=sorted(refused), bytes=needed, reason=reason, correct=correct)
+
+    async def differences(self, streams: Sequence[Stream], buckets: Sequence[Bucket] = ()) -> dict[str, list[str]]:
+        """Bounds that stored streams, and those behind buckets, do not have as they are declared, each with both values, by stream.
 
         How many bytes is each deployment's; where any stream has such a bound, all must. Raises: Unavailable.
         """
         with unavailable_as("look at the streams"):
             present = {stream: await self._present(stream.name) for stream in streams}
+            behind = {bucket: await self._present(_behind(bucket)) for bucket in buckets}
         sized = any(config is not None and _bound(config.max_bytes) for config in present.values())
-        return {stream.name: _differences(stream, config, sized=sized) for stream, config in present.items()}
+        found = {stream.name: _differences(stream, config, sized=sized) for stream, config in present.items()}
+        return found | {_behind(bucket): _bucket_differences(bucket, config, sized=sized) for bucket, config in behind.items()}
 
     async def _present(self, stream: str) -> api.StreamConfig | None:
         with suppress(NotFoundError):
@@ -135,30 +151,37 @@ class Declarations:
         stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
         return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
 
-    async def _bound(self, stream: Stream, max_bytes: int) -> None:
-        """Reserve `max_bytes` of NATS's store for a stream. One that has almost as many keeps its bound until a later start."""
-        info = await self._js.stream_info(stream.name)
-        discard = _when_full(stream)
+    async def _bound(self, name: str, discard: api.DiscardPolicy, max_bytes: int) -> str | None:
+        """Reserve `max_bytes` of NATS's store for a stream; why not, where there is no room for it.
+
+        One that has almost as many keeps its bound until a later start.
+        """
+        info = await self._js.stream_info(name)
         if info.config.max_bytes == max_bytes and info.config.discard == discard:
-            return
+            return None
         if info.state.bytes > ROOM * max_bytes:
-            log.warning("bound_postponed", stream=stream.name, bytes=info.state.bytes, bound=max_bytes, until="the next start of a service")
-            return
+            log.warning("bound_postponed", stream=name, bytes=info.state.bytes, bound=max_bytes, until="the next start of a service")
+            return None
         try:
             await self._js.update_stream(info.config.evolve(max_bytes=max_bytes, discard=discard))
         except APIError as error:
             if error.err_code != STORE_TOO_SMALL:
                 raise
-            correct = "MARLAAS_NATS_STREAMS_BYTES, which with MARLAAS_NATS_BLOBS_BYTES is below max_file_store of NATS"
-            log.error("stream_not_bounded", stream=stream.name, bytes=max_bytes, reason=error.description, correct=correct)
+            return error.description or "no room"
+        return None
 
-    async def _bucket(self, bucket: str, ttl_s: float, replicas: int) -> None:
+    async def _bucket(self, bucket: Bucket, replicas: int) -> None:
+        name, size = _behind(bucket), bucket.max_value_bytes
         try:
-            await self._js.key_value(bucket)
+            await self._js.key_value(bucket.name)
         except BucketNotFoundError:
-            await self._js.create_key_value(api.KeyValueConfig(bucket=bucket, ttl=ttl_s, history=1, replicas=replicas))
-        else:
-            await self._replicate(f"KV_{bucket}", replicas)
+            wanted = api.KeyValueConfig(bucket=bucket.name, ttl=bucket.ttl_s, history=1, replicas=replicas, max_value_size=size)
+            await self._js.create_key_value(wanted)
+            return
+        await self._replicate(name, replicas)
+        config = (await self._js.stream_info(name)).config
+        if config.max_msg_size != size:
+            await self._js.update_stream(config.evolve(max_msg_size=size))
 
     async def _blobs(self, replicas: int) -> None:
         try:
@@ -207,6 +230,22 @@ def _differences(stream: Stream, present: api.StreamConfig | None, *, sized: boo
         declared |= {"max_bytes": share, "discard": _when_full(stream)}
     differ = [name for name in BOUNDS if here[name] != declared[name]]
     return [f"{name} is {_shown(here[name])}, declared is {_shown(declared[name])}" for name in differ]
+
+
+def _bucket_differences(bucket: Bucket, present: api.StreamConfig | None, *, sized: bool) -> list[str]:
+    if present is None:
+        return ["it is not there"]
+    found = []
+    if sized and not _bound(present.max_bytes):
+        found.append("max_bytes is none, declared is a share of MARLAAS_NATS_STREAMS_BYTES")
+    if present.max_msg_size != bucket.max_value_bytes:
+        found.append(f"max_msg_size is {_shown(_bound(present.max_msg_size))}, declared is {bucket.max_value_bytes}")
+    return found
+
+
+def _behind(bucket: Bucket) -> str:
+    """Stream of a bucket."""
+    return f"KV_{bucket.name}"
 
 
 def _shown(bound: Any) -> str:

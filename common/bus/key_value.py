@@ -100,6 +100,19 @@ class KeyValueStore:
         with suppress(KeyNotFoundError, NatsError):
             await (await self._bucket(bucket)).delete(key)
 
+    async def remove(self, bucket: str, keys: Collection[str]) -> None:
+        """Remove entries without a marker, which `delete` leaves and which takes room. Watchers hear nothing. Raises: Unavailable."""
+        with unavailable_as(f"remove entries of {bucket}"):
+            for key in keys:
+                await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))
+
+    async def filled_share(self, bucket: str) -> float:
+        """Share of the bytes that the bucket may have; 0 where it has no bound. Raises: Unavailable."""
+        with unavailable_as(f"look at {bucket}"):
+            info = await self._connection.js.stream_info(f"KV_{bucket}")
+        most = info.config.max_bytes or -1
+        return info.state.bytes / most if most > 0 else 0.0
+
     async def erase(self, bucket: str, keys: Collection[str]) -> None:
         """Remove entries, and the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
 

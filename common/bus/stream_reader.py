@@ -1,8 +1,9 @@
 """Reading streams without consuming them, and deleting what they store. Raises: Unavailable when NATS does not answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
@@ -12,6 +13,17 @@ from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
 from common.bus.erasure import erase_message, fill
 from common.streams import Consumer, Stream
+
+
+@dataclass(frozen=True)
+class FullStream:
+    """A stream that may refuse messages: it has no room for the largest one."""
+
+    name: str
+    used_bytes: int
+    max_bytes: int
+    oldest: str
+    """Subject of the oldest message, whose receiver makes room; empty where it has just been taken."""
 
 
 class StreamReader:
@@ -77,6 +89,22 @@ class StreamReader:
         """Number of stored messages by subject."""
         with unavailable_as(f"list the subjects of {stream.name}"):
             return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
+
+    async def full(self, streams: Sequence[Stream]) -> list[FullStream]:
+        """Those of the streams that may refuse messages, in their order."""
+        with unavailable_as("look at streams"):
+            found = await asyncio.gather(*(self._full(stream) for stream in streams))
+        return [one for one in found if one is not None]
+
+    async def _full(self, stream: Stream) -> FullStream | None:
+        info = await self._js.stream_info(stream.name)
+        most, largest, used = info.config.max_bytes or -1, info.config.max_msg_size or -1, info.state.bytes
+        if most <= 0 or info.config.discard != api.DiscardPolicy.NEW or used + max(largest, 0) <= most:
+            return None
+        oldest = ""
+        with suppress(NotFoundError):
+            oldest = (await self._js.get_msg(stream.name, info.state.first_seq, direct=True)).subject or ""
+        return FullStream(stream.name, used, most, oldest)
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
         """Delete stored messages on `subject`, those below sequence `before` only where it is given."""

@@ -64,7 +64,7 @@ from common.messages.packages import (
     UploadPackage,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
-from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus
+from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated
 from common.messages.trajectories import (
     UNSUPPORTED,

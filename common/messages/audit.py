@@ -10,7 +10,8 @@ from common.messages.base import Message, Value
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
 Via = Literal["key", "short form", "ask", "scheduler"]
 """Way of an action: a job whose subject names its key, a job whose subject names none, an ask, or the scheduler by itself."""
-Outcome = Literal["accepted", "refused"]
+Outcome = Literal["accepted", "rejected", "refused"]
+"""`rejected`: a submission that was accepted, by the check of its environment."""
 Reason = Literal["environment", "invalid", "key", "letter", "limit", "malformed", "pool", "role", "start", "task", "tenant"]
 """What was wrong: a part of the job, `limit` of a tenant, `invalid` for any other part, `malformed` where it could not be handled."""
 

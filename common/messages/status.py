@@ -106,6 +106,13 @@ class HistoryMark(Message, kind="history-mark.1"):
     position: int = Field(ge=0)
 
 
+class StatusesRemoved(Message, kind="statuses-removed.1"):
+    """That statuses of ended tasks were removed to make room in the bucket `tasks`, in the bucket `history`."""
+
+    until_s: float
+    """Unix time: tasks that ended by then may have no status there."""
+
+
 class ReplicaReport(Message, kind="replica-report.1"):
     """Identity, capacity and load of a replica, in the key-value bucket `replicas` until it expires."""
 

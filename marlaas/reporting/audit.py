@@ -34,7 +34,7 @@ def audit_csv(lines: Sequence[AuditLine]) -> str:
 def audit_table(lines: Sequence[AuditLine], width: int | None = None) -> Table:
     table = Table(*SHOWN, box=None, header_style="bold", width=width)
     for line in lines:
-        cells = {name: _text(line, name) for name in SHOWN} | ({"outcome": f"refused: {line.reason}"} if line.reason else {})
+        cells = {name: _text(line, name) for name in SHOWN} | ({"outcome": f"{line.outcome}: {line.reason}"} if line.reason else {})
         table.add_row(*(Text(cell) for cell in cells.values()))
     return table
 

@@ -69,10 +69,11 @@ def make_plan(
         "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": _database_url(data, postgres_port, servers.OWNER),
         "MARLAAS_SCHEDULER_DATABASE_ADMIN_URL": _database_url(data, postgres_port, servers.ADMIN),
     }
+    bounds = servers.bounds(data / "nats")
     common = {
         "MARLAAS_NATS_URL": servers.nats_url(nats_port),
-        "MARLAAS_NATS_BLOBS_BYTES": str(servers.max_blobs_bytes(data / "nats")),
-        "MARLAAS_NATS_STREAMS_BYTES": str(servers.max_streams_bytes(data / "nats")),
+        "MARLAAS_NATS_BLOBS_BYTES": str(bounds.blobs),
+        "MARLAAS_NATS_STREAMS_BYTES": str(bounds.streams),
         "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
     }
     return StackPlan(
@@ -125,8 +126,8 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _env_env() -> dict[str, str]:
-    """The user of this stack may name any module, and tenants with keys what is installed, unless that user lists names."""
-    defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "*"}
+    """The user of this stack may name any module and data set, tenants with keys what is installed, unless that user lists names."""
+    defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "_operator=*"}
     return {name: os.environ.get(name, default) for name, default in defaults.items()}
 
 
@@ -163,12 +164,14 @@ class Starting:
 def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or `data` is not writable.
+    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or `data` is not writable or has no room.
     """
     data = plan.data
     if missing := needs.missing_packages():
         raise StackError(needs.sentence(missing))
     prepare_folder(data)
+    if objection := servers.room_objection(data / "nats"):
+        raise StackError(objection)
     end_leftovers(data)
     _check_port(plan.nats_port, "NATS", "--nats-port")
     _check_port(plan.postgres_port, "PostgreSQL", "--postgres-port")

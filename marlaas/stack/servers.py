@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from common.streams import reserved_bytes
 from marlaas.stack import database_folder
 from marlaas.stack.database_folder import ADMIN, APP, OWNER, READER, ServerError, postgres_binary
 
@@ -40,8 +41,9 @@ NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
 BLOBS_SHARE = 0.9
 """Share of NATS's storage for blobs: when it is full of them, messages still fit, also those that delete."""
+MIN_BLOBS_BYTES = 64 * 1024**2
 STREAMS_SHARE = 0.08
-"""The same for messages; the rest is for values by key."""
+"""The same for messages and values by key."""
 NATS_LOG = """\
 log_file: "{path}"
 log_size_limit: {bytes}    # then it is renamed, and the oldest of {files} deleted
@@ -123,6 +125,15 @@ class NatsDisk:
         return before and not self._was_full
 
 
+def room_objection(folder: Path) -> str | None:
+    """Why NATS in `folder` has too little room for a deployment; None where it has enough."""
+    there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES
+    if there >= needed:
+        return None
+    left = f"{there / 2**20:.0f} MiB are left for NATS, which is {NATS_SHARE_OF_DISK:.0%} of what is free where {folder} is"
+    return f"{left}; messages and adapters need {needed / 2**20:.0f} MiB: free some, or name a folder elsewhere with --data"
+
+
 def _max_store_bytes(store: Path) -> int:
     """A share of the disk: above it JetStream refuses messages; on a full disk it shuts down."""
     used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
@@ -130,14 +141,24 @@ def _max_store_bytes(store: Path) -> int:
     return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
 
 
-def max_streams_bytes(folder: Path) -> int:
-    """The same for all messages together."""
-    return int(STREAMS_SHARE * _max_store_bytes(folder / STORE))
+def bounds(folder: Path) -> "Bounds":
+    """Limits of blobs and messages in NATS's `folder`, which may be absent yet."""
+    return bounds_in(_max_store_bytes(folder / STORE))
 
 
-def max_blobs_bytes(folder: Path) -> int:
-    """Limit of the blob store in NATS's `folder`, which may be absent yet; the rest of NATS's storage is for messages."""
-    return int(BLOBS_SHARE * _max_store_bytes(folder / STORE))
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes of NATS's storage."""
+
+    blobs: int
+    streams: int
+    """Of all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
+
+
+def bounds_in(store_bytes: int) -> Bounds:
+    """What NATS reserves for both fits into `store_bytes`."""
+    messages = int(STREAMS_SHARE * store_bytes)
+    return Bounds(max(0, min(int(BLOBS_SHARE * store_bytes), store_bytes - reserved_bytes(messages))), messages)
 
 
 async def has_jetstream(port: int) -> bool | None:

@@ -13,4 +13,5 @@ tasks.py       tasks, status, events, usage, failures
 waiting.py     why
 deployment.py  envs, pools
 adapters.py    adapter, chunk
+downloads.py   downloads that are in the audit already
 """

@@ -12,7 +12,6 @@ from scheduler_svc.ask.question import Question, Unknown
 from scheduler_svc.store.asked.events import tenant_of
 from scheduler_svc.store.asked.reports import Adapters, adapters
 from scheduler_svc.store.tenancy.audit import accepted
-from scheduler_svc.store.transaction import Transaction
 
 MAX_NAMED = 20
 """Maximum versions that a refusal names."""
@@ -20,15 +19,16 @@ MAX_NAMED = 20
 
 async def answer_adapter(question: Question, request: AskAdapter) -> AdapterAnswer:
     """Raises: Unknown."""
-    async with question.recording() as tx:
-        _, adapter = await _found(tx, question, request.task, request.version)
+    _, adapter = await _found(question, request.task, request.version)
+    await _record(question, request.task, adapter)
     return AdapterAnswer(adapter=adapter)
 
 
 async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
     """Raises: Unknown; Reject when the blob has no such part."""
-    async with question.recording() as tx:
-        found, adapter = await _found(tx, question, request.task, request.version)
+    found, adapter = await _found(question, request.task, request.version)
+    if not question.sources.downloads.are_recorded((question.by.key, adapter.name)):
+        await _record(question, request.task, adapter)
     if request.offset >= adapter.blob.size_bytes:
         raise Reject(f"offset: the adapter has {adapter.blob.size_bytes} bytes, none at {request.offset}")
     try:
@@ -37,15 +37,21 @@ async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
         raise _gone(found, request.task, adapter.version) from None
 
 
-async def _found(tx: Transaction, question: Question, task: str, version: int | None) -> tuple[Adapters, AdapterRef]:
-    """The adapter, once the audit has a row of it. Raises: Unknown."""
-    found = await adapters(tx.connection, question.tenant, task, version)
+async def _found(question: Question, task: str, version: int | None) -> tuple[Adapters, AdapterRef]:
+    """Raises: Unknown."""
+    async with question.reading() as connection:
+        found = await adapters(connection, question.tenant, task, version)
     if found is None:
         raise question.unknown(task)
-    adapter = _stored(found, task, version)
-    tenant = question.tenant or await tenant_of(tx.connection, task) or question.by.tenant
-    tx.record(accepted(replace(question.by, tenant=tenant), adapter.name))
-    return found, adapter
+    return found, _stored(found, task, version)
+
+
+async def _record(question: Question, task: str, adapter: AdapterRef) -> None:
+    """Write the download into the audit, before any of it is sent."""
+    async with question.recording() as tx:
+        tenant = question.tenant or await tenant_of(tx.connection, task) or question.by.tenant
+        tx.record(accepted(replace(question.by, tenant=tenant), adapter.name))
+    question.sources.downloads.record((question.by.key, adapter.name))
 
 
 def _stored(found: Adapters, task: str, version: int | None) -> AdapterRef:

@@ -15,10 +15,10 @@ async def answer_prices(question: Question, _: AskPrices) -> PricesAnswer:
 
 async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
     async with question.reading() as connection:
-        found = [one.budget for one in (await budgets.standings(connection)).found]
-    own = [one for one in found if question.tenant in (None, one.tenant)]
+        standings = await budgets.standings(connection, [question.tenant] if question.tenant else None)
+    found = [one.budget for one in standings.found]
     names = BudgetOf.model_fields
-    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one, name) for name in names}) for one in own])
+    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one, name) for name in names}) for one in found])
 
 
 async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:

@@ -1,8 +1,8 @@
 """Question: whose an ask is, what it is answered from, and what is no answer."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -10,10 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
+from common.bus import FullStream
 from common.errors import Reject
 from common.messages import ReplicaReport
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
+from scheduler_svc.ask.downloads import Downloads
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy import rates
@@ -46,6 +48,9 @@ class Sources:
     """Live replicas of the other services."""
     capacities: Callable[[], Mapping[str, Capacity]]
     """What admission allows in each pool."""
+    full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
+    """Streams between services that may refuse messages. Raises: Unavailable."""
+    downloads: Downloads = field(default_factory=Downloads)
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,12 @@ class Question:
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
         """Raises: Unavailable when PostgreSQL does not answer."""
-        async with self.recording() as tx:
-            yield tx.connection
+        async with self.sources.database.statements(patience_s=PATIENCE_S) as connection:
+            yield connection
 
     @asynccontextmanager
     async def recording(self) -> AsyncGenerator[Transaction]:
-        """The same for an answer that leaves a row in the audit."""
+        """A transaction, for an answer that leaves a row in the audit."""
         async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
             yield tx
 

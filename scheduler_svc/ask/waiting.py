@@ -1,20 +1,27 @@
 """Answers what a task waits for."""
 
+import asyncio
+from collections.abc import Sequence
+
+from common.bus import FullStream
+from common.errors import Retry
 from common.messages import AskTask, WhyAnswer
 from common.task_states import ENDED
-from scheduler_svc.ask.question import Question
+from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.lifecycle.waiting import why
 from scheduler_svc.store.asked import statuses
 
 NOTHING = "nothing holds it: its next group or step is about to leave"
+LOOK_S = 1.0
+"""Time limit of a look at the streams."""
 
 
 async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
     """Raises: Unknown."""
-    sources = question.sources
+    sources, full = question.sources, await _full_streams(question.sources)
     async with question.reading() as connection:
         try:
-            cause = await why(connection, question.tenant, request.task, sources.replicas(), sources.capacities())
+            cause = await why(connection, question.tenant, request.task, sources.replicas(), sources.capacities(), full)
         except LookupError:  # it has ended, or is unknown
             status = await statuses.status(connection, question.tenant, request.task)
             if status is None or status.state not in ENDED:
@@ -23,3 +30,12 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
     if cause is None:
         return WhyAnswer(task=request.task, cause=None, number=None, sentence=NOTHING)
     return WhyAnswer(task=request.task, cause=cause.kind.value, number=cause.number, sentence=cause.sentence)
+
+
+async def _full_streams(sources: Sources) -> Sequence[FullStream]:
+    """Nothing while JetStream does not answer: the rest of the answer does not need it."""
+    try:
+        async with asyncio.timeout(LOOK_S):
+            return await sources.full_streams()
+    except (Retry, TimeoutError):
+        return ()

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from scheduler_svc.decisions.budgets import GroupBound
 from scheduler_svc.decisions.fair_share import next_task
 from scheduler_svc.decisions.min_share import min_shares
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load, Place, TaskShare, TenantShare
@@ -93,8 +94,8 @@ def groups_to_admit(
         if not tenant.limits.may_hold_in_pool(load.tenants.get(task.tenant, Load()), group):
             decision.limited_places.add(task.place)
             continue
-        tokens, evaluates = round(task.reserved_tokens), task.evaluates
-        if tenant.purse is not None and tenant.purse.refusing(task.pool, tokens, evaluates=evaluates) is not None:
+        bound, evaluates = GroupBound(round(task.reserved_tokens), task.reserved_env_ms), task.evaluates
+        if tenant.purse is not None and tenant.purse.refusing(task.pool, bound, evaluates=evaluates) is not None:
             decision.limited_tenants.add(task.tenant)
             continue
         if load.total.sequences and not (load.total + group).fits(capacities[task.pool]):
@@ -103,7 +104,7 @@ def groups_to_admit(
         load.add(task.tenant, tenant.weight, task.task, group)
         held[task.tenant] += task.group_size
         if tenant.purse is not None:
-            tenant.purse = tenant.purse.after(task.pool, tokens, evaluates=evaluates)
+            tenant.purse = tenant.purse.after(task.pool, bound, evaluates=evaluates)
         task.allowance -= 1
         task.charge(task.group_tokens)
         tenant.charge(task.group_tokens)

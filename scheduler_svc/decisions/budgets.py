@@ -1,9 +1,9 @@
 """Budgets: whether a tenant can pay for the worst case of another group. Pure.
 
 A budget of a tenant bounds, for a day, a month or in all, what it pays, in tokens or money. What is open reserves its worst case:
-every attempt as long as the task allows, sampled and, unless it is of an evaluation, trained. A group is admitted where spent, reserved
-and its own worst case fit; so what is paid for groups never exceeds a budget. Beyond it may only be what no group decides: stored bytes,
-the time of environments, and a price that rises while work is in flight.
+every attempt as long as the task allows, sampled and, unless it is of an evaluation, trained, and its environment at work until the
+group's deadline. A group is admitted where spent, reserved and its own worst case fit; so what is paid for groups never exceeds a budget.
+Beyond it may only be what no group decides: stored bytes, and a price that rises while work is in flight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,30 @@ NEARLY = Decimal("0.8")
 
 
 @dataclass(frozen=True)
-class TokenPrices:
-    """The highest prices of a token in one pool, now or later."""
+class GroupBound:
+    """Maximum of what a group uses."""
+
+    tokens: int
+    env_ms: int = 0
+    """Milliseconds that its environment works: each attempt until the deadline."""
+
+
+@dataclass(frozen=True)
+class UnitPrices:
+    """The highest prices in one pool, now or later: of a token, and of a millisecond of an environment."""
 
     sampled: Decimal = Decimal(0)
     """In a prompt or sampled, whichever costs more."""
     trained: Decimal = Decimal(0)
     evaluated: Decimal = Decimal(0)
+    env_ms: Decimal = Decimal(0)
 
-    def worst_case(self, tokens: int, *, evaluates: bool) -> Decimal:
-        """Money for a group of at most so many tokens."""
-        return tokens * (self.evaluated if evaluates else self.sampled + self.trained)
+    def worst_case(self, group: GroupBound, *, evaluates: bool) -> Decimal:
+        """Money for a group within the bound."""
+        return group.tokens * (self.evaluated if evaluates else self.sampled + self.trained) + group.env_ms * self.env_ms
 
 
-NO_PRICES = TokenPrices()
+NO_PRICES = UnitPrices()
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,11 @@ class Budget:
     def is_nearly_spent(self) -> bool:
         return self.spent >= NEARLY * self.amount
 
-    def cost(self, tokens: int, prices: TokenPrices, *, evaluates: bool) -> Decimal:
-        """Worst case of a group of at most so many tokens, in this budget's unit."""
+    def cost(self, group: GroupBound, prices: UnitPrices, *, evaluates: bool) -> Decimal:
+        """Worst case of a group within the bound, in this budget's unit."""
         if self.unit == "money":
-            return prices.worst_case(tokens, evaluates=evaluates)
-        return Decimal(tokens if evaluates else 2 * tokens)
+            return prices.worst_case(group, evaluates=evaluates)
+        return Decimal(group.tokens if evaluates else 2 * group.tokens)
 
 
 @dataclass(frozen=True)
@@ -67,17 +77,17 @@ class Purse:
     """All budgets of one tenant, and the prices of the pools where it has tasks."""
 
     budgets: Sequence[Budget]
-    prices: Mapping[str, TokenPrices]
+    prices: Mapping[str, UnitPrices]
 
-    def refusing(self, pool: str, tokens: int, *, evaluates: bool) -> Budget | None:
-        """The budget that a group of at most so many tokens does not fit; None where it fits all."""
+    def refusing(self, pool: str, group: GroupBound, *, evaluates: bool) -> Budget | None:
+        """The budget that a group within the bound does not fit; None where it fits all."""
         prices = self.prices.get(pool, NO_PRICES)
-        return next((one for one in self.budgets if one.cost(tokens, prices, evaluates=evaluates) > one.left), None)
+        return next((one for one in self.budgets if one.cost(group, prices, evaluates=evaluates) > one.left), None)
 
-    def after(self, pool: str, tokens: int, *, evaluates: bool) -> "Purse":
+    def after(self, pool: str, group: GroupBound, *, evaluates: bool) -> "Purse":
         """The purse once such a group is open."""
         prices = self.prices.get(pool, NO_PRICES)
-        reserved = [replace(one, reserved=one.reserved + one.cost(tokens, prices, evaluates=evaluates)) for one in self.budgets]
+        reserved = [replace(one, reserved=one.reserved + one.cost(group, prices, evaluates=evaluates)) for one in self.budgets]
         return replace(self, budgets=reserved)
 
 

@@ -90,6 +90,8 @@ class TaskShare:
     """Expected tokens of a group, for charging."""
     reserved_tokens: float
     """Maximum tokens of a group, for the KV cache."""
+    reserved_env_ms: int = 0
+    """Maximum milliseconds that a group's environment works."""
     evaluates: bool = False
     """Whether the groups are of the task's evaluations, which queue apart from its training."""
 
@@ -103,6 +105,7 @@ class TaskShare:
     def evaluate(self, group_size: int) -> None:
         """Turn this into the share of an evaluation, whose groups have another size."""
         share = group_size / self.group_size
+        self.reserved_env_ms = self.reserved_env_ms // self.group_size * group_size
         self.group_size, self.group_tokens, self.reserved_tokens = group_size, self.group_tokens * share, self.reserved_tokens * share
         self.evaluates = True
 

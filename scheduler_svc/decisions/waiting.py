@@ -3,6 +3,7 @@
     paused        its owner paused it
     no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
     budget        its tenant has used up its tokens, or a budget
+    queue         a stream of messages between the services has as many bytes as it may: senders wait for those who take its messages
     quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
@@ -27,6 +28,7 @@ class Kind(StrEnum):
     NO_REPLICA = "no_replica"
     BUDGET = "budget"
     QUOTA = "quota"
+    QUEUE = "queue"
     SHARE = "share"
     CAPACITY = "capacity"
     ENVIRONMENT = "environment"
@@ -53,6 +55,35 @@ class Replicas:
     """Sequences that the samplers decode at once."""
     sampled: float = 0.0
     """Sequences that they are decoding."""
+
+
+@dataclass(frozen=True)
+class FullQueue:
+    """A stream without room for the largest message."""
+
+    stream: str
+    used_bytes: int
+    max_bytes: int
+    service: str | None
+    """Whose turn it is: the service that takes its oldest message. None where messages are kept."""
+    takers: int | None
+    """Live replicas that take it; None where they are not counted."""
+
+    @property
+    def sentence(self) -> str:
+        full = f"stream {self.stream} has {self.used_bytes} of {self.max_bytes} bytes, so its senders wait and nothing is lost"
+        turn = f"its oldest message is for the service {self.service}"
+        if self.service is None:
+            turn = "its messages are kept until their tasks are deleted"
+        elif self.takers is not None:
+            turn += f", which has {self.takers} live replicas for it"
+        return f"{full}; {turn}. An operator may raise MARLAAS_NATS_STREAMS_BYTES"
+
+
+HOLD_GROUPS = frozenset({"PROMPTS", "BATCHES", "TURNS", "SCORED"})
+"""Streams that groups in flight and new ones need. The scheduler publishes in one order, so what one stream refuses holds up the others."""
+HOLD_STEPS = frozenset({"PROMPTS", "BATCHES", "WEIGHTS"})
+"""Streams that a step with the trainers needs."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +162,7 @@ class WaitingTask:
     """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
 
 
-def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits) -> Cause | None:
+def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits, full_queues: Sequence[FullQueue] = ()) -> Cause | None:
     """None when nothing holds the task: its next group or step is about to leave."""
     if task.over_budget is not None:
         return Cause(Kind.BUDGET, task.over_budget.amount, f"it is paused by its tenant's {task.over_budget.sentence}")
@@ -141,6 +172,9 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
         )
     if not replicas.environments:
         return Cause(Kind.NO_REPLICA, 0, f"0 environment replicas serve '{task.environment}'; 1 is needed")
+    needed = HOLD_GROUPS if task.queue is None else HOLD_STEPS
+    if (full := next((one for one in full_queues if one.stream in needed), None)) is not None:
+        return Cause(Kind.QUEUE, full.max_bytes, full.sentence)
     if task.checks is not None:
         return Cause(Kind.QUOTA, task.checks, f"{task.checks} other tasks of its tenant are checked at '{task.environment}', the maximum")
     if not task.is_accepted:

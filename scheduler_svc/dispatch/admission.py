@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from scheduler_svc.decisions.admission import Admission, groups_to_admit, pools_with_room
+from scheduler_svc.decisions.budgets import Purse
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
@@ -43,14 +44,15 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
         return nothing
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
-    purses = (await budgets.standings(tx.connection)).purses if work.has_budgets else {}
+    purses: dict[str, Purse] = {}
     limited = NOTHING
     while with_room:
         rooms = {pool: capacities[pool] for pool in with_room}
         found = await find_candidates(tx.connection, policy, rooms, work, in_flight, limited)
-        for tenant, purse in purses.items():
-            if tenant in found.tenants:
-                found.tenants[tenant].purse = purse
+        if work.has_budgets:
+            purses |= (await budgets.standings(tx.connection, found.tenants.keys() - purses.keys())).purses
+        for tenant in purses.keys() & found.tenants.keys():
+            found.tenants[tenant].purse = purses[tenant]
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
             opened = await _open_groups(tx, decision.groups, now_s)

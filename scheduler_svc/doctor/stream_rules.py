@@ -10,9 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject
-from common.messages import AdapterRef, DeadLetter, Settlement, TaskStatus, WeightUpdated, from_json
+from common.messages import AdapterRef, DeadLetter, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.dead_letters import concerns_dead_letter
+from scheduler_svc.maintenance import status_bucket
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 
@@ -25,7 +26,7 @@ ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is recorded"
 DELETED = "no announcement or status of a deleted task is stored"
-BOUNDS = "every stream is bounded as it is declared"
+BOUNDS = "every stream and bucket is bounded as it is declared"
 RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, BOUNDS)
 
 
@@ -35,6 +36,8 @@ class Recorded:
 
     tasks: dict[str, tuple[str, int, str]]
     """Task → state, version, pool."""
+    ended_s: dict[str, float]
+    """Task → when it ended, as Unix time."""
     in_use: set[str]
     """Tasks that have not ended, or ended so recently that the scheduler may still delete their messages."""
     scored: list[tuple[str, int, int, int]]
@@ -53,9 +56,10 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
     deleted = text("SELECT id FROM deleted_tasks WHERE freed_bytes IS NOT NULL AND deleted_at <= now() - make_interval(secs => :grace_s)")
     scored = select(trajectories.c.task, trajectories.c.group, trajectories.c.member, trajectories.c.sequence)
     trained = select(steps.c.task, steps.c.version, steps.c.adapter).where(steps.c.adapter.is_not(None))
-    rows = (await connection.execute(select(tasks.c.id, tasks.c.state, tasks.c.version, tasks.c.pool))).all()
+    rows = (await connection.execute(select(tasks.c.id, tasks.c.state, tasks.c.version, tasks.c.pool, tasks.c.ended_at))).all()
     return Recorded(
         tasks={row.id: (row.state, row.version, row.pool) for row in rows},
+        ended_s={row.id: row.ended_at.timestamp() for row in rows if row.ended_at is not None},
         in_use=set((await connection.execute(in_use, {"grace_s": grace_s})).scalars()),
         scored=[tuple(row) for row in (await connection.execute(scored.where(trajectories.c.state == TrajectoryState.SCORED))).all()],
         adapters={(row.task, row.version + 1): from_json(AdapterRef, row.adapter) for row in (await connection.execute(trained)).all()},
@@ -139,9 +143,13 @@ def _update(delivery: Delivery) -> WeightUpdated | None:
 
 async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
     shown = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
+    removed = await bus.kv.get(streams.HISTORY_BUCKET, status_bucket.KEY, StatusesRemoved)
+    removable = {task for task, ended_s in recorded.ended_s.items() if removed is not None and ended_s <= removed.until_s}
     found: list[Violation] = []
     for task, (state, version, _) in recorded.tasks.items():
         status = shown.get(task)
+        if status is None and task in removable:
+            continue
         if status is None or (status.state, status.version) != (state, version):
             seen = f"{status.state} at {status.version}" if status else "nothing"
             found.append(Violation(STATUS, f"task={task} state={state} version={version}: users read {seen}"))
@@ -164,8 +172,7 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _bounds(bus: Bus) -> list[Violation]:
-    declared = streams.STREAMS
-    found = await bus.declarations.differences(declared)
+    found = await bus.declarations.differences(streams.STREAMS, streams.BUCKETS)
     return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
 
 

@@ -26,7 +26,7 @@ from scheduler_svc.store.queries import dead_letters, deleted, groups, tasks
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
-from scheduler_svc.store.tenancy.audit import Actor, Refused, accepted, actor_of, refused
+from scheduler_svc.store.tenancy.audit import Actor, Refused, accepted, actor_of, refused, rejected
 from scheduler_svc.store.transaction import Transaction
 
 log = structlog.get_logger()
@@ -75,6 +75,7 @@ async def _settle(tx: Transaction, task: Task, letter: DeadLetter) -> None:
     if letter.stage in ("check", "train") and not _is_waited_for(letter, task):
         log.warning("dead_letter_ignored", task=task.id, dead_stage=letter.stage, reason="not what the task waits for")
     elif letter.stage == "check":
+        tx.record(rejected(task.tenant, task.id, "malformed"))
         await end_task(tx, task, TaskState.REJECTED, reason=letter.reason, data={"reasons": [f"environment: {letter.reason}"]})
     elif letter.stage == "train":
         await end_task(tx, task, TaskState.FAILED, reason=letter.reason)

@@ -16,6 +16,7 @@ from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.store.queries import tasks, tenants
 from scheduler_svc.store.states import TaskState
+from scheduler_svc.store.tenancy import audit
 from scheduler_svc.store.transaction import Transaction
 
 
@@ -37,6 +38,7 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> No
     if answer.tenant != task.tenant:
         raise Reject(f"the check names tenant '{answer.tenant}', which is not that of task {task.id}")
     if answer.objection is not None:
+        tx.record(audit.rejected(task.tenant, task.id, "environment"))
         await end_task(tx, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]})
         return
     await join_fair_queue(tx.connection, task)

@@ -1,6 +1,8 @@
 """Handles scores: settles members, then their groups, then sends complete steps to the trainer."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,7 +39,7 @@ async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], p
     """
     outcomes = [outcome for delivery in deliveries for outcome in _outcomes(delivery)]
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, {outcome.task for outcome in outcomes})}
-    outcomes = [outcome for outcome in outcomes if outcome.task in by_id]
+    outcomes = [_within_deadline(outcome, by_id[outcome.task]) for outcome in outcomes if outcome.task in by_id]
     await _require_versions(tx.connection, outcomes)
     evaluated = [MemberOutcome(outcome.task, outcome.group, outcome.member) for outcome in outcomes if is_group(outcome.group)]
     await evaluations.settle(tx, by_id, evaluated)
@@ -117,6 +119,14 @@ def _outcomes(delivery: Delivery) -> list[ScoredMember]:
     settlement = settlement_in(delivery.subject, delivery.headers)
     about = settlement.task, settlement.group, delivery.sequence
     return [ScoredMember(*about, member, settlement.version) for member in settlement.members]
+
+
+def _within_deadline(outcome: ScoredMember, task: Task) -> ScoredMember:
+    """The outcome with at most the environment's time that budgets have reserved for it; what is beyond nobody pays."""
+    most = math.ceil(task.spec.limits.episode_timeout_s * 1000)
+    if outcome.member.env_ms <= most:
+        return outcome
+    return replace(outcome, member=outcome.member.model_copy(update={"env_ms": most}))
 
 
 async def _require_versions(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
+from common.bus import FullStream
 from common.messages import ReplicaReport
 from scheduler_svc.decisions.budgets import NO_PRICES, sentence
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load
-from scheduler_svc.decisions.waiting import Cause, OverBudget, Places, Replicas, cause_of
+from scheduler_svc.decisions.waiting import Cause, FullQueue, OverBudget, Places, Replicas, cause_of
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.shares import work_in_flight
@@ -16,10 +18,24 @@ from scheduler_svc.store.queries.tasks import checks_requested
 from scheduler_svc.store.queries.waiting import Found, waiting_task
 
 NO_CAPACITY = Capacity(0, 0)
+TAKERS = {
+    "prompts": "env",
+    "prompts.sample": "rollout",
+    "trajectories": "scheduler",
+    "trajectories.turn": "env",
+    "trajectories.scored": "trainer",  # reads them; they are deleted once their step is trained
+    "trajectories.batch": "trainer",
+}
+"""Services that take messages, by the first parts of their subjects."""
 
 
 async def why(
-    connection: AsyncConnection, tenant: str | None, task: str, reports: Sequence[ReplicaReport], capacities: Mapping[str, Capacity]
+    connection: AsyncConnection,
+    tenant: str | None,
+    task: str,
+    reports: Sequence[ReplicaReport],
+    capacities: Mapping[str, Capacity],
+    full: Sequence[FullStream] = (),
 ) -> Cause | None:
     """The cause, or None when nothing holds the task. `tenant`: None for any. `capacities`: what admission allows in each pool.
 
@@ -32,19 +48,19 @@ async def why(
     waiting = replace(found.task, checks=await _checks(connection, found, reports), over_budget=over_budget)
     in_flight = await work_in_flight(connection)
     places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
-    return cause_of(waiting, _replicas(found, reports), places, found.limits)
+    return cause_of(waiting, _replicas(found, reports), places, found.limits, [_full_queue(one, reports) for one in full])
 
 
 async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> OverBudget | None:
     """The budget that has paused the task; None once it was raised, so that the task is about to go on."""
-    purse = (await budgets.standings(connection)).purses.get(tenant)
+    purse = (await budgets.standings(connection, [tenant])).purses.get(tenant)
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
         return None
-    refusing = purse.refusing(waiting.pool, waiting.tokens, evaluates=waiting.evaluates)
+    refusing = purse.refusing(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
     if refusing is None:
         return None
-    needed = refusing.cost(waiting.tokens, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
+    needed = refusing.cost(waiting.bound, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
     return OverBudget(float(refusing.amount), sentence(refusing, needed))
 
 
@@ -75,6 +91,16 @@ def _replicas(found: Found, reports: Sequence[ReplicaReport]) -> Replicas:
         sequences=sum(report.sequences for report in samplers),
         sampled=sum(report.busy.get("sequences", report.sequences) for report in samplers),
     )
+
+
+def _full_queue(full: FullStream, reports: Sequence[ReplicaReport]) -> FullQueue:
+    """Whose turn it is, by the oldest message of the stream."""
+    first, kind, queue = (streams.token(full.oldest, place) or "" for place in range(3))
+    service = TAKERS.get(f"{first}.{kind}", TAKERS.get(first))
+    live = [report for report in reports if report.service == service]
+    if kind != "scored":
+        live = [report for report in live if queue in (*report.families, report.pool)]
+    return FullQueue(full.name, full.used_bytes, full.max_bytes, service, None if service == "scheduler" else len(live))
 
 
 def _serves(found: Found, report: ReplicaReport) -> bool:

@@ -43,7 +43,7 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
 
 def _refusing(purses: Mapping[str, Purse], task: WaitingTask) -> Budget | None:
     purse = purses.get(task.tenant)
-    return purse.refusing(task.pool, task.tokens, evaluates=task.evaluates) if purse else None
+    return purse.refusing(task.pool, task.bound, evaluates=task.evaluates) if purse else None
 
 
 async def _report(tx: Transaction, one: Standing, reported: str) -> None:
@@ -64,7 +64,7 @@ def fields_of(budget: Budget) -> dict[str, JsonValue]:
 
 async def _pause(tx: Transaction, task: WaitingTask, refusing: Budget, purse: Purse) -> None:
     await tasks.lock_tasks(tx.connection, [task.task])
-    needed = refusing.cost(task.tokens, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
+    needed = refusing.cost(task.bound, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
     reason = sentence(refusing, needed)
     if await tasks.transition_task(tx.connection, task.task, [TaskState.RUNNING], TaskState.PAUSED, reason=reason, over_budget=True):
         tx.emit_event(task.tenant, task.task, "paused", {"reason": reason})

@@ -39,6 +39,7 @@ class Database:
 
     def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
         self._engine = engine
+        self._committing = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._patience_s = patience_s
         self._cancel_s = cancel_s
 
@@ -80,12 +81,26 @@ class Database:
 
         `patience_s`: its time limit, where it may take longer than usual.
         """
+        async with self._within(patience_s), self._engine.begin() as connection:
+            tx = Transaction(connection)
+            yield tx
+            await tx.write_outbox()
+            notice_cancellation()
+
+    @asynccontextmanager
+    async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+        """A connection whose statements commit themselves. Each sees what was committed before it, as in a transaction, which would
+        need two more round trips. Raises: Unavailable when the connection is lost.
+        """
+        async with self._within(patience_s), self._committing.begin() as connection:
+            yield connection
+            notice_cancellation()
+
+    @asynccontextmanager
+    async def _within(self, patience_s: float | None) -> AsyncGenerator[None]:
         try:
-            async with self.patience(patience_s), self._engine.begin() as connection:
-                tx = Transaction(connection)
-                yield tx
-                await tx.write_outbox()
-                notice_cancellation()
+            async with self.patience(patience_s):
+                yield
         except TimeoutError:
             raise Unavailable(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
         except UNREACHABLE as error:
@@ -103,7 +118,7 @@ class Database:
         Raises: Unavailable when PostgreSQL is unavailable.
         """
         try:
-            async with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            async with self._committing.connect() as connection:
                 while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be polled
                     await asyncio.sleep(1.0)
                 try:

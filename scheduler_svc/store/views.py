@@ -102,7 +102,7 @@ FROM evaluations e JOIN tasks t ON t.id = e.task
 """
 
 TASK_INVOICE = """
-SELECT l.task, l.tenant, (l.at AT TIME ZONE 'UTC')::date AS day, t.pool,
+SELECT l.task, t.tenant, (l.at AT TIME ZONE 'UTC')::date AS day, t.pool,
        CASE WHEN l.paid_by = 'tenant' THEN l.kind WHEN l.kind = 'env_ms' THEN 'void_env_ms' ELSE 'void' END AS kind,
        sum(l.tokens) AS quantity,
        sum(CASE WHEN l.paid_by = 'tenant' THEN l.tokens * coalesce(p.each, 0) ELSE 0 END) AS money

@@ -117,6 +117,7 @@ SAMPLES: list[Message] = [
     messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b"),
     STATUS,
     messages.HistoryMark(deployment="d", position=3),
+    messages.StatusesRemoved(until_s=1.5),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
 ]
 ASKS: list[Message] = [

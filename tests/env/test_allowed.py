@@ -7,9 +7,10 @@ import pytest
 
 from common.errors import Fatal
 from common.spec import EnvironmentSection
-from env_svc import registry
+from env_svc import datasets, registry
 from env_svc.allowed import AllowedNames
 from env_svc.calls import BuildFailed, build_safely
+from env_svc.datasets import ListedDatasets
 from env_svc.registry import UnknownEnvironment
 from env_svc.tools import registry as tool_registry
 from env_svc.tools.registry import UnknownTool
@@ -69,6 +70,47 @@ def test_refusal_says_what_is_allowed() -> None:
 def test_list_that_is_not_one_stops_the_process() -> None:
     with pytest.raises(Fatal, match="MARLAAS_ENV_ALLOWED: 'my games' is no pattern of names"):
         AllowedNames("installed, my games")
+
+
+LIST = "open/all@1, acme=open/acmes@2, _operator=*"
+
+
+@pytest.mark.parametrize(
+    ("tenant", "by_operator", "dataset", "allowed"),
+    [
+        *[(tenant, by, "open/all", True) for tenant in ("acme", "globex") for by in (False, True)],
+        ("acme", False, "open/acmes", True),
+        ("globex", False, "open/acmes", False),
+        ("globex", True, "open/acmes", True),
+        ("globex", True, "any/thing", True),
+        ("acme", False, "any/thing", False),
+        ("acme", False, "no hub's name", True),  # refused by the environment itself, in words of its own
+    ],
+)
+@pytest.mark.parametrize("name", ["math", "code"])
+def test_a_data_set_is_the_tenants_or_the_operators(name: str, tenant: str, by_operator: bool, dataset: str, allowed: bool) -> None:
+    asked = EnvironmentSection(name=name, options={"dataset": dataset})
+    objection = ListedDatasets(LIST).objection(tenant, asked, by_operator=by_operator)
+    assert (objection is None) == allowed
+    if objection is not None:
+        known = "open/acmes, open/all" if tenant == "acme" else "open/all"
+        assert objection == f"option 'dataset': '{dataset}' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): {known}"
+
+
+def test_options_of_that_name_of_other_environments_are_their_own() -> None:
+    asked = EnvironmentSection(name="games:Go", options={"dataset": "any/thing"})
+    assert ListedDatasets("").objection("acme", asked, by_operator=False) is None
+
+
+def test_one_data_set_has_one_revision() -> None:
+    with pytest.raises(Fatal, match="'a/b' has two revisions, 1 and 2"):
+        ListedDatasets("a/b@1, acme=a/b@2")
+    assert ListedDatasets("a/b@1, acme=a/b@1").revisions == {"a/b": "1"}
+
+
+def test_every_environment_that_reads_data_sets_is_known() -> None:
+    readers = {path.stem for path in (Path(datasets.__file__).parent / "builtin").glob("*.py") if "rows_of_dataset" in path.read_text()}
+    assert readers == {"math_problems", "code"} and {"math", "code"} == datasets.READERS
 
 
 RAISED = [

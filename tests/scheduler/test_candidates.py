@@ -11,6 +11,7 @@ from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import candidates, tasks
 from scheduler_svc.store.queries.candidates import Candidates
+from scheduler_svc.store.queries.waiting import waiting_task
 from tests.scheduler.stages import spec
 
 FEW = 4
@@ -38,6 +39,34 @@ async def test_few_candidates_lead_to_the_same_admissions_as_all(database: Datab
     assert {claim.task for claim in all_waiting.tasks}.isdisjoint({"t1", "t2"})
     assert all(claim.allowance > 0 for claim in all_waiting.tasks)
     assert _admitted(few) == _admitted(all_waiting)
+
+
+TWO_TENANTS = """
+UPDATE tasks SET state = 'running';
+INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('a', 'acme', 1, 'adapter', 50), ('b', 'globex', 1, 'adapter', 500);
+INSERT INTO limits (tenant, max_stored_bytes, max_adapters) VALUES ('acme', 100, 2);
+INSERT INTO evaluations (task, version, state) VALUES ('acme', 0, 'running');
+INSERT INTO evaluation_groups (task, number, version, prompt, size, state) VALUES ('acme', 1000000000, 0, 0, 1, 'planned')
+"""
+
+
+async def test_what_others_store_uses_up_no_limit_of_a_tenant(database: Database) -> None:
+    async with database.transaction() as tx:
+        for tenant in ("acme", "globex"):
+            await tasks.add_task(tx.connection, tenant, parse_spec(spec(tenant=tenant)))
+        for statement in TWO_TENANTS.split(";"):
+            await tx.connection.execute(text(statement))
+        found = await candidates.least_served_tasks(tx.connection, {"tiny"}, limit=FEW)
+        evaluated = await candidates.evaluation_candidates(tx.connection, {"tiny"}, limit=FEW)
+        again = await candidates.candidates_for(tx.connection, {"acme": 1}, {"tiny"})
+        waiting = await waiting_task(tx.connection, "acme", "acme")
+        await tx.connection.execute(text("UPDATE limits SET max_stored_bytes = 50 WHERE tenant = 'acme'"))
+        full = await candidates.least_served_tasks(tx.connection, {"tiny"}, limit=FEW)
+    assert {claim.task for claim in found.tasks} == {"acme", "globex"}
+    assert [claim.task for claim in evaluated.tasks] == ["acme"] == [claim.task for claim in again.tasks]
+    assert waiting is not None
+    assert {name: used for name, _, used in waiting.limits.used} == {"max_stored_bytes": 50, "max_adapters": 1}
+    assert [claim.task for claim in full.tasks] == ["globex"]
 
 
 def _admitted(found: Candidates) -> list[Admission]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Text, and_, case, func, or_, select, text
+from sqlalchemy import CTE, Text, case, func, literal_column, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, FailedMessage, ReplicaReport, from_json
@@ -13,6 +13,8 @@ from scheduler_svc.store.tables import dead_letters, replicas, steps, stored_blo
 
 ALIVE = text("interval '15 seconds'")
 """Age of a replica's last report below which it counts as alive, as in the view `stage_health`."""
+_SENDER = literal_column("split_part(dead_letters.subject, '.', 3)", Text)
+"""Of a job's dead letter, in the words of the index."""
 
 
 async def failures(connection: AsyncConnection, tenant: str | None, task: str | None, *, after: int, most: int) -> list[FailedMessage]:
@@ -20,19 +22,18 @@ async def failures(connection: AsyncConnection, tenant: str | None, task: str | 
 
     A job's letter names no task, and its subject the tenant: `jobs.<verb>.<tenant>`.
     """
-    sender = case((dead_letters.c.subject.startswith("jobs."), func.split_part(dead_letters.c.subject, ".", 3)))
-    owner = func.coalesce(tasks.c.tenant, case((dead_letters.c.task.is_(None), func.nullif(sender, "")))).label("owner")
+    letters = dead_letters if tenant is None else _letters_of(tenant)
+    sender = case((letters.c.subject.startswith("jobs."), func.split_part(letters.c.subject, ".", 3)))
+    owner = func.coalesce(tasks.c.tenant, case((letters.c.task.is_(None), func.nullif(sender, "")))).label("owner")
     statement = (
-        select(dead_letters, owner)
-        .select_from(dead_letters.outerjoin(tasks, tasks.c.id == dead_letters.c.task))
-        .where(dead_letters.c.sequence > after)
-        .order_by(dead_letters.c.sequence)
+        select(letters, owner)
+        .select_from(letters.outerjoin(tasks, tasks.c.id == letters.c.task))
+        .where(letters.c.sequence > after)
+        .order_by(letters.c.sequence)
         .limit(most)
     )
     if task is not None:
-        statement = statement.where(dead_letters.c.task == task)
-    if tenant is not None:
-        statement = statement.where(or_(tasks.c.tenant == tenant, and_(dead_letters.c.task.is_(None), sender == tenant)))
+        statement = statement.where(letters.c.task == task)
     return [
         FailedMessage(
             letter=row.sequence,
@@ -45,6 +46,13 @@ async def failures(connection: AsyncConnection, tenant: str | None, task: str | 
         )
         for row in (await connection.execute(statement)).all()
     ]
+
+
+def _letters_of(tenant: str) -> CTE:
+    """Read before they are sorted: in the order of their numbers, PostgreSQL would read those of all tenants."""
+    of_tasks = select(dead_letters).where(dead_letters.c.task.in_(select(tasks.c.id).where(tasks.c.tenant == tenant)))
+    of_jobs = select(dead_letters).where(dead_letters.c.task.is_(None), _SENDER.in_([tenant]), dead_letters.c.subject.startswith("jobs."))
+    return union_all(of_tasks, of_jobs).cte("letters").prefix_with("MATERIALIZED")
 
 
 @dataclass(frozen=True)

@@ -30,18 +30,19 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
     living = select(tasks.c.tenant, func.count().label("live_tasks")).where(tasks.c.state.in_(LIVE)).group_by(tasks.c.tenant)
     found = select(tenants.c.id.label("tenant"))
     if tenant is not None:
-        booked, erased = booked.where(ledger.c.tenant == tenant), erased.where(deleted_tasks.c.tenant == tenant)
+        of_tenant = select(tasks.c.id).where(tasks.c.tenant == tenant)  # the ledger has no index on tenants
+        booked, erased = booked.where(ledger.c.task.in_(of_tenant)), erased.where(deleted_tasks.c.tenant == tenant)
         former = former.where(deleted_usage.c.tenant == tenant)
         stored, living = stored.where(owned.c.tenant == tenant), living.where(tasks.c.tenant == tenant)
         found = found.where(tenants.c.id == tenant)
-    usage = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
+    used = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
     for query in (booked, former, erased, stored, living):
         for row in (await connection.execute(query)).mappings():
-            of_tenant = usage[row["tenant"]]
+            sums = used[row["tenant"]]
             for name, value in row.items():
                 if name != "tenant":
-                    of_tenant[name] = of_tenant.get(name, 0) + int(value or 0)
-    return [TenantUsage.model_validate(one) for one in usage.values()]
+                    sums[name] = sums.get(name, 0) + int(value or 0)
+    return [TenantUsage.model_validate(one) for one in used.values()]
 
 
 async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TaskUsage]:

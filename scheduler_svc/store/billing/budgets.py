@@ -8,44 +8,50 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import delete, literal_column, select, text, update
+from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages.billing import TOKEN_KINDS, Period, Unit
-from scheduler_svc.decisions.budgets import Budget, Purse, TokenPrices
+from scheduler_svc.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
 from scheduler_svc.store.tables import budgets, tasks
 
 _TOKEN_KINDS = str(TOKEN_KINDS)
 """As a list of SQL, which a tuple of words is written as in Python too."""
+_DEADLINE_MS = "ceil((t.spec #>> '{limits,episode_timeout_s}')::float8 * 1000)::bigint"
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
-_PAID = f"""
+_EVERY, _SOME = "IN (SELECT tenant FROM budgets)", "= ANY(CAST(:tenants AS text[]))"
+"""Tenants that a statement is about."""
+_PAID = """
     SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
         SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
-        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant
+        WHERE tenant {of} GROUP BY tenant
         UNION ALL
-        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {_TOKEN_KINDS}), sum(money) FROM deleted_usage
-        WHERE tenant IN (SELECT tenant FROM budgets) GROUP BY tenant) both_kinds
+        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
+        WHERE tenant {of} GROUP BY tenant) both_kinds
     GROUP BY tenant"""
 _IN_PERIOD = f"""
     SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
     WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_TOKEN_KINDS})"""
 _BEGIN_PERIODS = text(f"""
-WITH paid AS ({_PAID})
+WITH paid AS ({_PAID.format(of=_EVERY, token_kinds=_TOKEN_KINDS)})
 UPDATE budgets b SET begins_at = {_BEGINS}, reported = '',
     before = CASE b.period WHEN 'total' THEN 0
              ELSE coalesce((SELECT CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END FROM paid p WHERE p.tenant = b.tenant), 0)
                   - ({_IN_PERIOD}) END
 WHERE begins_at < {_BEGINS}
 """)
-_STANDING = text(f"""
-WITH paid AS ({_PAID}),
+
+
+def _standing(of: str) -> TextClause:
+    return text(f"""
+WITH paid AS ({_PAID.format(of=of, token_kinds=_TOKEN_KINDS)}),
 highest AS (
     SELECT p.pool, k.kind, coalesce(max(price), 0) AS each
-    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant IN (SELECT tenant FROM budgets) AND state IN ('submitted', 'running', 'paused')) p
-    CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation')) k (kind)
+    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant {of} AND state IN ('submitted', 'running', 'paused')) p
+    CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation'), ('env_ms')) k (kind)
     LEFT JOIN LATERAL (
         SELECT unit_price(k.kind, p.pool, now()) AS price
         UNION ALL SELECT unit_price(k.kind, p.pool, later.valid_from) FROM prices later
@@ -53,30 +59,36 @@ highest AS (
     ) prices ON true GROUP BY p.pool, k.kind),
 pools AS (
     SELECT pool, max(each) FILTER (WHERE kind IN ('prompt', 'sampled')) AS sampled, max(each) FILTER (WHERE kind = 'trained') AS trained,
-           max(each) FILTER (WHERE kind = 'evaluation') AS evaluated FROM highest GROUP BY pool),
+           max(each) FILTER (WHERE kind = 'evaluation') AS evaluated,
+           max(each) FILTER (WHERE kind = 'env_ms') AS env_ms FROM highest GROUP BY pool),
 live AS (
     SELECT t.tenant, t.pool,
            sum(t.group_size::bigint * t.trajectory_tokens * g.open) AS to_sample,
            sum(t.group_size::bigint * t.trajectory_tokens * g.live) AS to_train,
            sum(t.trajectory_tokens::bigint * e.attempts) AS to_evaluate,
+           sum(({_DEADLINE_MS}) * (t.group_size * g.open + e.attempts)) AS to_work_ms,
            bool_or(g.open + g.batched + e.attempts > 0) AS moving
     FROM tasks t
     CROSS JOIN LATERAL (
         SELECT count(*) AS live, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'batched') AS batched
         FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
     CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS attempts FROM evaluation_groups WHERE task = t.id AND state = 'open') e
-    WHERE t.tenant IN (SELECT tenant FROM budgets) AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
+    WHERE t.tenant {of} AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
 reserved AS (
     SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
-           sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated) AS money, bool_or(l.moving) AS moving
+           sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated + l.to_work_ms * p.env_ms) AS money,
+           bool_or(l.moving) AS moving
     FROM live l JOIN pools p ON p.pool = l.pool GROUP BY l.tenant)
 SELECT b.tenant, b.period, b.unit, b.amount, b.reported, coalesce(r.moving, false) AS moving,
        coalesce(CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END, 0) - b.before AS spent,
        coalesce(CASE b.unit WHEN 'money' THEN r.money ELSE r.tokens END, 0) AS reserved,
-       (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text)) FROM pools) AS prices
+       (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text, env_ms::text)) FROM pools) AS prices
 FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant LEFT JOIN reserved r ON r.tenant = b.tenant
-ORDER BY b.tenant, b.period, b.unit
+WHERE b.tenant {of} ORDER BY b.tenant, b.period, b.unit
 """)
+
+
+_STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """Every budget."""
+    """Budgets of all tenants, or of some."""
 
     found: list[Standing]
-    prices: Mapping[str, TokenPrices]
+    prices: Mapping[str, UnitPrices]
 
     @property
     def purses(self) -> dict[str, Purse]:
@@ -120,13 +132,15 @@ async def begin_periods(connection: AsyncConnection) -> None:
     await connection.execute(_BEGIN_PERIODS)
 
 
-async def standings(connection: AsyncConnection) -> Standings:
-    rows = (await connection.execute(_STANDING)).all()
+async def standings(connection: AsyncConnection, tenants: Collection[str] | None = None) -> Standings:
+    """`tenants`: None for all."""
+    statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
+    rows = (await connection.execute(statement, given)).all()
     found = [
         Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
     ]
-    given: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
-    return Standings(found, {pool: TokenPrices(*map(Decimal, each)) for pool, each in given.items()})
+    by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
+    return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
@@ -143,14 +157,15 @@ class WaitingTask:
     task: str
     tenant: str
     pool: str
-    tokens: int
-    """Maximum of its next group."""
+    bound: GroupBound
+    """Of its next group."""
     evaluates: bool
     is_paused: bool
 
 
-_WAITING = text("""
+_WAITING = text(f"""
 SELECT t.id, t.tenant, t.pool, t.over_budget, coalesce(e.size, t.group_size)::bigint * t.trajectory_tokens AS tokens,
+       coalesce(e.size, t.group_size) * {_DEADLINE_MS} AS env_ms,
        e.size IS NOT NULL AS evaluates
 FROM tasks t
 LEFT JOIN LATERAL (SELECT size FROM evaluation_groups WHERE task = t.id AND state = 'planned' ORDER BY number LIMIT 1) e ON true
@@ -163,7 +178,7 @@ ORDER BY t.id
 async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[WaitingTask]:
     """Tasks of these tenants that could open a group, and all that a budget has paused, by id."""
     rows = (await connection.execute(_WAITING, {"tenants": sorted(tenants)})).all()
-    return [WaitingTask(row.id, row.tenant, row.pool, row.tokens, row.evaluates, row.over_budget) for row in rows]
+    return [WaitingTask(row.id, row.tenant, row.pool, GroupBound(row.tokens, row.env_ms), row.evaluates, row.over_budget) for row in rows]
 
 
 async def leave_paused(connection: AsyncConnection, task: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, func, literal_column, select, true
+from sqlalchemy import BigInteger, ColumnElement, Integer, func, literal_column, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.shares import InFlightLimits, Place, TaskShare, TenantShare
@@ -41,6 +41,11 @@ class AdmissibleWork(NamedTuple):
         return self.groups or self.evaluations
 
 
+def deadline_ms(task: Any) -> ColumnElement[int]:
+    """Milliseconds from a group's admission to its deadline. `Any`: columns of a table or of a subquery."""
+    return func.ceil(task.spec["limits"]["episode_timeout_s"].as_float() * literal_column("1000")).cast(BigInteger)
+
+
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
     """Columns of a candidate. `Any`: columns of a table or of a subquery."""
     reserved = task.group_size * task.trajectory_tokens
@@ -50,6 +55,7 @@ def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[Colu
         *own,
         allowance.label("allowance"),
         reserved.label("reserved"),
+        (task.group_size * deadline_ms(task)).label("reserved_env_ms"),
         expected.label("expected"),
         tenant.weight,
         tenant.virtual_time.label("tenant_time"),
@@ -207,6 +213,7 @@ def _candidates(found_rows: Iterable[Any]) -> Candidates:
                 group_size=row.group_size,
                 group_tokens=float(row.expected),
                 reserved_tokens=float(row.reserved),
+                reserved_env_ms=row.reserved_env_ms,
             )
         )
     return found

@@ -173,6 +173,14 @@ async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[
     return {row.id: row.tenant for row in rows}
 
 
+async def ended_after(connection: AsyncConnection, moment: datetime, *, most: int) -> dict[str, datetime]:
+    """At most so many tasks that ended after `moment`, the first ones; those that ended with the last of them are among them."""
+    latest = select(tasks.c.ended_at).where(tasks.c.ended_at > moment).order_by(tasks.c.ended_at).limit(most).subquery()
+    until = select(func.max(latest.c.ended_at)).scalar_subquery()
+    statement = select(tasks.c.id, tasks.c.ended_at).where(tasks.c.ended_at > moment, tasks.c.ended_at <= until)
+    return {row.id: row.ended_at for row in (await connection.execute(statement)).all()}
+
+
 async def all_tasks(connection: AsyncConnection) -> set[str]:
     """Ids of every task that is not deleted."""
     return set((await connection.execute(select(tasks.c.id))).scalars())

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.limits import Limit
 from scheduler_svc.decisions.shares import InFlightLimits, Load
 from scheduler_svc.decisions.waiting import Limits, TrainerQueue, WaitingTask
+from scheduler_svc.store.queries.sql.parameters import in_state
 from scheduler_svc.store.states import LIVE, EvaluationGroupState, GroupState, StepState, TaskState
 from scheduler_svc.store.tables import allowance_of, evaluation_groups, groups, steps, tasks, tenants
 from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
@@ -16,6 +17,8 @@ from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, u
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
 LATEST_STEPS = 20
 """Latest steps of a pool over which the time of a step is averaged."""
+LATEST_OF_ALL_POOLS = 50 * LATEST_STEPS
+"""Latest steps of all pools among which these are, so that no ask reads every step."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,21 @@ async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> 
     before = (
         select(func.count())
         .select_from(of_pool)
-        .where(tasks.c.pool == pool, steps.c.state == StepState.BATCHED, steps.c.batched_at < batched_at)
+        .where(tasks.c.pool == pool, in_state(steps.c.state, StepState.BATCHED), steps.c.batched_at < batched_at)
     )
     seconds = func.extract("epoch", steps.c.finished_at - steps.c.started_at).cast(Double).label("seconds")
-    latest = (
-        select(seconds)
-        .select_from(of_pool)
-        .where(tasks.c.pool == pool, steps.c.state == StepState.TRAINED)
+    recent = (
+        select(steps.c.task, seconds, steps.c.trained_at)
+        .where(in_state(steps.c.state, StepState.TRAINED))
         .order_by(steps.c.trained_at.desc())
+        .limit(LATEST_OF_ALL_POOLS)
+        .subquery()
+    )
+    latest = (
+        select(recent.c.seconds)
+        .select_from(recent.join(tasks, tasks.c.id == recent.c.task))
+        .where(tasks.c.pool == pool)
+        .order_by(recent.c.trained_at.desc())
         .limit(LATEST_STEPS)
         .subquery()
     )

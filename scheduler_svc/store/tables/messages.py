@@ -63,4 +63,5 @@ dead_letters = sa.Table(
     sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
     moment("resent_at"),
     sa.Index(None, "task"),
+    sa.Index("ix_dead_letters_sender", sa.text("split_part(subject, '.', 3)"), postgresql_where=sa.text("task IS NULL")),  # of a job
 )

@@ -40,9 +40,9 @@ audit = sa.Table(
     sa.Column("count", sa.BigInteger, nullable=False, server_default=sa.text("1")),  # a trigger lets it grow, and nothing else change
     sa.Column("detail", JSONB, nullable=False, server_default=sa.text("'{}'")),
     sa.Column("job", sa.BigInteger),  # its sequence in the stream JOBS
-    sa.CheckConstraint("outcome IN ('accepted', 'refused')", name="outcome"),
+    sa.CheckConstraint("outcome IN ('accepted', 'rejected', 'refused')", name="outcome"),
     sa.CheckConstraint("via IN ('key', 'short form', 'ask', 'scheduler')", name="via"),
-    sa.CheckConstraint("(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'refused') = (reason <> '')", name="counted"),
+    sa.CheckConstraint("(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'accepted') = (reason = '')", name="counted"),
     sa.CheckConstraint("count > 0 AND (count = 1 OR hour IS NOT NULL)", name="count"),
     sa.Index(None, "tenant", "id"),
     sa.Index(None, "job"),

@@ -79,7 +79,7 @@ tasks = sa.Table(
     sa.CheckConstraint("state NOT IN ('failed', 'rejected') OR reason <> ''", name="failure_has_reason"),
     sa.CheckConstraint("NOT over_budget OR state <> 'running'", name="over_budget"),
     sa.Index(None, "state"),
-    sa.Index(None, "tenant"),
+    sa.Index(None, "tenant", "id"),
     sa.Index("ix_tasks_submitted", "tenant", "family", "submitted_at", "id", postgresql_where=sa.text("state = 'submitted'")),
     sa.Index("ix_tasks_over_budget", "id", postgresql_where=sa.text("over_budget")),
     sa.Index("ix_tasks_started", "id", postgresql_where=sa.text("start IS NOT NULL")),
@@ -176,6 +176,7 @@ steps = sa.Table(
     one_of("state", StepState, "state"),
     sa.CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
     sa.Index("ix_steps_batched", "task", postgresql_where=sa.text("state = 'batched'")),
+    sa.Index("ix_steps_trained", "trained_at", postgresql_where=sa.text("state = 'trained'")),
 )
 
 evaluations = sa.Table(

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import get_args
 
 from pydantic import JsonValue
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
@@ -43,12 +43,14 @@ class Actor:
 
 @dataclass(frozen=True)
 class Accepted:
-    """An action that took effect."""
+    """An action that took effect, or one that was accepted before and then rejected."""
 
     by: Actor
     verb: str
     target: str
     detail: Mapping[str, JsonValue]
+    rejected_for: Reason | None = None
+    """None unless it was rejected."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Refused:
 def accepted(by: Actor, target: str, detail: Mapping[str, JsonValue] = NOTHING, *, verb: str = "") -> Accepted:
     """`verb`: in place of the actor's, where a job has several effects."""
     return Accepted(by, verb or by.verb, target, detail)
+
+
+def rejected(tenant: str, task: str, reason: Reason) -> Accepted:
+    """That a task whose submission was accepted is rejected by the check of its environment."""
+    return Accepted(Actor(tenant, "submit", "scheduler"), "submit", task, NOTHING, reason)
 
 
 def refused(by: Actor, sentence: str) -> Refused:
@@ -88,8 +95,9 @@ unnest(CAST(:tenant AS text[]), CAST(:key AS text[]), CAST(:via AS text[]), CAST
        CAST(:target AS text[]), CAST(:detail AS text[]), CAST(:job AS bigint[]), CAST(:reason AS text[]))
     WITH ORDINALITY AS e (tenant, key, via, host, verb, target, detail, job, reason, place)"""
 _ACCEPT = text(f"""
-INSERT INTO audit (tenant, key, via, host, verb, target, outcome, detail, job)
-SELECT {_TENANT}, e.key, e.via, e.host, e.verb, e.target, 'accepted', CAST(e.detail AS jsonb), e.job FROM {_ENTRIES}
+INSERT INTO audit (tenant, key, via, host, verb, target, outcome, reason, detail, job)
+SELECT {_TENANT}, e.key, e.via, e.host, e.verb, e.target, CASE e.reason WHEN '' THEN 'accepted' ELSE 'rejected' END, e.reason,
+       CAST(e.detail AS jsonb), e.job FROM {_ENTRIES}
 WHERE NOT EXISTS (SELECT FROM audit a WHERE a.job = e.job AND a.verb = e.verb AND a.target = e.target AND a.key = e.key
                   AND a.at > now() - interval '1 hour')
   AND NOT (e.verb = 'chunk' AND EXISTS (SELECT FROM audit a WHERE a.target = e.target AND a.key = e.key AND a.verb IN ('adapter', 'chunk')
@@ -108,7 +116,9 @@ ON CONFLICT (tenant, key, verb, reason, hour) WHERE hour IS NOT NULL DO UPDATE S
 
 async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refused]) -> None:
     """A job that is redelivered within an hour, and further parts of a download, leave no further row; a refusal counts each time."""
-    done = [(one.by, one.verb, one.target, json.dumps(dict(one.detail)), "") for one in entries if isinstance(one, Accepted)]
+    done = [
+        (one.by, one.verb, one.target, json.dumps(dict(one.detail)), one.rejected_for or "") for one in entries if isinstance(one, Accepted)
+    ]
     not_done = [(one.by, one.by.verb, "", "{}", one.reason) for one in entries if isinstance(one, Refused)]
     for statement, rows in ((_ACCEPT, done), (_REFUSE, not_done)):
         if rows:
@@ -117,17 +127,27 @@ async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refuse
             await connection.execute(statement, named)
 
 
-_READ = text("""
+_OF_ALL = "a.id > :after"
+_OF_ONE = f"{_OF_ALL} AND a.tenant = :tenant"
+
+
+def _reading(which: str) -> TextClause:
+    return text(f"""
 SELECT a.id AS number, a.at, a.tenant, nullif(a.key, '') AS key, k.name, a.via, a.host, a.verb, a.target, a.outcome,
        nullif(a.reason, '') AS reason, a.count, a.detail
 FROM audit a LEFT JOIN keys k ON k.key = a.key AND (k.tenant = a.tenant OR k.tenant IS NULL AND CAST(:tenant AS text) IS NULL)
-WHERE a.id > :after AND (CAST(:tenant AS text) IS NULL OR a.tenant = :tenant)
-  AND (CAST(:since AS timestamptz) IS NULL OR coalesce(a.hour + interval '1 hour', a.at) >= :since)
+WHERE {which} AND (CAST(:since AS timestamptz) IS NULL OR coalesce(a.hour + interval '1 hour', a.at) >= :since)
 ORDER BY a.id LIMIT :most
 """)
+
+
+_READ_ALL, _READ_ONE = _reading(_OF_ALL), _reading(_OF_ONE)
 
 
 async def lines(connection: AsyncConnection, tenant: str | None, since: datetime | None, *, after: int, most: int) -> list[AuditLine]:
     """Rows of one tenant or all, since a moment: at most so many after the number `after`."""
     given = {"tenant": tenant, "since": since, "after": after, "most": most}
-    return [AuditLine.model_validate(dict(row)) for row in (await connection.execute(_READ, given)).mappings()]
+    return [
+        AuditLine.model_validate(dict(row))
+        for row in (await connection.execute(_READ_ALL if tenant is None else _READ_ONE, given)).mappings()
+    ]

@@ -26,6 +26,7 @@ STREAM_CALLS = {
     "recreate": Use.RECREATE,
     "forget_consumer": Use.FORGET,
     "differences": Use.INSPECT,
+    "full": Use.INSPECT,
 }
 BUCKET_CALLS = {
     "get": Use.READ,
@@ -36,6 +37,8 @@ BUCKET_CALLS = {
     "replace": Use.PUBLISH,
     "delete": Use.PUBLISH,
     "erase": Use.PURGE,
+    "remove": Use.PURGE,
+    "filled_share": Use.INSPECT,
 }
 BLOB_CALLS = {
     "fetch_folder": Use.READ,

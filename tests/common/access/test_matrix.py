@@ -46,7 +46,9 @@ def families(key: str) -> list[str]:
     ]
     found += [streams.events(tenant, "t") for tenant in ("acme", "globex")]
     found += [streams.failed(stage, "t") for stage in ("jobs", "settle", "check", "open", "turn", "sample", "train", "other")]
-    found += [streams.value_subject(name, f"{who}.x") for name in streams.BUCKETS for who in ("scheduler", "env", "rollout", "trainer")]
+    found += [
+        streams.value_subject(each.name, f"{who}.x") for each in streams.BUCKETS for who in ("scheduler", "env", "rollout", "trainer")
+    ]
     found += ["$O.blobs.C.x", "$O.blobs.M.x", "$O.other.C.x"]
     found += [f"$JS.API.STREAM.{verb}.{store}" for verb in STREAM_VERBS for store in (*STORES, "OTHER")]
     found += [f"$JS.API.{verb}" for verb in ("INFO", "STREAM.NAMES", "STREAM.LIST", "ACCOUNT.PURGE.x", "META.LEADER.STEPDOWN")]

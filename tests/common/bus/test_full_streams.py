@@ -8,11 +8,10 @@ import structlog
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.bus.declarations import MIN_STREAM_BYTES
 from common.bus.metrics import REFUSED
 from common.errors import QueueFull, Reject, StreamFull
 from common.messages import DeadLetter
-from common.streams import PROMPTS, STREAMS, TURNS, Stream
+from common.streams import MIN_STREAM_BYTES, PROMPTS, STREAMS, TURNS, Stream
 from tests.common.bus.consuming import as_handler
 from tests.conftest import eventually
 
@@ -31,7 +30,7 @@ async def config(bus: Bus, stream: Stream):  # type: ignore[no-untyped-def]
 
 async def test_every_stream_has_bounds_and_says_what_a_full_one_does(bus: Bus) -> None:
     await bus.declare(streams_bytes=10**9)
-    assert sum(stream.share for stream in STREAMS) == pytest.approx(1.0)
+    assert sum(each.share for each in (*STREAMS, *streams.BUCKETS)) == pytest.approx(1.0)
     for stream in STREAMS:
         found = await config(bus, stream)
         assert found.max_bytes == max(int(10**9 * stream.share), MIN_STREAM_BYTES)
@@ -107,7 +106,9 @@ async def test_stream_that_is_nearly_full_is_bounded_at_a_later_start(bus: Bus) 
 async def test_bounds_that_the_store_has_no_room_for_are_reported(bus: Bus) -> None:
     with structlog.testing.capture_logs() as logs:
         await bus.declare(streams_bytes=10**16)
-    assert {entry["stream"] for entry in logs if entry["event"] == "stream_not_bounded"} == {stream.name for stream in STREAMS}
+    [entry] = [entry for entry in logs if entry["event"] == "streams_not_bounded"]
+    assert entry["streams"] == sorted([*(stream.name for stream in STREAMS), *(f"KV_{bucket.name}" for bucket in streams.BUCKETS)])
+    assert (entry["bytes"], entry["reason"]) == (10**16, "insufficient storage resources available")
 
 
 async def test_message_that_is_larger_than_its_stream_takes_is_rejected(bus: Bus) -> None:

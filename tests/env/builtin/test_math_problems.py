@@ -206,10 +206,12 @@ def test_data_set_is_what_the_operator_listed_at_its_revision(
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("listed", ["openai/gsm8k", "gsm8k@main", "openai/gsm8k@", "openai/gsm8k@a b"])
+@pytest.mark.parametrize(
+    "listed", ["openai/gsm8k", "gsm8k@main", "openai/gsm8k@", "openai/gsm8k@a b", "acme=openai/gsm8k", "=a/b@c", "Acme=a/b@c"]
+)
 def test_data_set_without_a_revision_stops_the_process(listed: str) -> None:
     with pytest.raises(Fatal, match="is no data set with a revision, such as openai/gsm8k@"):
-        datasets.listed_revisions(listed)
+        datasets.ListedDatasets(listed)
 
 
 def test_hugging_face_data_sets_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from common.messages import (
 from common.spec import EnvironmentSection, Limits
 from common.task_states import TaskStates
 from env_svc.allowed import AllowedNames
+from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
@@ -53,9 +54,9 @@ def group_of(
     )
 
 
-def service_of(workers: Workers, call_timeout_s: float, allowed: str = "*") -> EnvService:
+def service_of(workers: Workers, call_timeout_s: float, allowed: str = "*", datasets: str = "") -> EnvService:
     executor = ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s), Toolbox())
-    return EnvService(executor, TaskStates(), time.time, AllowedNames(allowed))
+    return EnvService(executor, TaskStates(), time.time, AllowedNames(allowed), ListedDatasets(datasets))
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:

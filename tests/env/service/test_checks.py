@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from common.bus import Bus
 from common.messages import SampledTurn, TokenRecord
@@ -90,3 +91,19 @@ async def test_wrong_option_of_a_protocol_is_named_with_it(desk: Desk) -> None:
     environment = EnvironmentSection(name="reasoning_gym:gcd", options={"min_value": 3})
     found = await desk.objection(environment, protocols={"greedy": {"max_value": 9}, "sampled": {"min_valu": 3}})
     assert (found or "").startswith("evaluation.protocol 'sampled', options: environment 'reasoning_gym:gcd' has no option 'min_valu'")
+
+
+@pytest.mark.parametrize("place", ["task", "evaluation", "protocol"])
+async def test_data_set_of_another_tenant_is_refused_wherever_it_is_named(bus: Bus, workers: Workers, place: str) -> None:
+    """The operator's own, as the checks here are, may have those that it lists for itself."""
+    service = service_of(workers, call_timeout_s=6.0, datasets="globex=open/theirs@1, _operator=open/own@1")
+    plain = EnvironmentSection(name="math", options={"file": "word_problems.jsonl"})
+    named: dict[str, JsonValue] = {"dataset": "open/theirs"}
+    wanted = EnvironmentSection(name="math", options=named)
+    async with serving(bus, service), at_desk(bus) as desk:
+        found = await {
+            "task": lambda: desk.objection(wanted),
+            "evaluation": lambda: desk.objection(plain, wanted),
+            "protocol": lambda: desk.objection(plain, protocols={"greedy": named}),
+        }[place]()
+    assert (found or "").endswith("'open/theirs' is not offered here; the operator lists (MARLAAS_ENV_DATASETS): open/own")

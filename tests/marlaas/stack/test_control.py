@@ -88,7 +88,9 @@ def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "default"), [("MARLAAS_ENV_ALLOWED", "installed,_operator=*"), ("MARLAAS_ENV_DATASETS", "*")], ids=["names", "data sets"]
+    ("name", "default"),
+    [("MARLAAS_ENV_ALLOWED", "installed,_operator=*"), ("MARLAAS_ENV_DATASETS", "_operator=*")],
+    ids=["names", "data sets"],
 )
 @pytest.mark.parametrize("listed", [None, "", "some/list"])
 def test_tasks_of_this_user_may_name_anything_unless_the_user_lists_names(

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,6 +75,6 @@ async def world_with_blobs(bus: Bus, database_url: str, folder: Path, **hooks: A
 @asynccontextmanager
 async def answering(bus: Bus, database: Database, pools: Pools = POOLS, *, timeout_s: float = 30.0) -> AsyncGenerator[asyncio.Task[None]]:
     """A replica that answers asks, and does nothing else."""
-    sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), list, dict)
+    sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES))
     async with at_work(Asks(bus, sources, timeout_s=timeout_s).run()) as runner:
         yield runner

@@ -40,11 +40,12 @@ OFFER = Offer(POOLS, {"toy"})
 TENANTS = {"a": "acme", "b": "acme", "c": "globex"}
 ENVIRONMENTS = {"a": "toy", "b": "toy:Own", "c": "toy"}
 """`b` is of an environment of its tenant's own."""
-KINDS: tuple[Literal["prompt", "sampled", "trained"], ...] = ("prompt", "sampled", "trained")
+KINDS: tuple[Literal["prompt", "sampled", "trained", "env_ms"], ...] = ("prompt", "sampled", "trained", "env_ms")
 EXACT = Context(prec=100, traps=[Inexact])
-SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3}, "sampling": {"max_tokens": 2}}
-"""Limits that every attempt reaches (`stages.scored`), so that a group costs its worst case but for what is trained."""
-WORST = parse_spec(spec(**SHORT)).trajectory_tokens * 2
+SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3, "episode_timeout_s": 100.0}, "sampling": {"max_tokens": 2}}
+"""Limits that every attempt reaches (`stages.scored`), so that a group costs its worst case but for what is trained, and for what its
+environment works less."""
+WORST, WORST_MS = parse_spec(spec(**SHORT)).trajectory_tokens * 2, 2 * 100_000
 
 
 DOCTOR_EVERY = 4
@@ -124,12 +125,12 @@ class History:
             await self._price(f"first-{number}", kind, Decimal(self.random.randint(0, 10**6)).scaleb(-self.random.randint(3, 9)))
         self.limits: dict[str, Decimal] = {}
         for unit in ("tokens", "money"):
-            worst = Decimal(2 * WORST) if unit == "tokens" else WORST * (await self._worst_price())
+            worst = Decimal(2 * WORST) if unit == "tokens" else await self._worst_case()
             await self._limit(unit, worst * self.random.choice([0, 1, 2, 4, 7]) + self.random.randint(0, 9))
 
-    async def _worst_price(self) -> Decimal:
+    async def _worst_case(self) -> Decimal:
         each = {row["kind"]: row["each"] for row in await self._rows("SELECT kind, unit_price(kind, 'tiny', now()) AS each FROM prices")}
-        return max(each["prompt"], each["sampled"]) + each["trained"]
+        return WORST * (max(each["prompt"], each["sampled"]) + each["trained"]) + WORST_MS * each["env_ms"]
 
     async def _limit(self, unit: str, amount: Decimal) -> None:
         self.limits[unit] = amount
@@ -293,13 +294,16 @@ class History:
         async with self.database.transaction() as tx:
             found = [one.budget for one in (await budgets.standings(tx.connection)).found]
         assert {one.unit: one.spent for one in found} == spent, (self.seed, found, spent)
+        in_flight = "SELECT count(*) AS n FROM groups g JOIN tasks t ON t.id = g.task WHERE t.tenant = 'acme' AND g.state = 'open'"
+        worst = (await self._rows(in_flight))[0]["n"] * (await self._worst_case())
         for one in found:
             assert one.spent + one.reserved <= one.amount, (self.seed, one)
+            assert one.unit != "money" or one.reserved >= worst, (self.seed, one, worst)
 
 
 def worked_ms(task: str, group: int, member: int) -> int:
-    """Milliseconds that the environment worked for one attempt, as env counts them."""
-    return 1 + zlib.crc32(f"{task}.{group}.{member}".encode()) % 100_000
+    """Milliseconds that the environment worked for one attempt, as env counts them: often until the deadline."""
+    return 1 + min(zlib.crc32(f"{task}.{group}.{member}".encode()) % 120_000, 99_999)
 
 
 def _price_at(known: list[dict[str, Any]], row: dict[str, Any]) -> Decimal:

@@ -13,6 +13,7 @@ from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import ledger, tasks
 from scheduler_svc.store.queries.ledger import Entry
+from tests.conftest import eventually, eventually_equals
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.billing.test_invoices import set_price
 from tests.scheduler.stages import Stages, World, running_world, spec
@@ -156,3 +157,28 @@ async def test_what_tasks_paid_is_what_is_on_their_invoices(bus: Bus, database_u
         billed = await world.rows("SELECT task, sum(quantity), sum(money) FROM task_invoice GROUP BY task ORDER BY task")
         assert [tuple(row) for row in paid] == [tuple(row) for row in billed]
         assert paid[0][2] == 0 < paid[1][2]
+
+
+async def test_the_time_of_environments_is_reserved_until_the_deadline_and_never_costs_more(
+    bus: Bus, nats_url: str, database_url: str
+) -> None:
+    """The environment reports more than a deadline allows, as one that runs away, or a forged score, would."""
+    stages = Stages(env_ms=10**6, withheld=lambda group, member: group.task == "a" and group.group == 1)
+    limited = {"limits": {"episode_timeout_s": 60.0}, "algorithm": {"group_size": 2, "groups_per_step": 1, "max_staleness": 0}}
+    async with running_world(bus, database_url, stages) as world, asker(nats_url) as asks:
+        await start_tenant(world)
+        await set_price(world, "price", "env_ms", "0.001")
+        amount, group = 300, 2 * 60
+        await set_budget(world, "one", amount, unit="money")
+        await world.submit("a", spec(steps=5, **limited))
+        await eventually(lambda: any(opened.task == "a" and opened.group == 1 for opened in stages.opened))
+
+        async def standing() -> tuple[int, int]:
+            [one] = (await asks.ask(BudgetsAnswer, "acme", "budgets")).budgets
+            return int(one.spent), int(one.reserved)
+
+        await eventually_equals(standing, (group, group))
+        assert await world.rows("SELECT tokens FROM ledger WHERE task = 'a' AND kind = 'env_ms'") == [(120_000,)]
+        await world.submit("b", spec(steps=5, **limited))  # 60 are left
+        await world.run("other", spec(tenant="globex"))
+        assert await world.rows("SELECT admitted FROM tasks WHERE id = 'b'") == [(0,)]

@@ -5,10 +5,10 @@ from decimal import Decimal
 import pytest
 
 from scheduler_svc.decisions.admission import groups_to_admit
-from scheduler_svc.decisions.budgets import Budget, Purse, TokenPrices, Unit, sentence
+from scheduler_svc.decisions.budgets import Budget, GroupBound, Purse, Unit, UnitPrices, sentence
 from scheduler_svc.decisions.shares import Capacity, TaskShare, TenantShare
 
-PRICES = {"p": TokenPrices(Decimal(2), Decimal(3), Decimal(7))}
+PRICES = {"p": UnitPrices(Decimal(2), Decimal(3), Decimal(7), Decimal(11))}
 
 
 def budget(amount: int, unit: Unit = "tokens", *, spent: int = 0, reserved: int = 0) -> Budget:
@@ -16,20 +16,21 @@ def budget(amount: int, unit: Unit = "tokens", *, spent: int = 0, reserved: int 
 
 
 @pytest.mark.parametrize(
-    ("unit", "evaluates", "cost"), [("tokens", False, 20), ("tokens", True, 10), ("money", False, 10 * (2 + 3)), ("money", True, 10 * 7)]
+    ("unit", "evaluates", "cost"),
+    [("tokens", False, 20), ("tokens", True, 10), ("money", False, 10 * (2 + 3) + 4 * 11), ("money", True, 10 * 7 + 4 * 11)],
 )
 def test_a_group_fits_where_its_worst_case_does(unit: Unit, evaluates: bool, cost: int) -> None:
     for amount, fits in ((cost - 1, False), (cost, True), (cost + 1, True)):
         purse = Purse([budget(amount + 12, unit, spent=5, reserved=7)], PRICES)
-        assert (purse.refusing("p", 10, evaluates=evaluates) is None) == fits
-        after = purse.after("p", 10, evaluates=evaluates)
+        assert (purse.refusing("p", GroupBound(10, 4), evaluates=evaluates) is None) == fits
+        after = purse.after("p", GroupBound(10, 4), evaluates=evaluates)
         assert after.budgets[0].left == amount - cost
-    assert Purse([budget(0, "money")], PRICES).refusing("free", 10, evaluates=evaluates) is None
+    assert Purse([budget(0, "money")], PRICES).refusing("free", GroupBound(10, 4), evaluates=evaluates) is None
 
 
 def test_every_budget_must_allow_it() -> None:
     wide, narrow = budget(10**6), budget(49, "money")
-    assert Purse([wide, narrow], PRICES).refusing("p", 10, evaluates=False) == narrow
+    assert Purse([wide, narrow], PRICES).refusing("p", GroupBound(10), evaluates=False) == narrow
     assert "month" in sentence(narrow, Decimal("50.00")) and "needs at most 50" in sentence(narrow, Decimal("50.00"))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_svc.decisions.shares import Capacity, InFlightLimits, Load
-from scheduler_svc.decisions.waiting import Kind, Limits, OverBudget, Places, Replicas, TrainerQueue, WaitingTask, cause_of
+from scheduler_svc.decisions.waiting import FullQueue, Kind, Limits, OverBudget, Places, Replicas, TrainerQueue, WaitingTask, cause_of
 
 TASK = WaitingTask("tiny", "sums", True, False, 0, Load(8, 800.0), 3, 1, 4, 10.0, 100.0, None)
 MAY_OPEN = replace(TASK, allowance=2, open_groups=0)
@@ -117,7 +117,7 @@ SITUATIONS: list[Situation] = [
 
 def test_there_are_sixty_situations_with_every_kind() -> None:
     assert len(SITUATIONS) >= 60
-    assert {kind for *_, kind, _ in SITUATIONS} == {*Kind, None}
+    assert {kind for *_, kind, _ in SITUATIONS} == {*Kind, None} - {Kind.QUEUE}, "full streams are below"
 
 
 @pytest.mark.parametrize(("task", "replicas", "places", "limits", "kind", "number"), SITUATIONS)
@@ -144,3 +144,29 @@ def test_the_trainers_queue_says_how_long_it_takes() -> None:
     cause = cause_of(replace(TASK, queue=TrainerQueue(5, 3.0)), replace(ALL, trainers=2), ROOM, NONE)
     assert cause is not None
     assert cause.sentence == "its step is number 6 with 2 trainers: about 9 s at 3.0 s a step"
+
+
+FULL_QUEUES = {name: FullQueue(name, 95, 100, "env", 2) for name in ("PROMPTS", "TURNS", "SCORED", "BATCHES", "WEIGHTS")}
+WITH_TRAINERS = replace(TASK, queue=TrainerQueue(0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("task", "replicas", "streams", "kind"),
+    [
+        *[(TASK, ALL, [name], Kind.QUEUE) for name in ("PROMPTS", "TURNS", "SCORED", "BATCHES")],
+        (TASK, ALL, ["WEIGHTS"], Kind.PACE),
+        *[(WITH_TRAINERS, ALL, [name], Kind.QUEUE) for name in ("PROMPTS", "BATCHES", "WEIGHTS")],
+        *[(WITH_TRAINERS, ALL, [name], Kind.TRAINER) for name in ("TURNS", "SCORED")],
+        (replace(TASK, is_accepted=False), ALL, ["PROMPTS"], Kind.QUEUE),
+        (MAY_OPEN, replace(ALL, samplers=0), ["TURNS", "PROMPTS"], Kind.QUEUE),
+        (replace(TASK, is_paused=True), ALL, ["PROMPTS"], Kind.PAUSED),
+        (TASK, replace(ALL, environments=0), ["PROMPTS"], Kind.NO_REPLICA),
+    ],
+)
+def test_a_full_stream_is_the_cause_where_the_task_needs_it(task: WaitingTask, replicas: Replicas, streams: list[str], kind: Kind) -> None:
+    cause = cause_of(task, replicas, ROOM, NONE, [FULL_QUEUES[name] for name in streams])
+    assert cause is not None and cause.kind == kind
+    if kind == Kind.QUEUE:
+        assert cause.number == 100
+        assert cause.sentence.startswith(f"stream {streams[0]} has 95 of 100 bytes")
+        assert "the service env, which has 2 live replicas" in cause.sentence

@@ -6,9 +6,10 @@ from dataclasses import replace
 from common import streams
 from common.blobs import Blobs
 from common.bus import Outgoing
-from common.messages import DeadLetter, OpenGroup, TaskStatus
+from common.messages import DeadLetter, OpenGroup, StatusesRemoved, TaskStatus
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
+from scheduler_svc.maintenance import status_bucket
 from tests.scheduler.finished import QUIESCENT, Copy, store
 from tests.scheduler.stages import scored, updated
 
@@ -56,6 +57,26 @@ async def publish_a_dead_letter_that_is_not_recorded(world: Copy) -> None:
 
 async def lose_a_status(world: Copy) -> None:
     await world.bus.kv.delete(streams.TASKS_BUCKET, "a")
+
+
+async def say_that_statuses_were_removed(world: Copy, until_s: float = 4e9) -> None:
+    """Of tasks that ended by then."""
+    await world.bus.kv.put(streams.HISTORY_BUCKET, status_bucket.KEY, StatusesRemoved(until_s=until_s))
+
+
+async def show_another_state_where_none_need_be(world: Copy) -> None:
+    await say_that_statuses_were_removed(world)
+    await put_status(world, "a", state="running")
+
+
+async def lose_a_later_status_than_those_removed(world: Copy) -> None:
+    await say_that_statuses_were_removed(world, until_s=1.0)
+    await lose_a_status(world)
+
+
+async def remove_the_status_of_an_ended_task(world: Copy) -> None:
+    await say_that_statuses_were_removed(world)
+    await lose_a_status(world)
 
 
 async def show_an_older_version_to_users(world: Copy) -> None:
@@ -157,6 +178,8 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.ANNOUNCED, lose_an_announcement),
     (stream_rules.STATUS, show_another_state_to_users),
     (stream_rules.STATUS, lose_a_status),
+    (stream_rules.STATUS, show_another_state_where_none_need_be),
+    (stream_rules.STATUS, lose_a_later_status_than_those_removed),
     (stream_rules.STATUS, show_an_older_version_to_users),
     (stream_rules.LETTERS, publish_a_dead_letter_that_is_not_recorded),
     (blob_rules.MISSING, lose_an_adapter),
@@ -196,6 +219,7 @@ SHALLOW, PATIENT = replace(QUIESCENT, deep=False), replace(QUIESCENT, grace_s=36
 COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
+    (stream_rules.STATUS, remove_the_status_of_an_ended_task, QUIESCENT),
     (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, QUIESCENT),
     (stream_rules.LETTERS, publish_garbage_and_a_letter_about_a_letter, QUIESCENT),
     (stream_rules.LETTERS, leave_a_dead_letter_of_a_deleted_task, QUIESCENT),

@@ -5,10 +5,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from common import streams
 from common.bus import Bus, Delivery, Outgoing
-from common.messages import CheckEnvironment
+from common.messages import CheckEnvironment, DeadLetter, EnvironmentChecked
+from common.spec import EnvironmentSection
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
+from tests.scheduler.canaries import CANARY
 from tests.scheduler.stages import Stages, running_world, spec
 
 MANY = 15
@@ -52,3 +55,28 @@ async def test_slow_checks_of_one_tenant_hold_up_no_others(bus: Bus, database_ur
         await world.rows_become("SELECT count(*) FROM tasks WHERE tenant = 'acme' AND state = 'running'", [(MANY,)])
         assert stages.most["acme"] == CHECKS_PER_TENANT
         assert await world.rows("SELECT count(*) FROM tasks WHERE reason <> ''") == [(0,)]
+
+
+async def test_a_rejected_task_is_in_the_audit_without_the_objection(bus: Bus, database_url: str) -> None:
+    """Also where the answer comes twice, or the check could not be handled."""
+    stages = Gated(objection=f"no option '{CANARY}'", trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.run("theirs", spec(tenant="globex"), until="rejected")
+        answer = EnvironmentChecked(tenant="globex", task="theirs", objection=CANARY)
+        await bus.publish(Outgoing(streams.checked("theirs"), answer, "once more"))
+        await world.submit("held")
+        await eventually(lambda: stages.now["acme"])
+        environment = EnvironmentSection(name="toy")
+        check = CheckEnvironment(tenant="acme", task="held", family="toy", environment=environment, seed=0)
+        subject = streams.check("toy", "held")
+        letter = DeadLetter(stage="check", subject=subject, reason=CANARY, attempts=1, headers={}, body=check.encode())
+        await bus.publish(Outgoing(streams.failed("check", "held"), letter, "letter"))
+        await world.event("held", "rejected")
+        rejected = "SELECT tenant, key, via, verb, target, reason, detail FROM audit WHERE outcome = 'rejected' ORDER BY id"
+        expected = [
+            ("globex", "", "scheduler", "submit", "theirs", "environment", {}),
+            ("acme", "", "scheduler", "submit", "held", "malformed", {}),
+        ]
+        await eventually_equals(lambda: world.rows(rejected), expected)
+        assert await world.rows(f"SELECT id FROM audit a WHERE to_jsonb(a)::text ~ '{CANARY}'") == []
+        stages.gate.set()

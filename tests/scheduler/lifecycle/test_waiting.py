@@ -2,11 +2,13 @@
 
 import pytest
 
-from common.bus import Bus
-from common.messages import ReplicaReport
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import DeadLetter, ReplicaReport, WhyAnswer
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.decisions.waiting import Cause, Kind
 from scheduler_svc.lifecycle.waiting import why
+from tests.scheduler.ask.asking import asker
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 REPORTS = [
@@ -19,7 +21,8 @@ MANY = {"group_size": 2, "groups_per_step": 50}
 
 async def ask(world: World, task: str, tenant: str = "acme", *, room: int = 6, reports: list[ReplicaReport] = REPORTS) -> Cause | None:
     async with world.database.transaction() as tx:
-        return await why(tx.connection, tenant, task, reports, {"tiny": Capacity(room, 10**9)})
+        full = await world.bus.streams.full(streams.BETWEEN_SERVICES)
+        return await why(tx.connection, tenant, task, reports, {"tiny": Capacity(room, 10**9)}, full)
 
 
 async def test_the_cause_follows_what_happens(bus: Bus, database_url: str) -> None:
@@ -61,3 +64,42 @@ async def test_a_step_names_its_place_and_a_task_its_pace(bus: Bus, database_url
         await world.rows_become("SELECT admitted FROM tasks WHERE id = 'slow'", [(4,)])
         cause = await ask(world, "slow", room=100)
         assert cause is not None and (cause.kind, cause.number) == (Kind.PACE, 2)
+
+
+def filling(subject: str, number: int) -> Outgoing:
+    """A message of which four fit into the smallest stream."""
+    return Outgoing(
+        subject, DeadLetter(stage="", subject="", reason="", attempts=1, headers={}, body=bytes(7 * 2**20)), f"{subject}:{number}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "stream", "turn"),
+    [
+        ("prompts.sample.other.theirs.{}", streams.PROMPTS, "for the service rollout, which has 0 live replicas for it"),
+        ("prompts.sample.tiny.theirs.{}", streams.PROMPTS, "for the service rollout, which has 1 live replicas for it"),
+        ("trajectories.turn.toy.theirs.{}", streams.TURNS, "for the service env, which has 1 live replicas for it"),
+        ("trajectories.scored.theirs.{}", streams.SCORED, "for the service trainer, which has 1 live replicas for it"),
+        ("trajectories.batch.other.theirs-{}", streams.BATCHES, "for the service trainer, which has 0 live replicas for it"),
+    ],
+)
+async def test_a_full_stream_is_named_with_whose_turn_it_is(
+    bus: Bus, nats_url: str, database_url: str, subject: str, stream: streams.Stream, turn: str
+) -> None:
+    stages = Stages(withheld=lambda group, member: True, trains=False)
+    async with running_world(bus, database_url, stages, sequences=4) as world:
+        await world.begin("a", spec(algorithm=MANY), opened=3)
+        cause = await ask(world, "a")
+        assert cause is not None and cause.kind == Kind.CAPACITY
+        await bus.declare(streams_bytes=1)
+        for number in range(4):
+            await bus.publish(filling(subject.format(number), number))
+        cause = await ask(world, "a")
+        assert cause is not None and (cause.kind, cause.number) == (Kind.QUEUE, 32 * 2**20)
+        assert cause.sentence.startswith(f"stream {stream.name} has ") and turn in cause.sentence
+        assert "theirs" not in cause.sentence
+        async with asker(nats_url) as asks:
+            assert (await asks.ask(WhyAnswer, "acme", "why", task="a")).cause == "queue"
+        await bus.streams.purge(stream, ">")
+        cause = await ask(world, "a")
+        assert cause is not None and cause.kind == Kind.CAPACITY

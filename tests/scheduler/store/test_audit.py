@@ -20,6 +20,7 @@ CHANGES = (
     "UPDATE audit SET count = count - 1 WHERE outcome = 'refused'",
     "UPDATE audit SET count = count + 1, reason = 'key' WHERE outcome = 'refused'",
     "UPDATE audit SET count = count + 1 WHERE outcome = 'accepted'",
+    "UPDATE audit SET outcome = 'accepted', reason = '' WHERE outcome = 'rejected'",
     "DELETE FROM audit",
     "TRUNCATE audit",
 )
@@ -50,6 +51,16 @@ async def test_rows_are_written_with_the_effect_or_not_at_all(acme: Database) ->
             await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('initech')"))
             raise ZeroDivisionError
     assert await rows(acme) == [("acme", KEY, "key", "cancel", "a", "accepted", "", 1)]
+
+
+async def test_a_rejected_task_has_a_row_with_the_kind_of_reason_alone(acme: Database) -> None:
+    await record(acme, accepted(actor_of("jobs.submit.acme", 1), "a"), audit.rejected("acme", "a", "environment"))
+    await record(acme, audit.rejected("acme", "b", "malformed"))
+    assert await rows(acme) == [
+        ("acme", "", "short form", "submit", "a", "accepted", "", 1),
+        ("acme", "", "scheduler", "submit", "a", "rejected", "environment", 1),
+        ("acme", "", "scheduler", "submit", "b", "rejected", "malformed", 1),
+    ]
 
 
 async def test_a_redelivered_job_leaves_one_row_and_a_repeated_one_two(acme: Database) -> None:
@@ -93,12 +104,12 @@ async def test_what_a_subject_invents_is_not_kept(acme: Database) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("role", ["marlaas_app", "marlaas_owner", "marlaas"])
 async def test_no_row_is_changed_and_only_the_owner_deletes(acme: Database, database_url: str, role: str, change: str) -> None:
-    await record(acme, accepted(JOB, "a"), refused(JOB, "task"), refused(JOB, "task"))
+    await record(acme, accepted(JOB, "a"), audit.rejected("acme", "a", "environment"), refused(JOB, "task"), refused(JOB, "task"))
     before = await rows(acme)
     url = as_role(database_url, role)
     with create_engine(url, poolclass=NullPool).connect() as connection:
         if (role, change) == ("marlaas_owner", "DELETE FROM audit"):
-            assert connection.execute(text(change)).rowcount == 2
+            assert connection.execute(text(change)).rowcount == 3
         else:
             with pytest.raises(DBAPIError, match=r"never changed|permission denied"):
                 connection.execute(text(change))
