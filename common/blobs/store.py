@@ -124,19 +124,33 @@ class Blobs:
         """
         if await asyncio.to_thread(into.is_dir):
             return into
+        packed = await self._fetched(ref)
         try:
-            packed = await self._content(ref)
+            await asyncio.to_thread(unpack_blob, ref, packed, into)
+        except OSError as error:
+            raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
+        return into
+
+    async def fetch_file(self, ref: BlobRef) -> bytes:
+        """The blob's bytes, of one that is no folder.
+
+        Raises: Reject when the blob does not exist, or is not whole, or its size or digest is not as it should be; Unavailable when the
+        store is.
+        """
+        content = await self._fetched(ref)
+        await asyncio.to_thread(require_digest, ref, content)
+        return content
+
+    async def _fetched(self, ref: BlobRef) -> bytes:
+        """Raises: Reject, Unavailable."""
+        try:
+            return await self._content(ref)
         except (DigestMismatchError, BadObjectMetaError):
             raise Reject(f"blob {ref.name}: the store's copy is damaged") from None
         except (ObjectNotFoundError, NotFoundError):
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
             raise Unavailable(f"could not fetch blob {ref.name}: {error}") from None
-        try:
-            await asyncio.to_thread(unpack_blob, ref, packed, into)
-        except OSError as error:
-            raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
-        return into
 
     async def _content(self, ref: BlobRef) -> bytes:
         """The store's errors go through. Raises: Reject when the blob is not whole, or of another size than `ref` says."""
@@ -287,11 +301,16 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
     return _ref(prefix, pack(folder))
 
 
-def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
-    """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
-    digest = hashlib.sha256(packed).hexdigest()
+def require_digest(ref: BlobRef, content: bytes) -> None:
+    """Raises: Reject when the content has another digest than `ref` says."""
+    digest = hashlib.sha256(content).hexdigest()
     if digest != ref.sha256:
         raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
+
+
+def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
+    """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
+    require_digest(ref, packed)
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
