@@ -102,11 +102,16 @@ class Blobs:
         except OSError as error:
             raise Unavailable(f"could not read {folder}: {error}") from None
         ref = _ref(prefix, packed)
+        await self.put(ref, packed)
+        return ref
+
+    async def put(self, ref: BlobRef, packed: bytes) -> None:
+        """Store `packed` under the name of `ref`, unless it is there. Raises: Unavailable when the store does not answer or is full."""
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
                 if await self._is_whole(await store.get_info(ref.name)):
-                    return ref
+                    return
             # nats-py makes a buffer of a whole chunk and fills it with zeros: for small blobs that was half of what they cost.
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, len(packed))))
             await store.put(ref.name, packed, meta=meta)
@@ -114,7 +119,6 @@ class Blobs:
             if isinstance(error, APIError) and error.err_code in FULL:
                 raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
-        return ref
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
@@ -124,25 +128,20 @@ class Blobs:
         """
         if await asyncio.to_thread(into.is_dir):
             return into
-        packed = await self._fetched(ref)
+        packed = await self._fetch(ref)
         try:
             await asyncio.to_thread(unpack_blob, ref, packed, into)
         except OSError as error:
             raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
         return into
 
-    async def fetch_file(self, ref: BlobRef) -> bytes:
-        """The blob's bytes, of one that is no folder.
+    async def fetch(self, ref: BlobRef) -> bytes:
+        """The blob as it was stored. Raises: as `fetch_folder`, but for the disk."""
+        packed = await self._fetch(ref)
+        _check_digest(ref, packed)
+        return packed
 
-        Raises: Reject when the blob does not exist, or is not whole, or its size or digest is not as it should be; Unavailable when the
-        store is.
-        """
-        content = await self._fetched(ref)
-        await asyncio.to_thread(require_digest, ref, content)
-        return content
-
-    async def _fetched(self, ref: BlobRef) -> bytes:
-        """Raises: Reject, Unavailable."""
+    async def _fetch(self, ref: BlobRef) -> bytes:
         try:
             return await self._content(ref)
         except (DigestMismatchError, BadObjectMetaError):
@@ -301,16 +300,9 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
     return _ref(prefix, pack(folder))
 
 
-def require_digest(ref: BlobRef, content: bytes) -> None:
-    """Raises: Reject when the content has another digest than `ref` says."""
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != ref.sha256:
-        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
-
-
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
     """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
-    require_digest(ref, packed)
+    _check_digest(ref, packed)
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
@@ -319,6 +311,12 @@ def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
             temporary.rename(into)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_digest(ref: BlobRef, packed: bytes) -> None:
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != ref.sha256:
+        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
 
 
 def _ref(prefix: str, packed: bytes) -> BlobRef:

@@ -189,6 +189,14 @@ class HostProcess:
             self._kill(process)
             return await process.wait()
 
+    async def _end_failed(self, process: Process) -> None:
+        """Kill a process that did not become ready; returns when it is gone, or after the time for that."""
+        self._kill(process)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timings.grace_s):
+                await process.wait()
+        process._transport.close()  # pyright: ignore  # as in `_end_with`
+
     def _send(self, frame: wire.Frame) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(wire.pack(frame))
@@ -216,10 +224,13 @@ class HostProcess:
             status = await self._exit_status(process)
             raise HostFailed(f"its process ended before it was ready (exit status {status}){self._see_log}") from None
         except TimeoutError:
-            self._kill(process)
+            await self._end_failed(process)
             raise HostUnavailable(f"its process was not ready in {self._timings.start_timeout_s:g} s{self._see_log}") from None
+        except HostFailed:
+            await self._end_failed(process)
+            raise
         except ValueError as error:
-            self._kill(process)
+            await self._end_failed(process)
             raise HostFailed(f"the host process sent an invalid frame: {error}") from None
         except BaseException:
             self._kill(process)

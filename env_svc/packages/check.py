@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Collection
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.errors import Reject, Retry
-from common.messages import CheckPackage, OwnEnvironment, PackageChecked
+from common.messages import CheckPackage, OwnEnvironment, PackageChecked, wheel_name
 from env_svc.errors import WrongOptions
 from env_svc.hosted.start import HostFailed, HostUnavailable
 from env_svc.packages.hosts import OwnHosts
-from env_svc.packages.names import OwnEnvironmentKey, blob_name
+from env_svc.packages.names import OwnEnvironmentKey
 from env_svc.packages.store import PackageStore
 from env_svc.packages.wheel import Wheel, WheelRefused, missing_requirements
 
@@ -39,7 +39,7 @@ class PackageChecks:
         Raises: Reject for a wheel that is not the named package's; Retry at the first attempt that fails by no fault of the package's.
         """
         message = delivery.read(CheckPackage)
-        if (message.wheel.name, message.wheel.sha256) != (blob_name(message.tenant, message.package), message.package):
+        if (message.wheel.name, message.wheel.sha256) != (wheel_name(message.tenant, message.package), message.package):
             raise Reject(f"{message.wheel.name} is not package {message.package} of tenant {message.tenant}")
         try:
             answer = await self._examined(message)
@@ -89,5 +89,5 @@ class PackageChecks:
         except HostUnavailable as error:
             raise HostUnavailable(f"{where}: {error}") from None
         if len(hello.components) > MAX_COMPONENTS:
-            raise _Objection(f"{where} has {len(hello.components)} components of its reward, at most {MAX_COMPONENTS} are taken")
+            raise _Objection(f"{where}: its reward has {len(hello.components)} components, at most {MAX_COMPONENTS} are taken")
         return OwnEnvironment(name=name, components=hello.components)

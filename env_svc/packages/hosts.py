@@ -78,7 +78,7 @@ class OwnHosts:
     async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:
         """What an environment reports of itself in a process that is for this alone. Raises: as `OwnSandboxes.start`."""
         host = OwnHost(key, wheel)
-        place = _of_tenant(claimant)
+        place = _of_tenant(claimant.tenant, claimant.weight)
         await self._places.acquire(place)
         began = time.monotonic()
         self._all.add(host)
@@ -166,7 +166,7 @@ class OwnHosts:
         """Hold a place while there are calls."""
         try:
             while host.calls and host.failure is None:
-                claimant, served_s = Claimant(host.key.tenant, "", host.weight), 0.0
+                claimant, served_s = _of_tenant(host.key.tenant, host.weight), 0.0
                 await self._places.acquire(claimant)
                 host.has_place = True
                 try:
@@ -231,6 +231,6 @@ class OwnHosts:
         return runner
 
 
-def _of_tenant(claimant: Claimant) -> Claimant:
-    """Places are bounded and shared by tenant alone."""
-    return Claimant(claimant.tenant, "", claimant.weight)
+def _of_tenant(tenant: str, weight: float) -> Claimant:
+    """A claimant of a place: they are bounded and shared by tenant alone."""
+    return Claimant(tenant, "packages", weight)

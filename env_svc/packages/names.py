@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass
 
-from common.messages import OWN_FAMILY, BlobRef
+from common.messages import OWN_FAMILY, BlobRef, wheel_name
+from common.spec.sections import OWN_PATTERN
 from env_svc.errors import WrongOptions
 
-NAME = re.compile(rf"^{OWN_FAMILY}:(?P<environment>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:@(?P<digest>[0-9a-f]{{1,64}}))?$")
+NAME = re.compile(rf"^{OWN_PATTERN}$")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,6 @@ def is_own(name: str) -> bool:
     return name.partition(":")[0] == OWN_FAMILY
 
 
-def blob_name(tenant: str, digest: str) -> str:
-    """Name of a wheel in the blob store."""
-    return f"package-{tenant}-{digest}.whl"
-
-
 def key_of(tenant: str, name: str, wheel: BlobRef | None) -> OwnEnvironmentKey:
     """What a task of `tenant` names. Raises: WrongOptions, also for a wheel that is not this tenant's: messages can be forged."""
     found = NAME.match(name)
@@ -39,6 +35,6 @@ def key_of(tenant: str, name: str, wheel: BlobRef | None) -> OwnEnvironmentKey:
         raise WrongOptions(f"'{name:.100}' names no environment of a package: expected {OWN_FAMILY}:<environment>[@<digest>]")
     if wheel is None:
         raise WrongOptions(f"environment '{name:.100}' comes without its package: upload one that has it")
-    if wheel.name != blob_name(tenant, wheel.sha256) or not wheel.sha256.startswith(found["digest"] or ""):
+    if wheel.name != wheel_name(tenant, wheel.sha256) or not wheel.sha256.startswith(found["digest"] or ""):
         raise WrongOptions(f"environment '{name:.100}': {wheel.name} is no such package of tenant {tenant}")
     return OwnEnvironmentKey(tenant, wheel.sha256, found["environment"])

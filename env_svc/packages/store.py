@@ -98,7 +98,7 @@ class PackageStore:
     async def _unpacked(self, tenant: str, ref: BlobRef) -> Unpacked:
         if ref.size_bytes > MAX_PACKAGE_BYTES:
             raise WheelRefused(f"the wheel has {ref.size_bytes} bytes, at most {MAX_PACKAGE_BYTES} are taken")
-        packed = await self._blobs.fetch_file(ref)
+        packed = await self._blobs.fetch(ref)
         return await asyncio.to_thread(_unpack, packed, self._folder / f"{tenant}.{ref.sha256}")
 
 

@@ -38,7 +38,9 @@ BUCKET_CALLS = {
     "erase": Use.PURGE,
 }
 BLOB_CALLS = {
+    "fetch": Use.READ,
     "fetch_folder": Use.READ,
+    "put": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,

@@ -1,19 +1,18 @@
 """Wheels from strangers: what is read, what is refused, and that no bound is passed on the way."""
 
-import base64
 import hashlib
-import io
 import random
 import stat
 import subprocess
 import sys
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from env_svc.packages.wheel import BOUNDS, MIB, WheelBounds, WheelRefused, missing_requirements, read_wheel
+from tests.env.packages import making
+from tests.env.packages.making import zipped
 
 INFO = "my_games-1.0.dist-info"
 WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -30,20 +29,7 @@ FILES = {
 
 def recorded(files: dict[str, bytes]) -> dict[str, bytes]:
     """The files with their RECORD."""
-    digests = {name: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode() for name, content in files.items()}
-    rows = [f'"{name}",sha256={digest},{len(files[name])}' for name, digest in digests.items()]
-    return files | {f"{INFO}/RECORD": "\n".join([*rows, f"{INFO}/RECORD,,"]).encode()}
-
-
-def zipped(files: dict[str, bytes], mode: int = stat.S_IFREG | 0o644) -> bytes:
-    """`mode`: the type and the permissions of each file."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    return making.recorded(files, INFO)
 
 
 def wheel(**changed: bytes | None) -> bytes:
@@ -84,6 +70,14 @@ def test_requirements_of_extras_are_left_out() -> None:
         ({"INFO/entry_points.txt": None}, "no entry point of the group marlaas.environments"),
         ({"INFO/entry_points.txt": b"[marlaas.environments]\nx = os.system\n"}, "name = module:Class"),
         ({"INFO/entry_points.txt": b"[marlaas.environments\n"}, "cannot be read"),
+        ({"INFO/entry_points.txt": b"[marlaas.environments]\na" + b" " * 1000}, "a line of more than 1000"),
+        (
+            {"INFO/entry_points.txt": ("[marlaas.environments]\n" + "".join(f"e{n} = a:b\n" for n in range(33))).encode()},
+            "at most 32 are taken",
+        ),
+        ({"INFO/METADATA": METADATA.encode() + b"A: b\n" * 20_000}, "more than 65536 bytes of headers"),
+        ({"INFO/METADATA": (METADATA + f"Requires-Dist: a{';' * 1000}\n").encode()}, "at most 1000 characters are taken of a requirement"),
+        ({"é" * 128: b""}, "is no name of a file in a wheel"),
         ({"my_games/fast.so": b"\x7fELF"}, "'my_games/fast.so' is no source"),
         ({"start.pth": b"import os"}, "'start.pth' is no source"),
         ({"my_games-1.0.data/scripts/run": b"#!python"}, "would be installed outside"),
