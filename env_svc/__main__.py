@@ -4,7 +4,9 @@ from common.runtime.service import Running, run_service
 from env_svc.settings import EnvSettings
 
 MAX_CONCURRENT_CHECKS = 8
-"""Environments checked concurrently, per family; so are packages."""
+"""Environments checked concurrently, per family."""
+MAX_CONCURRENT_PACKAGES = 32
+"""Packages checked concurrently. Most of them wait for a process, in fair order."""
 
 
 async def main(running: Running[EnvSettings]) -> None:
@@ -70,7 +72,7 @@ async def main(running: Running[EnvSettings]) -> None:
                     runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))
                     runners.create_task(bus.consume(streams.env_turns(family), service.turn, Slots(settings.turns)))
                 if own is not None and OWN_FAMILY in families:
-                    runners.create_task(bus.consume(streams.env_packages(OWN_FAMILY), own.checks.check, Slots(MAX_CONCURRENT_CHECKS)))
+                    runners.create_task(bus.consume(streams.env_packages(OWN_FAMILY), own.checks.check, Slots(MAX_CONCURRENT_PACKAGES)))
                 runners.create_task(report_replica(bus, report))
                 running.health.set_ready(f"serving {', '.join(families)}")
         finally:

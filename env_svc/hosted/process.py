@@ -25,6 +25,7 @@ from env_svc.registry import check_declared
 
 log = structlog.get_logger()
 
+MAX_REASON_CHARS = 300
 RESTART = Backoff(first_s=0.5, max_s=30.0)
 """Pauses before a host process that died is started; an answer resets them."""
 
@@ -231,7 +232,7 @@ class HostProcess:
             raise
         except ValueError as error:
             await self._end_failed(process)
-            raise HostFailed(f"the host process sent an invalid frame: {error}") from None
+            raise HostFailed(_invalid(error)) from None
         except BaseException:
             self._kill(process)
             process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
@@ -257,7 +258,7 @@ class HostProcess:
         except EOFError:
             pass
         except (ValueError, KeyError, TypeError) as error:
-            reason = f"the host process sent an invalid frame: {error}"
+            reason = _invalid(error)
             self._kill(process)
         finally:
             ending.cancel()
@@ -288,3 +289,8 @@ class HostProcess:
             self._kill(process)
         await asyncio.gather(reading, return_exceptions=True)
         log.info("host_stopped", environment=self._name)
+
+
+def _invalid(error: Exception) -> str:
+    """The reason of a frame that is none; it may quote anything."""
+    return f"the host process sent an invalid frame: {' '.join(str(error)[:MAX_REASON_CHARS].split())}"

@@ -55,7 +55,9 @@ class OwnHosts:
         self._by_key: dict[OwnEnvironmentKey, OwnHost] = {}
         self._all: set[OwnHost] = set()
         """Those of `_by_key`, and those that are examined."""
-        self._work: set[asyncio.Task[None]] = set()
+        self._holders: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Processes that are being stopped, each to its end, whatever becomes of the caller."""
 
     @property
     def processes(self) -> int:
@@ -88,7 +90,7 @@ class OwnHosts:
             host.process = await self._sandboxes.start(key, wheel)
             return host.process.hello
         finally:
-            await asyncio.shield(self._stop(host))
+            await self._stop(host)
             self._all.discard(host)
             self._places.release(place, time.monotonic() - began)
 
@@ -97,7 +99,7 @@ class OwnHosts:
         for host in list(self._by_key.values()):
             if task in host.tasks:
                 host.tasks.discard(task)
-                self._spawn(self._stop_unless_used(host))
+                _spawn(self._stop_unless_used(host), self._ending)
 
     async def stop_idle(self) -> None:
         """Stop the processes that have been idle for long, and forget environments without one."""
@@ -112,10 +114,11 @@ class OwnHosts:
                 await self._stop(host)
 
     async def stop(self) -> None:
-        for one in self._work:
+        for one in self._holders:
             one.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await asyncio.gather(*self._holders, return_exceptions=True)
         await asyncio.gather(*(self._stop(one) for one in self._all))
+        await asyncio.gather(*self._ending)
 
     async def _run_one(
         self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, position: int, check_weights: CheckWeights
@@ -160,7 +163,7 @@ class OwnHosts:
             raise host.failure.with_traceback(None)
         if host.holder is None:
             host.failure = None
-            host.holder = self._spawn(self._hold(host))
+            host.holder = _spawn(self._hold(host), self._holders)
 
     async def _hold(self, host: OwnHost) -> None:
         """Hold a place while there are calls."""
@@ -214,7 +217,7 @@ class OwnHosts:
     async def _stop(self, host: OwnHost) -> None:
         process, host.process = host.process, None
         if process is not None:
-            await process.stop()
+            await asyncio.shield(_spawn(process.stop(), self._ending))
 
     async def _stop_unless_used(self, host: OwnHost) -> None:
         """Stop a process whose tasks have ended."""
@@ -224,11 +227,13 @@ class OwnHosts:
     def _forget(self, key: OwnEnvironmentKey) -> None:
         self._all.discard(self._by_key.pop(key))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        runner = asyncio.create_task(work)
-        self._work.add(runner)
-        runner.add_done_callback(self._work.discard)
-        return runner
+
+def _spawn(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Run `work`, which is `among` others until it ends."""
+    runner = asyncio.create_task(work)
+    among.add(runner)
+    runner.add_done_callback(among.discard)
+    return runner
 
 
 def _of_tenant(tenant: str, weight: float) -> Claimant:

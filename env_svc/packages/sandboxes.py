@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.backoff import Backoff
-from common.messages import BlobRef
+from common.messages import OWN_FAMILY, BlobRef
 from env_svc.errors import WrongOptions
 from env_svc.hosted.addresses import Address
 from env_svc.hosted.config import PackageConfig
@@ -69,7 +69,7 @@ class OwnSandboxes:
             config = PackageConfig(
                 python=self.python, environment=path, package=package.folder, proxy=socket, variables=VARIABLES, **self.bounds
             )
-            host = HostProcess(key.name, config, self.timings, self.confinement)
+            host = HostProcess(f"{OWN_FAMILY}@{key.package[:12]}", config, self.timings, self.confinement)
             stack.push_async_callback(host.stop)
             await host.start()
             assert host.hello is not None

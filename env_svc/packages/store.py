@@ -119,7 +119,7 @@ def _unpack(packed: bytes, into: Path) -> Unpacked:
         raise Unavailable(f"could not unpack a package: {error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    log.info("package_unpacked", package=wheel.versioned_name, files=len(wheel.files))
+    log.info("package_unpacked", package=wheel.digest[:12], files=len(wheel.files))
     return Unpacked(into, wheel.without_files)
 
 
