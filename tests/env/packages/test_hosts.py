@@ -142,11 +142,11 @@ async def test_tenants_without_a_place_take_turns_with_one_that_never_pauses(
     async with staged(bus, workers, sandbox, python, tmp_path / "packages", bounds) as stage:
         ref = await guest(bus)
 
-        async def busy() -> None:
+        async def busy(seconds: float) -> None:
             while not ended.is_set():
-                await stage.play(ref, [step("sleep 0.05") for _ in range(4)])
+                await stage.play(ref, [step(f"sleep {seconds}")])
 
-        crowd = [asyncio.ensure_future(busy()) for _ in range(4)]
+        crowd = [asyncio.ensure_future(busy(seconds)) for seconds in (0.05, 0.07, 0.11, 0.13)]  # one of them is always at work
         await eventually(lambda: stage.hosts.processes)
         (outcome,) = await stage.play(await guest(bus, "globex"), [step("word")], tenant="globex")
         assert isinstance(outcome, Scored) and not ended.is_set()
