@@ -7,9 +7,9 @@ it has looked at.
 
 import asyncio
 import ipaddress
-import shutil
+import os
 import socket
-import tempfile
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -44,22 +44,27 @@ class _Refused(Exception):
 class Proxy:
     """Serves one sandbox from `start` to `stop`."""
 
-    def __init__(self, allowed: Collection[Address], resolve: Resolve | None = None, idle_s: float = IDLE_S) -> None:
-        """`allowed`: the tenant's addresses. `resolve`: name and port → IPs; default: the machine's."""
+    def __init__(self, folder: Path, allowed: Collection[Address], resolve: Resolve | None = None, idle_s: float = IDLE_S) -> None:
+        """`folder`: of its socket; the service's user alone may enter it. `allowed`: the tenant's addresses. `resolve`: name and port →
+        IPs; default: the machine's."""
+        self._path = folder / f"proxy-{uuid.uuid4().hex}"
         self._allowed = frozenset(allowed)
         self._resolve = resolve or resolved
         self._idle_s = idle_s
-        self._folder: Path | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Path:
-        """Its socket, in a folder that the service's user alone can enter. Raises: OSError."""
-        self._folder = Path(tempfile.mkdtemp(prefix="marlaas-proxy-"))
-        path = self._folder / "proxy"
-        self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_HEAD_BYTES)
-        path.chmod(0o666)  # the sandbox has a user of its own
-        return path
+        """Its socket. Raises: OSError."""
+        listening = socket.socket(socket.AF_UNIX)
+        folder = os.open(self._path.parent, os.O_PATH)
+        try:
+            listening.bind(f"/proc/self/fd/{folder}/{self._path.name}")  # a socket's own path has at most 107 characters
+        finally:
+            os.close(folder)
+        self._path.chmod(0o666)  # the sandbox has a user of its own
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_HEAD_BYTES)
+        return self._path
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -67,8 +72,7 @@ class Proxy:
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        self._path.unlink(missing_ok=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:

@@ -63,7 +63,7 @@ class OwnSandboxes:
                 raise WrongOptions(f"package {package.wheel.versioned_name} has no environment '{key.environment}'; it has {known}")
             socket = None
             if addresses := self.addresses.get(key.tenant):
-                proxy = Proxy(addresses)
+                proxy = Proxy(self.store.folder, addresses)
                 stack.push_async_callback(proxy.stop)
                 socket = await proxy.start()
             config = PackageConfig(

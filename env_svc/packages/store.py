@@ -47,7 +47,8 @@ class PackageStore:
         """`folder`: of all replicas of this machine that share a data folder."""
         self._blobs = blobs
         self._all = folder
-        self._folder = folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.folder = folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        """Of this process, closed to other users."""
         self._held: dict[tuple[str, str], _Held] = {}
         self._lock: int | None = None
 
@@ -60,14 +61,14 @@ class PackageStore:
             for other in self._all.iterdir():
                 if other.is_dir() and not _is_locked(other):
                     shutil.rmtree(other, ignore_errors=True)
-            self._folder.mkdir(mode=0o700)
-            self._lock = _opened_lock(self._folder)
+            self.folder.mkdir(mode=0o700)
+            self._lock = _opened_lock(self.folder)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         finally:
             os.close(opening)
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
 
@@ -99,7 +100,7 @@ class PackageStore:
         if ref.size_bytes > MAX_PACKAGE_BYTES:
             raise WheelRefused(f"the wheel has {ref.size_bytes} bytes, at most {MAX_PACKAGE_BYTES} are taken")
         packed = await self._blobs.fetch(ref)
-        return await asyncio.to_thread(_unpack, packed, self._folder / f"{tenant}.{ref.sha256}")
+        return await asyncio.to_thread(_unpack, packed, self.folder / f"{tenant}.{ref.sha256}")
 
 
 def _unpack(packed: bytes, into: Path) -> Unpacked:

@@ -35,7 +35,7 @@ OF_OTHERS = {
         "import glob\nfor one in glob.glob('/proc/[0-9]*/cmdline'):\n    print('GOT' if b'of_globex' in open(one, 'rb').read() else '')"
     ),
     "its proxy": (
-        "import glob, socket\nfor one in ['/proxy', *glob.glob('/tmp/marlaas-proxy-*/*')]:\n"
+        "import glob, socket\nfor one in ['/proxy', *glob.glob('FOLDER/*/proxy-*')]:\n"
         "    socket.socket(socket.AF_UNIX).connect(one)\n    print('GOT')"
     ),
     "its key in the service's memory": "print(open('/proc/HOST/maps').read()); print('GOT')",

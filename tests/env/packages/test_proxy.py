@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -49,20 +50,25 @@ async def server() -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def proxying(allowed: Collection[Address], leads_to: str = "", idle_s: float = 60.0) -> AsyncIterator[Path]:
-    """`leads_to`: the IP that every name has."""
+async def proxying(allowed: Collection[Address], leads_to: str = "", idle_s: float = 60.0) -> AsyncIterator[str]:
+    """Path of the socket. `leads_to`: the IP that every name has."""
 
     async def resolve(host: str, port: int) -> list[str]:
         return [leads_to]
 
-    proxy = Proxy(allowed, resolve, idle_s)
-    try:
-        yield await proxy.start()
-    finally:
-        await proxy.stop()
+    with tempfile.TemporaryDirectory() as above:
+        folder = Path(above, "x" * 120)
+        folder.mkdir()
+        (Path(above) / "x").symlink_to(folder)
+        proxy = Proxy(folder, allowed, resolve, idle_s)
+        try:
+            yield f"{above}/x/{(await proxy.start()).name}"
+        finally:
+            await proxy.stop()
+            assert list(folder.iterdir()) == []
 
 
-async def exchanged(path: Path, *parts: bytes) -> bytes:
+async def exchanged(path: str, *parts: bytes) -> bytes:
     """All that the proxy answers."""
     reader, writer = await asyncio.open_unix_connection(path)
     for part in parts:

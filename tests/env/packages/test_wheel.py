@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from env_svc.packages.wheel import BOUNDS, MIB, WheelBounds, WheelRefused, missing_requirements, read_wheel
+from marlaas.scaffold import write_package
 from tests.env.packages import making
 from tests.env.packages.making import zipped
 
@@ -174,14 +176,16 @@ def test_any_bytes_are_read_or_refused_in_a_sentence() -> None:
             assert "\n" not in str(refused)
 
 
-def test_wheel_of_the_scaffold_is_read(tmp_path: Path) -> None:
-    from marlaas.scaffold import write_package
-
-    write_package("my_env", tmp_path / "my_env")
+@pytest.mark.parametrize("name", ["my_env", "letter_count"])
+def test_wheel_of_the_scaffold_or_the_example_is_read(name: str, tmp_path: Path) -> None:
+    if name == "my_env":
+        write_package(name, tmp_path / name)
+    else:
+        shutil.copytree(making.EXAMPLE, tmp_path / name)  # a build writes beside its sources
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(tmp_path)]
-    ran = subprocess.run([*build, str(tmp_path / "my_env")], capture_output=True, text=True)
+    ran = subprocess.run([*build, str(tmp_path / name)], capture_output=True, text=True)
     if ran.returncode != 0:
         pytest.skip(f"no wheel can be built here: {ran.stderr.strip()[-200:]}")
     (built,) = tmp_path.glob("*.whl")
     found = read_wheel(built.read_bytes())
-    assert (found.name, list(found.environments)) == ("my-env", ["my_env"])
+    assert (found.name, list(found.environments)) == (name.replace("_", "-"), [name])
