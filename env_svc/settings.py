@@ -53,6 +53,8 @@ class EnvSettings(Settings):
     """Processes and threads in each sandbox."""
     own_cores: float = Field(default=1.0, ge=0.1)
     """Computing seconds of each in a second, where the service may make control groups."""
+    own_start_s: float = Field(default=30.0, gt=0)
+    """Maximum seconds until a process is ready: its interpreter has started and the package is imported."""
     own_idle_s: float = Field(default=300.0, gt=0)
     """Seconds without a call after which a process ends; the last task that has used it ends it too."""
     own_addresses: str = ""

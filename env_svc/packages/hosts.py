@@ -184,7 +184,8 @@ class OwnHosts:
     async def _lend(self, host: OwnHost) -> float:
         """Let calls in until there are none, or the slice is over and others wait.
 
-        Returns the seconds that others wait for by it: what is beyond a slice was free as long as nobody did.
+        Returns the seconds to charge. What is used beyond the slice while no other environment waits is free; what calls need after the
+        process is closed to further ones is not.
         """
         began = time.monotonic()
         try:

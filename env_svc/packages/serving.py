@@ -5,7 +5,7 @@ import json
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -17,7 +17,7 @@ from env_svc.hosted.addresses import parsed_addresses
 from env_svc.hosted.confinement import Confinement, NotConfined
 from env_svc.packages.check import PackageChecks
 from env_svc.packages.hosts import OwnBounds, OwnHosts
-from env_svc.packages.sandboxes import OwnSandboxes
+from env_svc.packages.sandboxes import TIMINGS, OwnSandboxes
 from env_svc.packages.store import PackageStore
 from env_svc.settings import EnvSettings
 
@@ -59,7 +59,8 @@ async def serving_own(settings: EnvSettings, bus: Bus, confinement: Confinement 
         "max_processes": settings.own_max_processes,
         "cores": settings.own_cores,
     }
-    sandboxes = OwnSandboxes(store, confinement, settings.own_python, bounds, addresses)
+    timings = replace(TIMINGS, start_timeout_s=settings.own_start_s)
+    sandboxes = OwnSandboxes(store, confinement, settings.own_python, bounds, addresses, timings)
     most = settings.own_tenant_processes or settings.own_processes - 1
     hosts = OwnHosts(sandboxes, OwnBounds(settings.own_processes, min(most, settings.own_processes), settings.own_idle_s))
     listed = [name.strip() for name in settings.own_requires.split(",") if name.strip()] or installed
