@@ -1,6 +1,5 @@
 """A whole replica that serves packages of tenants, and one that cannot."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from common.messages import (
     PackageChecked,
     SampledTurn,
     SampleTurns,
+    TaskStatus,
     TrajectoriesScored,
     TurnsSampled,
 )
@@ -49,8 +49,18 @@ def group_of(ref: BlobRef | None, task: str = "t") -> GroupContext:
     return context.model_copy(update={"tenant": "acme", "package": ref})
 
 
-async def check_objection(bus: Bus, ref: BlobRef | None) -> str | None:
-    name = f"t{os.urandom(4).hex()}"
+def ended(task: str) -> TaskStatus:
+    return TaskStatus(
+        tenant="acme", task=task, name=task, pool="tiny", state="cancelled", version=0, steps=1, submitted_s=0.0, updated_s=0.0
+    )
+
+
+def unpacked(data: Path) -> list[str]:
+    """Folders of packages that are there."""
+    return [path.name for path in data.glob("packages/*/*") if path.is_dir()]
+
+
+async def check_objection(bus: Bus, ref: BlobRef | None, name: str) -> str | None:
     section = EnvironmentSection(name="own:letter_count")
     check = CheckEnvironment(tenant="acme", task=name, family="own", environment=section, seed=1, package=ref)
     await bus.publish(Outgoing(streams.check("own", name), check, f"check:{name}"))
@@ -67,8 +77,8 @@ async def test_package_is_checked_and_played_and_nothing_outlives_the_replica(
         await bus.publish(Outgoing(streams.check_package("own", "acme", ref.sha256), check, "package"))
         answer = (await message_on(bus, streams.TURNS, streams.package_checked("acme", ref.sha256))).read(PackageChecked)
         assert (answer.objection, [one.name for one in answer.environments]) == (None, ["letter_count"])
-        assert await check_objection(bus, ref) is None
-        assert "comes without its package" in (await check_objection(bus, None) or "")
+        assert await check_objection(bus, ref, "check-1") is None
+        assert "comes without its package" in (await check_objection(bus, None, "check-2") or "")
 
         group = group_of(ref)
         await bus.publish(Outgoing(streams.open_group("own", "t", 0), OpenGroup(group=group), "open"))
@@ -84,14 +94,18 @@ async def test_package_is_checked_and_played_and_nothing_outlives_the_replica(
             return asked is not None and asked.read(SampleTurns).members[0].turn == 1
 
         await eventually(goes_on)
+        for task in ("t", "check-1", "check-2"):
+            await bus.kv.put(streams.TASKS_BUCKET, task, ended(task))
+        await eventually(lambda: unpacked(data) == [])
+        assert await check_objection(bus, ref, "check-3") is None, "another task starts it once more"
         below = processes_of(process.pid)
         assert any("bwrap" in Path(f"/proc/{one}/cmdline").read_text() for one in below)
         process.kill()
         process.wait()
         await eventually(lambda: not any(map(lives, below)))
-    assert [path.name for path in data.glob("packages/*/*") if path.is_dir()] == [f"acme.{ref.sha256}"]
+    assert unpacked(data) == [f"acme.{ref.sha256}"]
     with own_replica(nats_url, tmp_path / "second", python) as process:
-        await eventually(lambda: [path for path in data.glob("packages/*/*") if path.is_dir()] == [])
+        await eventually(lambda: unpacked(data) == [])
         await ready(bus)
     assert await bus.streams.backlog(streams.FAILED) == 0
 
