@@ -4,8 +4,9 @@ from common import streams
 from common.access.roles import EXPORTS, JOBS_OF_ROLE, ROLES, imports, role_permissions
 from common.access.rows import Row, Use
 from common.access.services import SERVICES, Deployment, table
+from common.messages import OWN_FAMILY
 
-EXAMPLE = Deployment(pools=("<pool>",), families=("<family>",))
+EXAMPLE = Deployment(pools=("<pool>",), families=("<family>", OWN_FAMILY))
 USES: dict[Use, str] = {
     Use.PUBLISH: "publishes",
     Use.SUBSCRIBE: "hears",

@@ -1,9 +1,10 @@
 """Environment service: opens episodes, plays turns, grades.
 
-Consumes  prompts.check.<family>.*, prompts.open.<family>.*, trajectories.turn.<family>.*
-Produces  trajectories.checked.*, prompts.sample.*, trajectories.scored.*
+Consumes  prompts.check.<family>.*, prompts.open.<family>.*, trajectories.turn.<family>.*, prompts.package.own.*.*, blobs of packages
+Produces  trajectories.checked.*, prompts.sample.*, trajectories.scored.*, trajectories.package.*.*
 Owns      environments, and the worker processes of those that compute. Nothing durable: an episode's state travels with
           its messages, so any replica plays the next turn.
-Layout    service.py handles messages, with execution/ (where calls run), hosted/ (processes of their own), tools/ and sandboxes/;
-          contract.py is what authors import; builtin/ and adapters/ are environments; check/ examines one.
+Layout    replica.py puts a replica together; service.py handles messages, with execution/ (where calls run), hosted/ (processes of
+          their own), packages/ (those of tenants), tools/ and sandboxes/; contract.py is what authors import; builtin/ and adapters/ are
+          environments; check/ examines one.
 """

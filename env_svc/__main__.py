@@ -3,71 +3,12 @@
 from common.runtime.service import Running, run_service
 from env_svc.settings import EnvSettings
 
-MAX_CONCURRENT_CHECKS = 8
-"""Environments checked concurrently, per family."""
-
 
 async def main(running: Running[EnvSettings]) -> None:
-    """Consume the queues of every family served, until cancelled."""
-    import asyncio
+    """Serve until cancelled."""
+    from env_svc.replica import serve
 
-    from common import streams
-    from common.bus import Slots
-    from common.messages import ReplicaReport
-    from common.runtime.service import report_replica
-    from common.task_states import TaskStates
-    from env_svc import metrics, registry
-    from env_svc.allowed import AllowedNames
-    from env_svc.datasets import ListedDatasets
-    from env_svc.execution.executor import EnvironmentExecutor
-    from env_svc.execution.tool_calls import ToolCallExecutor
-    from env_svc.execution.workers import Workers
-    from env_svc.hosted.config import read_hosted
-    from env_svc.hosted.pool import HostPool
-    from env_svc.hosted.selection import choose_confinement
-    from env_svc.sandboxes.current import use
-    from env_svc.sandboxes.selection import start_sandbox
-    from env_svc.service import EnvService
-    from env_svc.tools.toolbox import Toolbox
-
-    settings, bus = running.settings, running.bus
-    hosted = read_hosted(settings.hosts_file, registry.families())
-    confinement = await choose_confinement(settings, hosted)
-    hosts = HostPool(hosted, confinement=confinement)
-    families = registry.served(settings.family_names, hosts.families)
-    allowed = AllowedNames(settings.allowed, hosts.families)
-    datasets = ListedDatasets(settings.datasets)
-    environments = await asyncio.to_thread(registry.list_environments, families)
-    workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
-    metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
-    metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
-    tasks, toolbox = TaskStates(), Toolbox()
-    sandbox = await start_sandbox(settings)
-    use(sandbox)
-    executor = ToolCallExecutor(EnvironmentExecutor(workers, settings.call_timeout_s, hosts), toolbox, allowed)
-    service = EnvService(executor, tasks, bus.clock.now_s, allowed, datasets)
-
-    def report() -> ReplicaReport:
-        busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
-        names = [*environments, *hosts.environments()]
-        where = None if sandbox is None else f"{sandbox.name}: {sandbox.meaning}"
-        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=names, sandbox=where, busy=busy)
-
-    try:
-        await asyncio.gather(workers.start(), hosts.start())
-        await tasks.read(bus)
-        async with asyncio.TaskGroup() as runners:
-            runners.create_task(service.follow_tasks(bus))
-            for family in families:
-                runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(MAX_CONCURRENT_CHECKS)))
-                runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))
-                runners.create_task(bus.consume(streams.env_turns(family), service.turn, Slots(settings.turns)))
-            runners.create_task(report_replica(bus, report))
-            running.health.set_ready(f"serving {', '.join(families)}")
-    finally:
-        await asyncio.shield(asyncio.gather(workers.stop(), hosts.stop(), toolbox.close()))
-        if sandbox is not None:
-            await asyncio.shield(sandbox.close())
+    await serve(running)
 
 
 if __name__ == "__main__":

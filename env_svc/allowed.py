@@ -7,7 +7,9 @@
     _operator=*             the same, for tasks of the operator: of tenants without an account, or by an operators' key. What `marlaas up`
                             adds to `installed`
 
-A name is compared before anything is imported, because importing a module runs it.
+A name is compared before anything is imported, because importing a module runs it. Environments of packages that the task's tenant has
+uploaded (`own:…`) need no entry where a replica serves them: they run in sandboxes of their own. Tools that they name are their tenant's
+choice, and need one.
 """
 
 import re
@@ -16,6 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from common.errors import Fatal
+from common.messages import OWN_FAMILY
 from common.spec import EnvironmentSection
 from common.streams import OPERATOR
 from env_svc import registry
@@ -32,9 +35,11 @@ Kind = Literal["environment", "tool"]
 class AllowedNames:
     """The operator's list."""
 
-    def __init__(self, entries: str, hosted: Sequence[str] = ()) -> None:
-        """`entries`: as in the setting; empty: `installed`. `hosted`: families of hosted environments. Raises: Fatal for a wrong entry."""
+    def __init__(self, entries: str, hosted: Sequence[str] = (), *, serves_own: bool = False) -> None:
+        """`entries`: as in the setting; empty: `installed`. `hosted`: families of hosted environments. `serves_own`: whether this replica
+        plays packages of tenants. Raises: Fatal for a wrong entry."""
         self._families = {*registry.families(), *hosted} - {registry.MODULE_FAMILY}
+        self._serves_own = serves_own
         self._of_all, self._of_tenants = _parsed(entries)
 
     def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
@@ -45,12 +50,15 @@ class AllowedNames:
         entries = [*self._of_all, *self._of_tenants.get(tenant, ()), *(self._of_tenants.get(OPERATOR, ()) if by_operator else ())]
         return next((self._refusal(kind, name, entries) for kind, name in given if not self._is_allowed(kind, name, entries)), None)
 
-    def tool_objection(self, name: str) -> str | None:
-        """The same for a tool that an opening names, which is the environment and no task: entries for all tenants and the operator."""
-        entries = [*self._of_all, *self._of_tenants.get(OPERATOR, ())]
+    def tool_objection(self, name: str, tenant: str | None = None) -> str | None:
+        """The same for a tool that an opening names. `tenant`: whose package the environment is; None: it is the operator's choice, so
+        that entries for all tenants and the operator count, whose task it ever is."""
+        entries = [*self._of_all, *self._of_tenants.get(OPERATOR if tenant is None else tenant, ())]
         return None if self._is_allowed("tool", name, entries) else self._refusal("tool", name, entries)
 
     def _is_allowed(self, kind: Kind, name: str, entries: Sequence[str]) -> bool:
+        if kind == "environment" and name.partition(":")[0] == OWN_FAMILY:
+            return self._serves_own
         return any(self._is_installed(kind, name) if entry == INSTALLED else fnmatchcase(name, entry) for entry in entries)
 
     def _is_installed(self, kind: Kind, name: str) -> bool:

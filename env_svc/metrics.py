@@ -12,4 +12,6 @@ RUNNING = Gauge("marlaas_env_calls_running", "Messages whose episodes are being 
 TRAJECTORIES_ENDED = Counter("marlaas_env_trajectories_total", "Trajectories that ended here", ["family", "outcome"])
 WORKERS_BUSY = Gauge("marlaas_env_workers_busy", "Worker processes at work")
 WORKERS_WAITING = Gauge("marlaas_env_jobs_waiting", "Jobs that wait for a worker process")
+OWN_PROCESSES = Gauge("marlaas_env_own_processes", "Processes of tenants' packages, idle ones included")
+OWN_WAITING = Gauge("marlaas_env_own_waiting", "Environments of tenants' packages that wait for a process")
 TOOL_CALLS = Counter("marlaas_env_tool_calls_total", "Tool calls: answered, refused with an answer that says why, failed", ["outcome"])

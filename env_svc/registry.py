@@ -13,7 +13,7 @@ exceptions that are no `Exception` included, and costs one refusal.
 import importlib
 import inspect
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -23,6 +23,7 @@ import structlog
 from pydantic import JsonValue
 
 from common.errors import Fatal
+from common.messages import OWN_FAMILY
 from env_svc.contract import Environment
 from env_svc.errors import WrongOptions
 from env_svc.options import options_of, suggestion, validated_options
@@ -59,7 +60,7 @@ def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
 def family_of(name: str) -> str:
     """The queue of the environment `name`. Imports nothing."""
     head = name.partition(":")[0]
-    return head if head in _installed() or ":" not in name else MODULE_FAMILY
+    return head if head in _installed() or head == OWN_FAMILY or ":" not in name else MODULE_FAMILY
 
 
 def modules(served: Sequence[str]) -> list[str]:
@@ -88,12 +89,18 @@ def find(name: str) -> type[AnyEnvironment]:
     head, colon, tail = name.partition(":")
     entry_point = _installed().get(head)
     if entry_point is None:
-        return _from_module(name, head, tail) if colon else _unknown(name)
+        return _from_module(name, head, tail, _names_known) if colon else _unknown(name)
     with _imports(name):
         found = _environment_class(name, entry_point.load())
         arguments = found.arguments()
     check_argument(name, arguments)
     return found
+
+
+def find_in_module(path: str) -> type[AnyEnvironment]:
+    """The class at `module:attribute`, whatever is registered under that module's name. Raises: UnknownEnvironment."""
+    module, _, attribute = path.partition(":")
+    return _from_module(path, module, attribute, near=None)
 
 
 def check_argument(name: str, arguments: Sequence[str]) -> None:
@@ -141,7 +148,7 @@ def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonVal
 @cache
 def _installed() -> dict[str, EntryPoint]:
     found = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
-    for name in [name for name in found if not FAMILY_PATTERN.match(name) or name == MODULE_FAMILY]:
+    for name in [name for name in found if not FAMILY_PATTERN.match(name) or name in (MODULE_FAMILY, OWN_FAMILY)]:
         log.warning("environment_name_refused", environment=name, allowed=FAMILY_PATTERN.pattern)
         del found[name]
     return found
@@ -158,13 +165,14 @@ def _imports(name: str) -> Generator[None]:
         raise UnknownEnvironment(f"environment '{name}' cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _from_module(name: str, module: str, attribute: str) -> type[AnyEnvironment]:
+def _from_module(name: str, module: str, attribute: str, near: Callable[[], list[str]] | None) -> type[AnyEnvironment]:
+    """`near`: names to suggest where there is no such module."""
     with _imports(name):
         try:
             imported = importlib.import_module(module)
         except ModuleNotFoundError as error:
             missing = error.name or module
-            hint = suggestion(name, _names_known()) if missing == module.split(".")[0] else ""
+            hint = suggestion(name, near()) if near and missing == module.split(".")[0] else ""
             raise UnknownEnvironment(f"environment '{name}': no module '{missing}' on this replica{hint}") from None
         loaded: object = imported
         for part in attribute.split("."):

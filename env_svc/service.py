@@ -45,12 +45,15 @@ class EnvService:
         now_s: Callable[[], float],
         allowed: AllowedNames = ONLY_INSTALLED,
         datasets: ListedDatasets | None = None,
+        on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set."""
+        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set. `on_task_end`
+        is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
         self._now_s = now_s
         self._lists = (allowed, datasets or ListedDatasets(""))
+        self._on_task_end = on_task_end
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
         """Task → timeouts around its calls in flight, whose expiry ends them."""
 
@@ -117,6 +120,7 @@ class EnvService:
             if self._tasks.has_ended(task):
                 for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:
                     calls.reschedule(asyncio.get_running_loop().time())
+                self._on_task_end(task)
 
     async def _play(
         self,
@@ -132,7 +136,7 @@ class EnvService:
             yield [(position, failed(objection)) for position in range(len(calls))]
             return
         task = of.task
-        async with aclosing(self._executor.run(of.claimant, environment, calls, remaining_s, limits)) as batches:
+        async with aclosing(self._executor.run(of.claimant, environment, calls, remaining_s, limits, of.package)) as batches:
             while not self._tasks.has_ended(task):
                 # Around each wait and not around the loop: its expiry must not cancel the reader of this generator.
                 in_flight = asyncio.timeout(None)

@@ -1,6 +1,7 @@
 """Settings of the environment service: `MARLAAS_ENV_…`."""
 
 import os
+import sys
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -13,7 +14,7 @@ class EnvSettings(Settings):
     service: ClassVar[str] = "ENV"
 
     families: str = ""
-    """Environment families to serve, separated by commas; empty: all that are installed, and `module`."""
+    """Environment families to serve, separated by commas; empty: all that are installed, `module`, and `own` as MARLAAS_ENV_OWN says."""
     allowed: str = "installed"
     """Names that tasks may give for environments and tools, separated by commas: `installed` (every installed, built-in or hosted one),
     patterns such as `my_games.*:*`, and `acme=my_games.*:*` for tenant acme alone. `*` lets a task import any module, and
@@ -32,6 +33,33 @@ class EnvSettings(Settings):
     hosts_cgroup: Path | None = None
     """Control group (version 2) whose controllers cpu, memory and pids are enabled for its children, such as one that systemd delegates:
     below it each of those processes is bounded as a whole. Absent: the service's own group, where it may make others in it."""
+    own: Literal["none", "auto", "required"] = "none"
+    """Whether packages that tenants upload are played here (environments `own:…`), each process in a sandbox. `auto`: where this machine
+    has one (as MARLAAS_ENV_HOSTS_SANDBOX), elsewhere the log says why not; `marlaas up` sets it where the variable is absent. `required`:
+    the replica does not start without one."""
+    own_python: str = Field(default_factory=lambda: sys.executable)
+    """Interpreter of these packages, with `marlaas` and what they may need; default: the service's own."""
+    own_requires: str = ""
+    """Names of the packages that a tenant's may need, separated by commas; empty: all that are installed for that interpreter."""
+    own_processes: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=2, le=256)
+    """Processes of tenants' packages at once; tenants share them by weight."""
+    own_tenant_processes: int = Field(default=0, ge=0)
+    """Maximum of one tenant's, of those in use; 0: one less than all."""
+    own_memory_mib: int = Field(default=1024, ge=128)
+    """Memory of each; of all that it starts together where the service may make control groups."""
+    own_scratch_mib: int = Field(default=64, ge=1)
+    """Size of its /tmp, which is kept in memory and ends with it."""
+    own_max_processes: int = Field(default=64, ge=8)
+    """Processes and threads in each sandbox."""
+    own_cores: float = Field(default=1.0, ge=0.1)
+    """Computing seconds of each in a second, where the service may make control groups."""
+    own_start_s: float = Field(default=30.0, gt=0)
+    """Maximum seconds until a process is ready: its interpreter has started and the package is imported."""
+    own_idle_s: float = Field(default=300.0, gt=0)
+    """Seconds without a call after which a process ends; the last task that has used it ends it too."""
+    own_addresses: str = ""
+    """Addresses that tenants' packages may reach through a proxy, separated by commas: `acme=api.example.org:443`. A name leads to
+    public addresses alone; any other is listed as an IP, `acme=10.0.0.7:8000`. Nothing else of a network is there."""
     data: Path = Path("data")
     """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
     datasets: str = ""

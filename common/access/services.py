@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from common import streams
 from common.access import rows
 from common.access.rows import Permissions, Row
+from common.messages import OWN_FAMILY
 
 INBOX = "_INBOX"
 
@@ -60,6 +61,9 @@ def env(deployment: Deployment) -> list[Row]:
     for family in deployment.families:
         for consumer in (streams.env_checks(family), streams.env_opens(family), streams.env_turns(family)):
             found += rows.consumes(consumer)
+    if OWN_FAMILY in deployment.families:
+        found += [*rows.consumes(streams.env_packages(OWN_FAMILY)), *rows.publishes(streams.package_checked("*", "*"))]
+        found += rows.fetches_blobs(streams.BLOBS_BUCKET)
     found += rows.publishes(*(streams.sample(pool, "*", "*") for pool in deployment.pools))
     return found + rows.publishes(streams.checked("*"), streams.scored("*", "*"))
 

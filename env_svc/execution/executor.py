@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from common import spec
 from common.fairness.fair_queue import Claimant
+from common.messages import OWN_FAMILY, BlobRef
 from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
@@ -21,6 +22,8 @@ from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers
 from env_svc.hosted.pool import NO_HOSTS, HostPool
 from env_svc.metrics import CALL_S, RUNNING
+from env_svc.packages.hosts import OwnHosts
+from env_svc.packages.names import is_own, key_of
 from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
 
@@ -36,9 +39,11 @@ NO_LIMITS = spec.Limits()
 class EnvironmentExecutor:
     """Opens episodes and plays turns, each call where its environment runs."""
 
-    def __init__(self, workers: Workers, call_timeout_s: float, hosts: HostPool = NO_HOSTS) -> None:
+    def __init__(self, workers: Workers, call_timeout_s: float, hosts: HostPool = NO_HOSTS, own: OwnHosts | None = None) -> None:
+        """`own`: packages of tenants; None where this replica plays none."""
         self._workers = workers
         self._hosts = hosts
+        self._own = own
         self._call_timeout_s = call_timeout_s
         self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
         self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-environment")
@@ -46,7 +51,7 @@ class EnvironmentExecutor:
 
     async def tools_of(self, environment: spec.EnvironmentSection, remaining_s: float) -> Sequence[str | Tool]:
         """The environment's own tools of every episode. Raises: WrongOptions, BuildFailed."""
-        if self._hosts.find(environment.name) is not None:
+        if is_own(environment.name) or self._hosts.find(environment.name) is not None:
             return ()
         found = await self._find(environment.name)
         if found.cpu_bound:
@@ -64,12 +69,16 @@ class EnvironmentExecutor:
         calls: Sequence[Call],
         remaining_s: float,
         limits: spec.Limits = NO_LIMITS,
+        package: BlobRef | None = None,
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
+        """Outcomes of all calls, each as soon as it is known and within about `remaining_s`.
+
+        `package`: wheel of the tenant's own environment. Raises: Unavailable when it cannot be fetched now.
+        """
         timeout_s = self.bounded_timeout_s(min(remaining_s, limits.max_turn_s or remaining_s))
         job = EnvironmentJob(claimant, environment.name, environment.options, calls, timeout_s, time.monotonic() + remaining_s)
         try:
-            batches = await self._batches(job, environment)
+            batches = await self._batches(job, environment, package)
         except (WrongOptions, BuildFailed) as error:
             outcome = error.failure if isinstance(error, BuildFailed) else failed(str(error))
             yield [(position, outcome) for position in range(len(calls))]
@@ -82,12 +91,22 @@ class EnvironmentExecutor:
                         yield [(position, apply_weights(outcome, environment.weights, environment.name)) for position, outcome in batch]
 
     def _family(self, name: str) -> str:
+        if is_own(name):
+            return OWN_FAMILY
         hosted = self._hosts.find(name)
         return family_of(name) if hosted is None else hosted.name
 
-    async def _batches(self, job: EnvironmentJob, environment: spec.EnvironmentSection) -> AsyncGenerator[OutcomeBatch, None]:
+    async def _batches(
+        self, job: EnvironmentJob, environment: spec.EnvironmentSection, package: BlobRef | None
+    ) -> AsyncGenerator[OutcomeBatch, None]:
         """The job's outcomes, from the place where the environment runs. Raises: WrongOptions, BuildFailed."""
         weights = [*environment.weights, *environment.rank_weights]
+        if is_own(job.name):
+            if self._own is None:
+                raise WrongOptions(f"environment '{job.name}': this replica plays no packages of tenants")
+            key = key_of(job.claimant.tenant, job.name, package)
+            assert package is not None
+            return self._own.run(key, package, job, lambda known: check_weights(job.name, known, weights))
         hosted = self._hosts.find(job.name)
         if hosted is not None:
             check_weights(job.name, await hosted.components(job.name, job.timeout_s), weights)

@@ -13,7 +13,7 @@ from itertools import chain
 
 from common import spec
 from common.fairness.fair_queue import Claimant
-from common.messages import ChatMessage
+from common.messages import BlobRef, ChatMessage
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
 from env_svc.concurrency.completion import as_completed_batches, merge
@@ -22,6 +22,7 @@ from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
+from env_svc.packages.names import is_own
 from env_svc.tools.call_parser import MalformedCall, Schema, find_calls
 from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
@@ -58,6 +59,7 @@ class _CallContext:
     remaining_s: float
     limits: spec.Limits
     tool_set: ToolSet
+    package: BlobRef | None
 
 
 class ToolCallExecutor:
@@ -76,12 +78,13 @@ class ToolCallExecutor:
         calls: Sequence[Call],
         remaining_s: float,
         limits: spec.Limits = NO_LIMITS,
+        package: BlobRef | None = None,
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """Outcomes of all calls, each as soon as it is known and within about `remaining_s`."""
+        """As `EnvironmentExecutor.run`."""
         try:
             own = await self._executor.tools_of(environment, remaining_s)
             tool_set = await self._tool_set([*environment.tools, *own], remaining_s)
-            context = _CallContext(claimant, environment, remaining_s, limits, tool_set)
+            context = _CallContext(claimant, environment, remaining_s, limits, tool_set, package)
             forwarded, tool_turns = await self._split(context, calls)
         except (WrongOptions, ToolUnavailable, BuildFailed) as error:
             outcome = error.failure if isinstance(error, BuildFailed) else _tools_failure(error)
@@ -107,7 +110,7 @@ class ToolCallExecutor:
             if not isinstance(call, StepCall) or tool_state is None:
                 forwarded[position] = call, None
                 continue
-            tool_set = {**context.tool_set, **await self._tools_of_opening(tool_state.names, context.remaining_s)}
+            tool_set = {**context.tool_set, **await self._tools_of_opening(context, tool_state.names)}
             found = await _found_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
             if call.reply.truncated:  # an unfinished call is no error of the policy
                 found = [one for one in found if isinstance(one, ToolCall)]
@@ -125,7 +128,7 @@ class ToolCallExecutor:
         self, context: _CallContext, calls: Mapping[int, tuple[Call, ToolState | None]]
     ) -> AsyncGenerator[OutcomeBatch, None]:
         positions, plain = list(calls), [call for call, _ in calls.values()]
-        batches = self._executor.run(context.claimant, context.environment, plain, context.remaining_s, context.limits)
+        batches = self._executor.run(context.claimant, context.environment, plain, context.remaining_s, context.limits, context.package)
         async with aclosing(batches):
             async for batch in batches:
                 done = [(positions[place], outcome) for place, outcome in batch]
@@ -143,7 +146,7 @@ class ToolCallExecutor:
 
     async def _with_tools(self, context: _CallContext, opened: Opened) -> Outcome:
         try:
-            tool_set = {**context.tool_set, **await self._tools_of_opening(opened.tool_names, context.remaining_s)}
+            tool_set = {**context.tool_set, **await self._tools_of_opening(context, opened.tool_names)}
         except (WrongOptions, ToolUnavailable) as error:
             return replace(_tools_failure(error), worked_s=opened.worked_s)
         if not tool_set and not opened.tools:
@@ -152,12 +155,13 @@ class ToolCallExecutor:
         listed = [validated.tool.schema for validated in tool_set.values()] if context.environment.list_tools else []
         return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state))
 
-    async def _tools_of_opening(self, names: Sequence[str], remaining_s: float) -> ToolSet:
+    async def _tools_of_opening(self, context: _CallContext, names: Sequence[str]) -> ToolSet:
         """Raises: WrongOptions also for a name that is not allowed, ToolUnavailable."""
+        tenant = context.claimant.tenant if is_own(context.environment.name) else None
         for name in names:
-            if objection := self._allowed.tool_objection(name):
+            if objection := self._allowed.tool_objection(name, tenant):
                 raise WrongOptions(objection)
-        return await self._tool_set(names, remaining_s)
+        return await self._tool_set(names, context.remaining_s)
 
     async def _tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool], remaining_s: float) -> ToolSet:
         """Raises: WrongOptions, ToolUnavailable, also when a tool source exceeds the time of a call."""
@@ -194,7 +198,7 @@ class ToolCallExecutor:
         if limits.max_turn_s is None:
             return late
         over = replace(step, last=FinalTurn("seconds", limits.at_limit), is_over=True)
-        batches = self._executor.run(context.claimant, context.environment, [over], context.remaining_s, limits)
+        batches = self._executor.run(context.claimant, context.environment, [over], context.remaining_s, limits, context.package)
         async with aclosing(batches):
             outcomes = list(chain.from_iterable([batch async for batch in batches]))
         [(_, outcome)] = outcomes

@@ -8,13 +8,11 @@ import msgpack
 from pydantic import JsonValue
 
 from env_svc.contract import ToolUsage
+from env_svc.hosted.outcomes import EXTENSION_BYTES
 from env_svc.tools.call_parser import Schema
 
 TOOL_STATE_CODE = 77
 """Code of the MessagePack extension that marks a state wrapped with tool state. An environment's own state is never one."""
-
-EXTENSION_BYTES = tuple(bytes([first]) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
-"""First bytes of a MessagePack extension."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,16 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal
+from common.messages import OWN_FAMILY
 from common.toml_file import TomlFileError, read_tables
+from env_svc.hosted.wire import MAX_FRAME_BYTES
 from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
+
+PACKAGE = "/package"
+"""Folder of a tenant's package in its sandbox."""
+PROXY = "/proxy"
+"""Socket of the proxy in its sandbox."""
+MIB = 2**20
 
 
 def _is_absolute(path: Path) -> Path:
@@ -57,6 +65,60 @@ class HostedConfig(BaseModel):
     cores: float = Field(default=1.0, ge=0.1)
     """Computing seconds in a second, where the service may make control groups."""
 
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of `env_svc.hosted.host`."""
+        return [self.environment]
+
+    @property
+    def mounted(self) -> dict[str, str]:
+        """Read-only paths of this machine that the sandbox shows at another place: path → place."""
+        return {}
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether prints are logged. False: discarded."""
+        return True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a process that died is restarted at once. False: at its next call."""
+        return True
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """Maximum size of a frame from its process."""
+        return MAX_FRAME_BYTES
+
+
+class PackageConfig(HostedConfig):
+    """An environment of a package that a tenant has uploaded. No file of the operator configures one."""
+
+    package: Path
+    """Folder with the files of its wheel."""
+    proxy: Path | None = None
+    """UNIX socket of the proxy to the tenant's addresses; None where the operator lists none."""
+
+    @property
+    def arguments(self) -> list[str]:
+        return [self.environment, "--package", PACKAGE, *(("--proxy", PROXY) if self.proxy else ())]
+
+    @property
+    def mounted(self) -> dict[str, str]:
+        return {str(self.package): PACKAGE} | ({str(self.proxy): PROXY} if self.proxy else {})
+
+    @property
+    def is_logged(self) -> bool:
+        return False
+
+    @property
+    def is_kept(self) -> bool:
+        return False
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return 2 * MIB
+
 
 def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConfig]:
     """The environments in `file` by name; none without a file. Raises: Fatal, naming what is wrong."""
@@ -67,7 +129,7 @@ def read_hosted(file: Path | None, installed: list[str]) -> dict[str, HostedConf
     except TomlFileError as error:
         raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file} {error}") from None
     for name in found:
-        if name in installed or name == MODULE_FAMILY or not FAMILY_PATTERN.match(name):
+        if name in (*installed, MODULE_FAMILY, OWN_FAMILY) or not FAMILY_PATTERN.match(name):
             rule = "use letters, digits, - and _, and no name that is installed here too"
             raise Fatal(f"MARLAAS_ENV_HOSTS_FILE: {file}: '{name}' cannot be the name of an environment: {rule}")
     return found

@@ -79,7 +79,8 @@ class Confinement:
         self._bwrap = bwrap
         self._cgroups = cgroups
         self._is_root = os.geteuid() == 0
-        self._numbers = itertools.count()
+        self._numbers: set[int] = set()
+        """Numbers of the sandboxes that there are; each stands for a user id, so it is used again when its sandbox is released."""
         self._visible: dict[str, list[str]] = {}
 
     @property
@@ -88,8 +89,10 @@ class Confinement:
         return f"a sandbox (bwrap), its memory and processes bounded {bounded}"
 
     def name_of_next(self) -> str:
-        """A name for a sandbox that is unique on this machine, and the same at each of its starts."""
-        return f"{os.getpid()}-{next(self._numbers)}"
+        """A name for a sandbox that is unique on this machine, and the same at each of its starts, until it is released."""
+        number = next(one for one in itertools.count() if one not in self._numbers)
+        self._numbers.add(number)
+        return f"{os.getpid()}-{number}"
 
     async def command(self, name: str, hosted: HostedConfig, *arguments: str) -> Command:
         """How to run the interpreter of `hosted` with `arguments`, in the sandbox `name`. Raises: NotConfined."""
@@ -125,12 +128,14 @@ class Confinement:
         """Forget a sandbox whose processes have ended."""
         if self._cgroups is not None:
             await asyncio.to_thread(self._cgroups.remove, name)
+        self._numbers.discard(int(name.rpartition("-")[2]))
 
-    async def try_out(self) -> None:
-        """Run a program that does nothing. Raises: NotConfined."""
+    async def try_out(self, interpreter: str | None = None) -> None:
+        """Run a program that does nothing. `interpreter`: default, the service's own. Raises: NotConfined."""
         name = self.name_of_next()
-        command = await self.command(name, HostedConfig(python=str(python()), environment="a:b"), "-I", "-c", "print(6 * 7)")
         try:
+            hosted = HostedConfig(python=interpreter or str(python()), environment="a:b")
+            command = await self.command(name, hosted, "-I", "-c", "print(6 * 7)")
             printed = await _printed(command.argv, command.variables)
         finally:
             await self.release(name)
@@ -204,11 +209,12 @@ def _view(hosted: HostedConfig, seen: list[str], *, is_root: bool) -> list[str]:
         apart.append("--unshare-net")
     read, write = [str(one) for one in hosted.read], [str(one) for one in hosted.write]
     arguments = [*apart, "--die-with-parent", "--new-session", "--hostname", "sandbox"]
-    bound = (*LIBRARIES, *seen, *system, *read, *write, *DEVICES)
+    bound = (*LIBRARIES, *seen, *system, *read, *write, *DEVICES, *hosted.mounted.values())
     arguments += parent_folders(bound)
     scratch = ["--perms", "1777", "--size", str(hosted.scratch_mib * MIB), "--tmpfs"]
     arguments += [*scratch, "/tmp", *scratch, "/dev/shm"]  # before the bound paths, which may be below
     arguments += [*parent_folders(bound, below="/tmp/"), *visible((*seen, *system, *read), write)]
+    arguments += [argument for path, place in hosted.mounted.items() for argument in ("--ro-bind", path, place)]
     return [*arguments, "--proc", "/proc", "--remount-ro", "/", "--chdir", "/tmp"]
 
 

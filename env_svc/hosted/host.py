@@ -1,9 +1,11 @@
 """Host process: `python -m env_svc.hosted.host module:attribute` serves one environment over standard input and output.
 
 The service starts it under the environment's interpreter. It ends when standard input closes, even while it computes. Prints of
-the environment go to standard error.
+the environment go to standard error. With `--package FOLDER` it is found there too, after what the interpreter has, and what is wrong
+with it is reported as a frame; with `--proxy SOCKET` clients of HTTP get the proxy behind that socket by their usual variables.
 """
 
+import argparse
 import asyncio
 import os
 import signal
@@ -15,7 +17,8 @@ from env_svc.calls import BuildFailed, build_safely, failed, perform
 from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
-from env_svc.registry import AnyEnvironment, construct, declares_options, find
+from env_svc.hosted.forwarder import forward, proxy_variables
+from env_svc.registry import AnyEnvironment, construct, declares_options, find, find_in_module
 
 MAX_BUILT = 256
 
@@ -61,9 +64,8 @@ class Host:
         return construct(self._found, name, options)
 
 
-async def serve(name: str, output: int) -> None:
+async def serve(found: type[AnyEnvironment], output: int) -> None:
     """Answer until standard input ends."""
-    found = find(name)
     host, loop, ended = Host(found, output), asyncio.get_running_loop(), asyncio.Event()
 
     def read() -> None:
@@ -90,10 +92,22 @@ async def serve(name: str, output: int) -> None:
 def main() -> None:
     output = os.dup(1)
     os.dup2(2, 1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("environment")
+    parser.add_argument("--package")
+    parser.add_argument("--proxy")
+    given = parser.parse_args()
+    if given.proxy:
+        os.environ.update(proxy_variables(forward(given.proxy)))
+    if given.package:
+        sys.path.append(given.package)
     try:
-        asyncio.run(serve(sys.argv[1], output))
+        found = find_in_module(given.environment) if given.package else find(given.environment)
     except WrongOptions as error:
+        if given.package:
+            os.write(output, wire.pack({"refused": str(error)[: wire.MAX_REFUSAL_CHARS]}))
         sys.exit(str(error))
+    asyncio.run(serve(found, output))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement
+from env_svc.hosted.outcomes import Hello
 from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings
 from env_svc.hosted.start import HostUnavailable
 from env_svc.registry import check_argument
@@ -44,21 +45,21 @@ class HostedEnvironment:
 
     def names(self) -> list[str]:
         """Names that a task may write; the bare name until a process has reported the arguments."""
-        arguments = () if self._ready_once is None else self._ready_once.arguments
+        arguments = [] if self._hello is None else self._hello.arguments
         return [f"{self.name}:{argument}" for argument in arguments] or [self.name]
 
     @property
-    def _ready_once(self) -> HostProcess | None:
-        """A process that was ready once, and so knows the properties of all."""
-        return next((process for process in self._processes if process.cpu_bound is not None), None)
+    def _hello(self) -> Hello | None:
+        """What the processes report of the environment; None until one was ready once."""
+        return next((process.hello for process in self._processes if process.hello is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
         """Components of its reward; none until a process was ready once. Raises: WrongOptions when `name` has a wrong argument."""
-        if self._ready_once is None:
+        if self._hello is None:
             with suppress(HostUnavailable, TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self.start()
-        known = self._ready_once
+        known = self._hello
         if known is None:
             return ()
         check_argument(name, known.arguments)
@@ -73,7 +74,7 @@ class HostedEnvironment:
     async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         try:
             async with asyncio.timeout(job.ends_at - time.monotonic()):
-                if self._ready_once is None:  # a process knows whether it computes, and so how many concurrent calls it takes
+                if self._hello is None:  # a process knows whether it computes, and so how many concurrent calls it takes
                     await self.start()
                 turns = self._take_turns()
                 await turns.acquire(job.claimant)
@@ -93,8 +94,8 @@ class HostedEnvironment:
 
     def _take_turns(self) -> "_CallSlots":
         if self._turns is None:
-            assert self._ready_once is not None
-            self._turns = _CallSlots(1 if self._ready_once.cpu_bound else MAX_CONCURRENT_CALLS, len(self._processes))
+            assert self._hello is not None
+            self._turns = _CallSlots(1 if self._hello.cpu_bound else MAX_CONCURRENT_CALLS, len(self._processes))
         return self._turns
 
 

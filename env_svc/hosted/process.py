@@ -19,12 +19,13 @@ from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.outcomes import checked_outcome
-from env_svc.hosted.start import HostStarter, HostUnavailable
+from env_svc.hosted.outcomes import Hello, checked_hello, checked_outcome
+from env_svc.hosted.start import HostFailed, HostStarter, HostUnavailable
 from env_svc.registry import check_declared
 
 log = structlog.get_logger()
 
+MAX_REASON_CHARS = 300
 RESTART = Backoff(first_s=0.5, max_s=30.0)
 """Pauses before a host process that died is started; an answer resets them."""
 
@@ -73,18 +74,18 @@ class HostProcess:
         self._stopping = False
         self._starts = 0
         self._not_before = 0.0
-        self.cpu_bound: bool | None = None
-        """None until the process was ready once."""
-        self.components: tuple[str, ...] = ()
-        self.arguments: tuple[str, ...] = ()
-        self._operator_options: tuple[str, ...] = ()
-        self._declares_options = False
+        self.hello: Hello | None = None
+        """What it reported of its environment; None until the process was ready once."""
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
     @property
     def is_ready(self) -> bool:
         return self._process is not None and self._process is not self._killed and self._process.returncode is None
+
+    @property
+    def _see_log(self) -> str:
+        return "; the log of env_svc says why" if self._hosted.is_logged else ""
 
     async def start(self) -> None:
         """Returns when the process is ready. Raises: HostUnavailable."""
@@ -125,15 +126,16 @@ class HostProcess:
             self.busy -= 1
 
     async def _answer(self, job: EnvironmentJob, position: int) -> Outcome:
-        refused = [option for option in self._operator_options if option in job.options]
+        hello = self.hello
+        if hello is None or not self.is_ready:
+            raise HostUnavailable("its process ended as soon as it was ready")
+        refused = [option for option in hello.operator_options if option in job.options]
         if refused:
             return failed(f"environment '{job.name}': option '{refused[0]}' is given by the operator, not by a task")
         try:
-            check_declared(job.name, job.options, is_declared=self._declares_options)
+            check_declared(job.name, job.options, is_declared=hello.declares_options)
         except WrongOptions as error:
             return failed(str(error))
-        if not self.is_ready:
-            raise HostUnavailable("its process ended as soon as it was ready")
         call = job.calls[position]
         number = self._last_id = self._last_id + 1
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -154,7 +156,7 @@ class HostProcess:
         if number not in self._pending:
             return
         process = self._process
-        if self.cpu_bound:  # it hears nothing while it computes
+        if self.hello is not None and self.hello.cpu_bound:  # it hears nothing while it computes
             self._kill(process)
             return
         self._send({"cancel": number})
@@ -188,6 +190,14 @@ class HostProcess:
             self._kill(process)
             return await process.wait()
 
+    async def _end_failed(self, process: Process) -> None:
+        """Kill a process that did not become ready; returns when it is gone, or after the time for that."""
+        self._kill(process)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timings.grace_s):
+                await process.wait()
+        process._transport.close()  # pyright: ignore  # as in `_end_with`
+
     def _send(self, frame: wire.Frame) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(wire.pack(frame))
@@ -204,21 +214,25 @@ class HostProcess:
         try:
             assert process.stdout is not None
             async with asyncio.timeout(self._timings.start_timeout_s):
-                hello = await wire.receive_frame(process.stdout)
-            if hello.get("ready") != wire.PROTOCOL:
-                raise HostUnavailable(f"its host has protocol {hello.get('ready')}, expected {wire.PROTOCOL}: versions of marlaas differ")
-            self.cpu_bound, self.components = hello["cpu_bound"], tuple(hello["components"])
-            self.arguments, self._operator_options = tuple(hello["arguments"]), tuple(hello["operator_options"])
-            self._declares_options = bool(hello.get("declares_options"))
+                first = await wire.receive_frame(process.stdout, self._hosted.max_frame_bytes)
+            if "refused" in first:
+                raise HostFailed(str(first["refused"])[: wire.MAX_REFUSAL_CHARS])
+            if first.get("ready") != wire.PROTOCOL:
+                reported = repr(first.get("ready"))[:20]
+                raise HostUnavailable(f"its host has protocol {reported}, expected {wire.PROTOCOL}: versions of marlaas differ")
+            self.hello = checked_hello(first)
         except EOFError:
             status = await self._exit_status(process)
-            raise HostUnavailable(f"its process ended before it was ready (exit status {status}); the log of env_svc says why") from None
+            raise HostFailed(f"its process ended before it was ready (exit status {status}){self._see_log}") from None
         except TimeoutError:
-            self._kill(process)
-            raise HostUnavailable("its process was not ready in time; the log of env_svc says why") from None
-        except (ValueError, KeyError, TypeError) as error:
-            self._kill(process)
-            raise HostUnavailable(f"the host process sent an invalid frame: {error}") from None
+            await self._end_failed(process)
+            raise HostUnavailable(f"its process was not ready in {self._timings.start_timeout_s:g} s{self._see_log}") from None
+        except HostFailed:
+            await self._end_failed(process)
+            raise
+        except ValueError as error:
+            await self._end_failed(process)
+            raise HostFailed(_invalid(error)) from None
         except BaseException:
             self._kill(process)
             process._transport.close()  # pyright: ignore  # nothing else would close its pipes before the event loop ends
@@ -232,7 +246,7 @@ class HostProcess:
         ending = asyncio.create_task(self._end_with(process))
         try:
             while True:
-                frame = await wire.receive_frame(output)
+                frame = await wire.receive_frame(output, self._hosted.max_frame_bytes)
                 pending = self._pending.get(frame["id"])
                 if pending is None:
                     raise ValueError("it answers no call")
@@ -244,7 +258,7 @@ class HostProcess:
         except EOFError:
             pass
         except (ValueError, KeyError, TypeError) as error:
-            reason = f"the host process sent an invalid frame: {error}"
+            reason = _invalid(error)
             self._kill(process)
         finally:
             ending.cancel()
@@ -255,7 +269,8 @@ class HostProcess:
         self._process = None
         if not self._stopping:
             log.warning("host_lost", environment=self._name, process=process.pid, reason=reason, calls=len(self._pending))
-            self._begin()
+            if self._hosted.is_kept:
+                self._begin()
         pending, self._pending = self._pending, {}
         for one in pending.values():
             if not one.answered.done():
@@ -274,3 +289,8 @@ class HostProcess:
             self._kill(process)
         await asyncio.gather(reading, return_exceptions=True)
         log.info("host_stopped", environment=self._name)
+
+
+def _invalid(error: Exception) -> str:
+    """The reason of a frame that is none; it may quote anything."""
+    return f"the host process sent an invalid frame: {' '.join(str(error)[:MAX_REASON_CHARS].split())}"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import structlog
 
 from common.errors import Fatal
+from common.messages import OWN_FAMILY
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement, NotConfined, find_confinement
 from env_svc.settings import EnvSettings
@@ -28,3 +29,19 @@ async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedC
         return None
     log.info("hosts_confined", meaning=found.meaning, outside=outside)
     return found
+
+
+async def choose_own_confinement(settings: EnvSettings, found: Confinement | None) -> Confinement | None:
+    """The sandbox for packages of tenants; None where this replica plays none. `found`: that of the operator's hosts, if there is one.
+
+    Raises: Fatal where one is required and is not there.
+    """
+    if settings.own == "none" or (settings.family_names and OWN_FAMILY not in settings.family_names):
+        return None
+    try:
+        return found or await find_confinement(settings.hosts_cgroup)
+    except NotConfined as error:
+        if settings.own == "required":
+            raise Fatal(f"MARLAAS_ENV_OWN is 'required', and this machine has no sandbox for packages of tenants: {error}") from None
+        log.warning("own_not_served", reason=str(error))
+        return None

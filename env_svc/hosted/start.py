@@ -4,7 +4,7 @@ import asyncio
 import os
 import tempfile
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 
 import structlog
 
@@ -25,6 +25,10 @@ class HostUnavailable(Exception):
     """The process could not be started, or ended before it answered."""
 
 
+class HostFailed(HostUnavailable):
+    """The code in the process is why it is not ready: it ended, or reported that it cannot be played, or sent no frame of the contract."""
+
+
 class HostStarter:
     """Starts the processes of one host, one after the other."""
 
@@ -39,12 +43,13 @@ class HostStarter:
 
     async def start(self) -> Process:
         """A process that serves the environment over its pipes. Raises: HostUnavailable."""
-        arguments = ("-m", "env_svc.hosted.host", self._hosted.environment)
+        arguments = ("-m", "env_svc.hosted.host", *self._hosted.arguments)
         try:
             if self._confinement is None:
                 command, errors = self._unconfined(arguments), None
             else:
-                command, errors = await self._confinement.command(self._name, self._hosted, *arguments), PIPE
+                command = await self._confinement.command(self._name, self._hosted, *arguments)
+                errors = PIPE if self._hosted.is_logged else DEVNULL
             process = await asyncio.create_subprocess_exec(
                 *command.argv, stdin=PIPE, stdout=PIPE, stderr=errors, env=command.variables, process_group=0
             )

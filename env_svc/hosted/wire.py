@@ -1,6 +1,7 @@
 """Frames between the service and a host: four bytes of length, big-endian, then one MessagePack map.
 
     host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […], "operator_options": […]}   first frame
+    host → service    {"refused": "…"}   in its place, of a tenant's package that cannot be played
     service → host    {"id": 7, "name": …, "options": {…}, "call": {"kind": "Open" | "Step", "value": {…}}}
     service → host    {"cancel": 7}
     host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}
@@ -20,6 +21,7 @@ from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Sc
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 64 * 2**20
+MAX_REFUSAL_CHARS = 1_000
 LENGTH = struct.Struct(">I")
 TYPES = {"Open": OpenCall, "Step": StepCall, "Opened": Opened, "Asked": Continued, "Scored": Scored, "Failed": Failed}
 """Classes by their `kind` in frames. Hosts of other versions read these names: rename a class, never its kind."""
@@ -56,11 +58,11 @@ def read_frame(read: Callable[[int], bytes]) -> Frame | None:
     return msgpack.unpackb(body, strict_map_key=False) if len(body) == size else None
 
 
-async def receive_frame(reader: asyncio.StreamReader) -> Frame:
+async def receive_frame(reader: asyncio.StreamReader, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
     """The next frame. Raises: EOFError at the stream's end, ValueError for an invalid frame."""
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    if size > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame has {size} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    if size > max_bytes:
+        raise ValueError(f"a frame has {size} bytes, at most {max_bytes} are allowed")
     frame: object = msgpack.unpackb(await reader.readexactly(size), strict_map_key=False)
     if not isinstance(frame, dict):
         raise ValueError(f"a frame holds a {type(frame).__name__}, expected a map")

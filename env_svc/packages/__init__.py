@@ -1,6 +1,8 @@
-"""Packages of environments that others wrote, read without being installed or run.
+"""Packages that tenants upload: checked, unpacked, and played in sandboxes of their own.
 
-Consumes  the bytes of a wheel
-Produces  its files, name, requirements and environments, or a sentence that says why it is refused
-Owns      nothing: pure
+Consumes  prompts.package.own.<tenant>.<package>, wheels from the blob store, calls for environments named `own:…`
+Produces  trajectories.package.<tenant>.<package>, outcomes
+Owns      the unpacked packages of this replica, and the processes that play them
+Layout    names.py says which package a name may lead to; wheel.py reads one; store.py fetches and unpacks, sandboxes.py starts a process,
+          hosts.py shares the places for processes among tenants; check.py answers for a new package; serving.py reads the settings
 """

@@ -15,7 +15,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import BytesParser
 from pathlib import PurePosixPath
@@ -32,6 +32,14 @@ REQUIREMENT = re.compile(r"^\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]
 ENTRY = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$")
 OPTIONAL = re.compile(r";.*\bextra\s*==")
 CHUNK_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 64 * 1024
+"""Maximum size of the headers of METADATA and WHEEL, and of entry_points.txt. Parsers are slower than linear in a line's length."""
+MAX_LINE_CHARS = 1_000
+"""Maximum length of a requirement, and of a line of entry_points.txt."""
+MAX_ENVIRONMENTS = 32
+MAX_PART_BYTES = 255
+"""Maximum length of the name of a file or folder, of the usual file systems."""
+HEADERS_END = re.compile(rb"\r?\n\r?\n")
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,11 @@ class Wheel:
     @property
     def versioned_name(self) -> str:
         return f"{self.name}@{self.digest[:12]}"
+
+    @property
+    def without_files(self) -> "Wheel":
+        """The same, of which the files are somewhere else."""
+        return replace(self, files={})
 
 
 def read_wheel(packed: bytes, bounds: WheelBounds = BOUNDS) -> Wheel:
@@ -140,7 +153,7 @@ def _checked(entries: list[zipfile.ZipInfo], bounds: WheelBounds) -> list[zipfil
 def _check_name(name: str, bounds: WheelBounds) -> None:
     parts = name.removesuffix("/").split("/")
     is_plain = name.isprintable() and "\\" not in name and ":" not in name and not any(part in ("", ".", "..") for part in parts)
-    if not is_plain or len(name) > bounds.name_chars:
+    if not is_plain or len(name) > bounds.name_chars or max(len(part.encode()) for part in parts) > MAX_PART_BYTES:
         raise WheelRefused(f"{name[:100]!r} is no name of a file in a wheel: absolute, upward, long or unprintable ones are not taken")
 
 
@@ -171,7 +184,11 @@ def _metadata_folder(files: Collection[str]) -> str:
 def _headers(files: dict[str, bytes], name: str) -> Message:
     if name not in files:
         raise WheelRefused(f"the wheel has no {name}")
-    return BytesParser().parsebytes(files[name], headersonly=True)
+    end = HEADERS_END.search(files[name], 0, MAX_HEADER_BYTES)
+    headers = files[name][: end.start()] if end else files[name]
+    if len(headers) > MAX_HEADER_BYTES:
+        raise WheelRefused(f"{name} has more than {MAX_HEADER_BYTES} bytes of headers")
+    return BytesParser().parsebytes(headers, headersonly=True)
 
 
 def _check_kind(headers: Message, files: Collection[str]) -> None:
@@ -205,6 +222,8 @@ def _check_record(files: dict[str, bytes], folder: str) -> None:
 def _requires(requirements: Iterable[str]) -> tuple[str, ...]:
     found: set[str] = set()
     for requirement in requirements:
+        if len(requirement) > MAX_LINE_CHARS:
+            raise WheelRefused(f"it needs '{requirement[:100]}…', at most {MAX_LINE_CHARS} characters are taken of a requirement")
         parts = REQUIREMENT.match(requirement)
         if parts is None or parts["rest"].lstrip().startswith("@"):
             raise WheelRefused(f"it needs '{requirement[:100]}', which is no name of a package: addresses are not taken")
@@ -221,6 +240,8 @@ class _EntryPoints(configparser.ConfigParser):
 
 
 def _environments(entry_points: bytes) -> dict[str, str]:
+    if len(entry_points) > MAX_HEADER_BYTES or any(len(line) > MAX_LINE_CHARS for line in entry_points.splitlines()):
+        raise WheelRefused(f"its entry_points.txt has more than {MAX_HEADER_BYTES} bytes, or a line of more than {MAX_LINE_CHARS}")
     parser = _EntryPoints(delimiters=("=",), interpolation=None, default_section="")
     try:
         parser.read_string(entry_points.decode())
@@ -229,6 +250,8 @@ def _environments(entry_points: bytes) -> dict[str, str]:
     found = {name: value.partition("[")[0].strip() for name, value in parser.items(GROUP)} if parser.has_section(GROUP) else {}
     if not found:
         raise WheelRefused(f"it has no entry point of the group {GROUP}, by which a task could name its environment")
+    if len(found) > MAX_ENVIRONMENTS:
+        raise WheelRefused(f"it has {len(found)} environments, at most {MAX_ENVIRONMENTS} are taken")
     for name, value in found.items():
         if not NAME.match(name) or not ENTRY.match(value):
             raise WheelRefused(f"its entry point '{name[:100]} = {value[:100]}' is none: name = module:Class")

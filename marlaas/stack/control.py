@@ -126,8 +126,9 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _env_env() -> dict[str, str]:
-    """The user of this stack may name any module and data set, tenants with keys what is installed, unless that user lists names."""
-    defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "_operator=*"}
+    """The user of this stack may name any module and data set, tenants with keys what is installed and their own packages, unless that user
+    says otherwise."""
+    defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "_operator=*", "MARLAAS_ENV_OWN": "auto"}
     return {name: os.environ.get(name, default) for name, default in defaults.items()}
 
 

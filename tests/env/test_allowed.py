@@ -56,6 +56,23 @@ def test_operator_has_entries_of_its_own() -> None:
     assert names.tool_objection("games:lookup") is None and names.tool_objection("os:system") is not None
 
 
+def test_tool_that_a_tenants_own_environment_names_needs_an_entry_of_that_tenant() -> None:
+    names = AllowedNames("installed, _operator=games:*, acme=dice:*")
+    assert names.tool_objection("calculator", "acme") is None and names.tool_objection("dice:D6", "acme") is None
+    for name, tenant in (("games:lookup", "acme"), ("dice:D6", "globex")):
+        assert f"tool '{name}' is not allowed here" in (names.tool_objection(name, tenant) or "")
+
+
+@pytest.mark.parametrize("entries", ["installed", "games:*", "*"])
+def test_own_environments_are_allowed_where_they_are_served_and_there_alone(entries: str) -> None:
+    for by_operator in (True, False):
+        assert AllowedNames(entries, serves_own=True).objection("acme", section("own:x@" + "0" * 12), by_operator=by_operator) is None
+        found = AllowedNames(entries).objection("acme", section("own:x"), by_operator=by_operator)
+        assert (found or "").startswith("environment 'own:x' is not allowed here")
+    with_tool = AllowedNames("installed", serves_own=True).objection("acme", section("own:x", "os:system"), by_operator=False)
+    assert (with_tool or "").startswith("tool 'os:system' is not allowed here")
+
+
 def test_refusal_says_what_is_allowed() -> None:
     found = AllowedNames("installed, games:*, beta=secret.games:*").objection("acme", section("reasoning_gim:gcd"), by_operator=True)
     assert found == (

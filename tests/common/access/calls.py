@@ -41,7 +41,9 @@ BUCKET_CALLS = {
     "filled_share": Use.INSPECT,
 }
 BLOB_CALLS = {
+    "fetch": Use.READ,
     "fetch_folder": Use.READ,
+    "put": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,

@@ -19,7 +19,7 @@ from marlaas.stack import servers
 from marlaas.stack.servers import Command
 from tests.conftest import HASTY, running
 
-DEPLOYMENT = Deployment(pools=("tiny",), families=("math", "module"))
+DEPLOYMENT = Deployment(pools=("tiny",), families=("math", "module", "own"))
 TENANTS = ("acme", "globex")
 
 

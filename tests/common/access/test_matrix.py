@@ -26,6 +26,7 @@ STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "DELETE", "PURGE", "MSG.GET", "MSG.D
 CONSUMERS = (
     *(one for one in vars(streams).values() if isinstance(one, streams.Consumer)),
     *(make("math") for make in (streams.env_checks, streams.env_opens, streams.env_turns)),
+    streams.env_packages("own"),
     streams.rollout_samples("tiny"),
     streams.trainer_batches("tiny"),
 )
@@ -38,6 +39,7 @@ def families(key: str) -> list[str]:
     found += [f"ask.{tenant}.{verb}" for verb in (*QUESTIONS, "other") for tenant in ("acme", "globex")]
     found += [streams.check("math", "t"), streams.open_group("math", "t", 1), streams.sample("tiny", "t", "x")]
     found += [streams.sample("other", "t", "x"), streams.turn("math", "t", "x"), streams.turn("other", "t", "x"), streams.checked("t")]
+    found += [streams.check_package("own", "acme", "x"), streams.package_checked("acme", "x")]
     found += [
         streams.scored("t", "x"),
         streams.batch("tiny", "t"),
@@ -45,7 +47,7 @@ def families(key: str) -> list[str]:
         streams.weight_updated("other", "t"),
     ]
     found += [streams.events(tenant, "t") for tenant in ("acme", "globex")]
-    found += [streams.failed(stage, "t") for stage in ("jobs", "settle", "check", "open", "turn", "sample", "train", "other")]
+    found += [streams.failed(stage, "t") for stage in ("jobs", "settle", "check", "package", "open", "turn", "sample", "train", "other")]
     found += [
         streams.value_subject(each.name, f"{who}.x") for each in streams.BUCKETS for who in ("scheduler", "env", "rollout", "trainer")
     ]

@@ -16,7 +16,7 @@ from tests.common.access.calls import BLOB_CALLS, BUCKET_CALLS, STREAM_CALLS, ca
 from tests.common.access.matching import covers
 
 ROOT = Path(__file__).parents[3]
-DEPLOYMENT = Deployment(pools=("tiny", "big"), families=("math", "code"))
+DEPLOYMENT = Deployment(pools=("tiny", "big"), families=("math", "code", "own"))
 TABLE = table(DEPLOYMENT)
 NO_SUBJECTS = {"task_of"}
 """Functions of `common/streams.py` that give another string."""
@@ -31,7 +31,7 @@ def example_arguments(function: object) -> list[object]:
     given: dict[str, object] = {
         "job": "jobs.submit.name",
         "pool": "tiny",
-        "family": "math",
+        "family": "own",
         "group": 1,
         "verb": "cancel",
         "bucket": "tasks",

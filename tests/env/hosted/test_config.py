@@ -16,7 +16,9 @@ from env_svc.settings import EnvSettings
     ("text", "problem"),
     [
         ("[math]\npython = 'p'\nenvironment = 'a:B'", "'math' cannot be the name"),
+        ("[own]\npython = 'p'\nenvironment = 'a:B'", "'own' cannot be the name"),
         ("[a]\npython = 'p'", "a.environment: Field required"),
+        ("[a]\npython = 'p'\nenvironment = 'a:B'\npackage = '/srv/a'", "a.package: Extra inputs are not permitted"),
         ("[a]\npython = 'p'\nenvironment = 'a:B'\nproceses = 2", "a.proceses: Extra inputs are not permitted"),
         ("[a", "hosts.toml"),
         ("[a]\npython = 'p'\nenvironment = 'a:B'\nread = ['data']", "'data' is no absolute path"),

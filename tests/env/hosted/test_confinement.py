@@ -111,6 +111,15 @@ async def test_processes_that_hear_nothing_end_with_the_service(sandbox: Confine
     service.stdout.close()
 
 
+async def test_user_of_a_sandbox_is_used_again_when_it_is_released_and_not_before(sandbox: Confinement) -> None:
+    first, second = sandbox.name_of_next(), sandbox.name_of_next()
+    await sandbox.release(first)
+    again, third = sandbox.name_of_next(), sandbox.name_of_next()
+    assert again == first and third not in (first, second)
+    for name in (first, second, third):
+        await sandbox.release(name)
+
+
 def test_checkout_that_holds_the_code_is_not_shown(tmp_path: Path) -> None:
     checkout, venv = tmp_path / "checkout", tmp_path / "venv"
     for place in (checkout / "env_svc", checkout / "common", checkout / "data" / "keys", venv / "lib" / "site-packages", tmp_path / "mine"):

@@ -17,6 +17,8 @@ def test_outcome_within_the_contract_passes() -> None:
     for call, outcome in (
         (OPEN, Opened(SAID, [], b"x" * MAX_STATE_BYTES)),
         (STEP, Continued(SAID, b"")),
+        (OPEN, Opened(SAID, [{"name": "x", "parameters": {"properties": {"y": {"type": "string"}}, "required": ["y"]}}], b"")),
+        (OPEN, Opened(SAID, [{"type": "function", "function": {"name": "x", "description": "y"}}], b"", ("calculator",))),
         (STEP, Scored(1.0, {str(number): 0.0 for number in range(MAX_COMPONENTS)})),
         (OPEN, Failed("no disk", is_infrastructure=True)),
     ):
@@ -33,7 +35,14 @@ def test_outcome_within_the_contract_passes() -> None:
         (STEP, Scored(1e13, {}), "beyond 1e"),
         (STEP, Scored(1.0, {"x": math.inf}), "not finite"),
         (STEP, Scored(1.0, {str(number): 0.0 for number in range(MAX_COMPONENTS + 1)}), "1025 components"),
+        (STEP, Scored(1.0, {"a\0b": 1.0}), "is no name"),
+        (STEP, Scored(1.0, {"x" * 201: 1.0}), "is no name"),
         (STEP, Continued([], b""), "Continued has no messages"),
+        (STEP, Continued(SAID, b"\xc7\x01\x4dx"), "a state is a MessagePack extension"),
+        (STEP, Continued(SAID, b"\xd4\x4dx"), "a state is a MessagePack extension"),
+        (OPEN, Opened(SAID, [{"name": str(number)} for number in range(257)], b""), "257 tools"),
+        (OPEN, Opened(SAID, [{"function": 7}], b""), "validation error"),
+        (OPEN, Opened(SAID, [{"name": "x", "parameters": {"required": [7]}}], b""), "validation error"),
         (OPEN, Opened(SAID, [], b"x" * (MAX_STATE_BYTES + 1)), "a state has 262145 bytes"),
     ],
 )

@@ -1,19 +1,20 @@
 """Wheels from strangers: what is read, what is refused, and that no bound is passed on the way."""
 
-import base64
 import hashlib
-import io
 import random
+import shutil
 import stat
 import subprocess
 import sys
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from env_svc.packages.wheel import BOUNDS, MIB, WheelBounds, WheelRefused, missing_requirements, read_wheel
+from marlaas.scaffold import write_package
+from tests.env.packages import making
+from tests.env.packages.making import zipped
 
 INFO = "my_games-1.0.dist-info"
 WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -30,20 +31,7 @@ FILES = {
 
 def recorded(files: dict[str, bytes]) -> dict[str, bytes]:
     """The files with their RECORD."""
-    digests = {name: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode() for name, content in files.items()}
-    rows = [f'"{name}",sha256={digest},{len(files[name])}' for name, digest in digests.items()]
-    return files | {f"{INFO}/RECORD": "\n".join([*rows, f"{INFO}/RECORD,,"]).encode()}
-
-
-def zipped(files: dict[str, bytes], mode: int = stat.S_IFREG | 0o644) -> bytes:
-    """`mode`: the type and the permissions of each file."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    return making.recorded(files, INFO)
 
 
 def wheel(**changed: bytes | None) -> bytes:
@@ -84,6 +72,14 @@ def test_requirements_of_extras_are_left_out() -> None:
         ({"INFO/entry_points.txt": None}, "no entry point of the group marlaas.environments"),
         ({"INFO/entry_points.txt": b"[marlaas.environments]\nx = os.system\n"}, "name = module:Class"),
         ({"INFO/entry_points.txt": b"[marlaas.environments\n"}, "cannot be read"),
+        ({"INFO/entry_points.txt": b"[marlaas.environments]\na" + b" " * 1000}, "a line of more than 1000"),
+        (
+            {"INFO/entry_points.txt": ("[marlaas.environments]\n" + "".join(f"e{n} = a:b\n" for n in range(33))).encode()},
+            "at most 32 are taken",
+        ),
+        ({"INFO/METADATA": METADATA.encode() + b"A: b\n" * 20_000}, "more than 65536 bytes of headers"),
+        ({"INFO/METADATA": (METADATA + f"Requires-Dist: a{';' * 1000}\n").encode()}, "at most 1000 characters are taken of a requirement"),
+        ({"é" * 128: b""}, "is no name of a file in a wheel"),
         ({"my_games/fast.so": b"\x7fELF"}, "'my_games/fast.so' is no source"),
         ({"start.pth": b"import os"}, "'start.pth' is no source"),
         ({"my_games-1.0.data/scripts/run": b"#!python"}, "would be installed outside"),
@@ -180,14 +176,16 @@ def test_any_bytes_are_read_or_refused_in_a_sentence() -> None:
             assert "\n" not in str(refused)
 
 
-def test_wheel_of_the_scaffold_is_read(tmp_path: Path) -> None:
-    from marlaas.scaffold import write_package
-
-    write_package("my_env", tmp_path / "my_env")
+@pytest.mark.parametrize("name", ["my_env", "letter_count"])
+def test_wheel_of_the_scaffold_or_the_example_is_read(name: str, tmp_path: Path) -> None:
+    if name == "my_env":
+        write_package(name, tmp_path / name)
+    else:
+        shutil.copytree(making.EXAMPLE, tmp_path / name)  # a build writes beside its sources
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(tmp_path)]
-    ran = subprocess.run([*build, str(tmp_path / "my_env")], capture_output=True, text=True)
+    ran = subprocess.run([*build, str(tmp_path / name)], capture_output=True, text=True)
     if ran.returncode != 0:
         pytest.skip(f"no wheel can be built here: {ran.stderr.strip()[-200:]}")
     (built,) = tmp_path.glob("*.whl")
     found = read_wheel(built.read_bytes())
-    assert (found.name, list(found.environments)) == ("my-env", ["my_env"])
+    assert (found.name, list(found.environments)) == (name.replace("_", "-"), [name])

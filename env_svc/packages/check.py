@@ -1,0 +1,93 @@
+"""Handler of new packages: each is read, and its environments are loaded in the sandbox, before a task may name it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+from common import streams
+from common.bus import Delivery, Outgoing
+from common.errors import Reject, Retry
+from common.messages import CheckPackage, OwnEnvironment, PackageChecked, wheel_name
+from env_svc.errors import WrongOptions
+from env_svc.hosted.start import HostFailed, HostUnavailable
+from env_svc.packages.hosts import OwnHosts
+from env_svc.packages.names import OwnEnvironmentKey
+from env_svc.packages.store import PackageStore
+from env_svc.packages.wheel import Wheel, WheelRefused, missing_requirements
+
+RETRY_S = 10.0
+MAX_COMPONENTS = 64
+EVERYWHERE = ("marlaas",)
+"""What every interpreter that plays environments has, installed or from a checkout."""
+
+
+class _Objection(Exception):
+    """Why a package is not taken, in one sentence."""
+
+
+class PackageChecks:
+    """Answers for packages, a few at a time."""
+
+    def __init__(self, store: PackageStore, hosts: OwnHosts, listed: Collection[str]) -> None:
+        """`listed`: names of the packages that a tenant's may need."""
+        self._store = store
+        self._hosts = hosts
+        self._listed = (*listed, *EVERYWHERE)
+
+    async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """CheckPackage → PackageChecked.
+
+        Raises: Reject for a wheel that is not the named package's; Retry at the first attempt that fails by no fault of the package's.
+        """
+        message = delivery.read(CheckPackage)
+        if (message.wheel.name, message.wheel.sha256) != (wheel_name(message.tenant, message.package), message.package):
+            raise Reject(f"{message.wheel.name} is not package {message.package} of tenant {message.tenant}")
+        try:
+            answer = await self._examined(message)
+        except _Objection as objection:
+            answer = PackageChecked(tenant=message.tenant, package=message.package, objection=str(objection))
+        except HostUnavailable as error:
+            if delivery.attempt < 2:
+                raise Retry(str(error), delay_s=RETRY_S) from None
+            answer = PackageChecked(tenant=message.tenant, package=message.package, objection=str(error))
+        yield Outgoing(
+            streams.package_checked(message.tenant, message.package),
+            answer,
+            f"package:{message.tenant}:{message.package}:{delivery.sequence}",
+        )
+
+    async def _examined(self, message: CheckPackage) -> PackageChecked:
+        """Raises: _Objection, HostUnavailable, Unavailable."""
+        try:
+            package = await self._store.acquire(message.tenant, message.wheel)
+        except (WheelRefused, Reject) as error:
+            raise _Objection(str(error)) from None
+        try:
+            if missing := missing_requirements(package.wheel, self._listed):
+                known = ", ".join(sorted(self._listed))[:1000]
+                raise _Objection(f"it needs {', '.join(missing)[:500]}, which the operator has not installed; there is {known}")
+            environments = [await self._loaded(message, package.wheel, name) for name in sorted(package.wheel.environments)]
+        finally:
+            await asyncio.shield(self._store.release(message.tenant, message.wheel))
+        wheel = package.wheel
+        return PackageChecked(
+            tenant=message.tenant,
+            package=message.package,
+            objection=None,
+            name=wheel.name,
+            version=wheel.version,
+            environments=environments,
+        )
+
+    async def _loaded(self, message: CheckPackage, wheel: Wheel, name: str) -> OwnEnvironment:
+        """Raises: _Objection, HostUnavailable, Unavailable."""
+        key = OwnEnvironmentKey(message.tenant, message.package, name)
+        where = f"environment '{name}' ({wheel.environments[name]})"
+        try:
+            hello = await self._hosts.examine(key, message.wheel, message.claimant)
+        except (HostFailed, WrongOptions, WheelRefused) as error:
+            raise _Objection(f"{where}: {error}") from None
+        except HostUnavailable as error:
+            raise HostUnavailable(f"{where}: {error}") from None
+        if len(hello.components) > MAX_COMPONENTS:
+            raise _Objection(f"{where}: its reward has {len(hello.components)} components, at most {MAX_COMPONENTS} are taken")
+        return OwnEnvironment(name=name, components=hello.components)

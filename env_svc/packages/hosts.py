@@ -1,0 +1,242 @@
+"""Environments of tenants' packages: their processes, and the places for processes that tenants share.
+
+A process plays one environment of one package of one tenant, and is started at its first call. While calls wait for it or run in it, it
+holds one of the replica's places; they are granted in fair order, by the tenants' weights, and no tenant has all of them. After a slice of
+time it takes no more calls while another environment waits for a place. A process without a place stays, idle, until it has been idle for
+long, its last task has ended, or its room is needed, least recently used first: states travel with messages, so nothing is lost with it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from common.errors import MarlaasError, Unavailable
+from common.fairness.fair_queue import Claimant
+from common.fairness.fair_slots import FairSlots
+from common.messages import BlobRef
+from env_svc.calls import EnvironmentJob, Outcome, failed
+from env_svc.concurrency.completion import as_completed_batches
+from env_svc.errors import WrongOptions
+from env_svc.hosted.outcomes import Hello
+from env_svc.hosted.start import HostFailed, HostUnavailable
+from env_svc.packages.names import OwnEnvironmentKey
+from env_svc.packages.own_host import OwnHost
+from env_svc.packages.sandboxes import OwnSandboxes
+from env_svc.packages.wheel import WheelRefused
+
+FAILURE_TTL_S = 5.0
+"""Time for which a failed start is the answer to further calls."""
+CheckWeights = Callable[[Sequence[str]], None]
+"""Raises: WrongOptions, where a task's weights name none of these components."""
+
+
+@dataclass(frozen=True)
+class OwnBounds:
+    """How many processes of packages there are, and how long."""
+
+    places: int = 4
+    tenant_places: int = 3
+    """Maximum places of one tenant."""
+    idle_s: float = 300.0
+    slice_s: float = 5.0
+    """Seconds for which a process keeps its place when others wait for one."""
+
+
+class OwnHosts:
+    """All environments of packages that this replica plays."""
+
+    def __init__(self, sandboxes: OwnSandboxes, bounds: OwnBounds) -> None:
+        self._sandboxes = sandboxes
+        self._bounds = bounds
+        self._places = FairSlots(bounds.places, bounds.tenant_places)
+        self._by_key: dict[OwnEnvironmentKey, OwnHost] = {}
+        self._all: set[OwnHost] = set()
+        """Those of `_by_key`, and those that are examined."""
+        self._holders: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Processes that are being stopped, each to its end, whatever becomes of the caller."""
+
+    @property
+    def processes(self) -> int:
+        return sum(one.process is not None for one in self._all)
+
+    @property
+    def waiting(self) -> int:
+        """Environments that wait for a place."""
+        return self._places.waiting
+
+    async def run(
+        self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, check_weights: CheckWeights
+    ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+        """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable, where the wheel is."""
+        work = (self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
+        async with aclosing(as_completed_batches(work)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:
+        """What an environment reports of itself in a process that is for this alone. Raises: as `OwnSandboxes.start`."""
+        host = OwnHost(key, wheel)
+        place = _of_tenant(claimant.tenant, claimant.weight)
+        await self._places.acquire(place)
+        began = time.monotonic()
+        self._all.add(host)
+        host.has_place = True
+        try:
+            await self._make_room()
+            host.process = await self._sandboxes.start(key, wheel)
+            return host.process.hello
+        finally:
+            await self._stop(host)
+            self._all.discard(host)
+            self._places.release(place, time.monotonic() - began)
+
+    def end_task(self, task: str) -> None:
+        """Stop the processes that this task was the last to use."""
+        for host in list(self._by_key.values()):
+            if task in host.tasks:
+                host.tasks.discard(task)
+                _spawn(self._stop_unless_used(host), self._ending)
+
+    async def stop_idle(self) -> None:
+        """Stop the processes that have been idle for long, and forget environments without one."""
+        before = time.monotonic() - self._bounds.idle_s
+        for key, host in list(self._by_key.items()):
+            if host.calls or host.has_place:
+                continue
+            if host.process is None:
+                if host.failure is None or host.failed_at < time.monotonic() - FAILURE_TTL_S:
+                    self._forget(key)
+            elif host.used_at <= before:
+                await self._stop(host)
+
+    async def stop(self) -> None:
+        for one in self._holders:
+            one.cancel()
+        await asyncio.gather(*self._holders, return_exceptions=True)
+        await asyncio.gather(*(self._stop(one) for one in self._all))
+        await asyncio.gather(*self._ending)
+
+    async def _run_one(
+        self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, position: int, check_weights: CheckWeights
+    ) -> tuple[int, Outcome]:
+        host = self._host(key, wheel)
+        host.tasks.add(job.claimant.task)
+        host.weight = job.claimant.weight
+        row = job.calls[position].row
+        with host.calling():
+            try:
+                self._serve(host)
+                async with asyncio.timeout(job.ends_at - time.monotonic()):
+                    process = await host.enter(job.claimant)
+            except TimeoutError:
+                reason = f"environment '{job.name}' had no process before the deadline (row {row})"
+                return position, failed(reason, is_infrastructure=True, is_late=True)
+            except Unavailable:
+                raise
+            except (WrongOptions, WheelRefused, HostFailed, MarlaasError) as error:
+                return position, failed(f"environment '{job.name}' (row {row}): {error}")
+            except HostUnavailable as error:
+                return position, failed(f"environment '{job.name}' is unavailable (row {row}): {error}", is_infrastructure=True)
+            began = time.monotonic()
+            try:
+                check_weights(process.hello.components)
+                outcome = await process.host.ask(job, position)
+            except WrongOptions as error:
+                outcome = failed(str(error))
+            finally:
+                host.leave(job.claimant, time.monotonic() - began)
+            return position, replace(outcome, worked_s=time.monotonic() - began)
+
+    def _host(self, key: OwnEnvironmentKey, wheel: BlobRef) -> OwnHost:
+        if key not in self._by_key:
+            self._by_key[key] = OwnHost(key, wheel)
+            self._all.add(self._by_key[key])
+        return self._by_key[key]
+
+    def _serve(self, host: OwnHost) -> None:
+        """See to it that the calls of an environment get a place. Raises: the failure of a start just before."""
+        if host.failure is not None and time.monotonic() - host.failed_at < FAILURE_TTL_S:
+            raise host.failure.with_traceback(None)
+        if host.holder is None:
+            host.failure = None
+            host.holder = _spawn(self._hold(host), self._holders)
+
+    async def _hold(self, host: OwnHost) -> None:
+        """Hold a place while there are calls."""
+        try:
+            while host.calls and host.failure is None:
+                claimant, served_s = _of_tenant(host.key.tenant, host.weight), 0.0
+                await self._places.acquire(claimant)
+                host.has_place = True
+                try:
+                    served_s = await self._lend(host) if host.calls else 0.0
+                finally:
+                    host.has_place = False
+                    self._places.release(claimant, served_s)
+        finally:
+            host.holder = None
+        await self._stop_unless_used(host)
+
+    async def _lend(self, host: OwnHost) -> float:
+        """Let calls in until there are none, or the slice is over and others wait.
+
+        Returns the seconds to charge. What is used beyond the slice while no other environment waits is free; what calls need after the
+        process is closed to further ones is not.
+        """
+        began = time.monotonic()
+        try:
+            await self._make_room()
+            if host.process is None:
+                host.process = await self._sandboxes.start(host.key, host.wheel)
+        except OSError as error:
+            host.fail(Unavailable(f"no process can be prepared for '{host.key.name}': {error}"))
+            return time.monotonic() - began
+        except Exception as error:  # of the calls, which raise it
+            host.fail(error)
+            return time.monotonic() - began
+        host.open()
+        ends_at = began + self._bounds.slice_s
+        while host.calls and (time.monotonic() < ends_at or not self._places.waiting):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(1.0, self._bounds.slice_s)):
+                    await host.idle.wait()
+        host.close()
+        closed = time.monotonic()
+        await host.vacant.wait()
+        return min(closed - began, self._bounds.slice_s) + time.monotonic() - closed
+
+    async def _make_room(self) -> None:
+        """Stop idle processes, so that there are no more processes than places."""
+        while sum(one.has_place or one.process is not None for one in self._all) > self._bounds.places:
+            idle = [one for one in self._all if one.process is not None and not one.has_place]
+            await self._stop(min(idle, key=lambda one: one.used_at))
+
+    async def _stop(self, host: OwnHost) -> None:
+        process, host.process = host.process, None
+        if process is not None:
+            await asyncio.shield(_spawn(process.stop(), self._ending))
+
+    async def _stop_unless_used(self, host: OwnHost) -> None:
+        """Stop a process whose tasks have ended."""
+        if not (host.tasks or host.calls or host.has_place):
+            await self._stop(host)
+
+    def _forget(self, key: OwnEnvironmentKey) -> None:
+        self._all.discard(self._by_key.pop(key))
+
+
+def _spawn(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Run `work`, which is `among` others until it ends."""
+    runner = asyncio.create_task(work)
+    among.add(runner)
+    runner.add_done_callback(among.discard)
+    return runner
+
+
+def _of_tenant(tenant: str, weight: float) -> Claimant:
+    """A claimant of a place: they are bounded and shared by tenant alone."""
+    return Claimant(tenant, "packages", weight)

@@ -1,0 +1,145 @@
+"""Unpacked packages of this replica: each folder is there while a process uses it.
+
+Folders of one tenant and digest are made once, under a temporary name that is renamed when all files are written. They lie in a folder
+that this process has locked; folders of processes that were killed have no lock, and are removed at the next start.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from common.blobs import Blobs
+from common.errors import Unavailable
+from common.messages import MAX_PACKAGE_BYTES, BlobRef
+from env_svc.packages.wheel import Wheel, WheelRefused, read_wheel
+
+LOCK = "lock"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A package whose files can be read."""
+
+    folder: Path
+    wheel: Wheel
+    """Without its files."""
+
+
+@dataclass
+class _Held:
+    users: int = 0
+    package: Unpacked | None = None
+    unpacking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class PackageStore:
+    """Fetches and unpacks wheels, and removes what is no longer used."""
+
+    def __init__(self, blobs: Blobs, folder: Path) -> None:
+        """`folder`: of all replicas of this machine that share a data folder."""
+        self._blobs = blobs
+        self._all = folder
+        self.folder = folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        """Of this process, closed to other users."""
+        self._held: dict[tuple[str, str], _Held] = {}
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Make this process's folder, and remove those of processes that have ended. Raises: OSError."""
+        self._all.mkdir(parents=True, exist_ok=True)
+        opening = _opened_lock(self._all)
+        try:
+            fcntl.flock(opening, fcntl.LOCK_EX)  # one at a time: a folder without its lock yet looks left behind
+            for other in self._all.iterdir():
+                if other.is_dir() and not _is_locked(other):
+                    shutil.rmtree(other, ignore_errors=True)
+            self.folder.mkdir(mode=0o700)
+            self._lock = _opened_lock(self.folder)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        finally:
+            os.close(opening)
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    async def acquire(self, tenant: str, ref: BlobRef) -> Unpacked:
+        """The package, until as many calls of `release`.
+
+        Raises: WheelRefused; Reject when the blob is not in the store, or damaged; Unavailable when the store is, or the disk.
+        """
+        held = self._held.setdefault((tenant, ref.sha256), _Held())
+        held.users += 1
+        try:
+            async with held.unpacking:
+                if held.package is None:
+                    held.package = await self._unpacked(tenant, ref)
+            return held.package
+        except BaseException:
+            await self.release(tenant, ref)
+            raise
+
+    async def release(self, tenant: str, ref: BlobRef) -> None:
+        held = self._held[tenant, ref.sha256]
+        held.users -= 1
+        if held.users == 0:
+            del self._held[tenant, ref.sha256]
+            if held.package is not None:
+                await asyncio.to_thread(shutil.rmtree, _set_aside(held.package.folder), ignore_errors=True)
+
+    async def _unpacked(self, tenant: str, ref: BlobRef) -> Unpacked:
+        if ref.size_bytes > MAX_PACKAGE_BYTES:
+            raise WheelRefused(f"the wheel has {ref.size_bytes} bytes, at most {MAX_PACKAGE_BYTES} are taken")
+        packed = await self._blobs.fetch(ref)
+        return await asyncio.to_thread(_unpack, packed, self.folder / f"{tenant}.{ref.sha256}")
+
+
+def _unpack(packed: bytes, into: Path) -> Unpacked:
+    """Raises: WheelRefused, Unavailable."""
+    wheel = read_wheel(packed)
+    temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
+    try:
+        for name, content in wheel.files.items():
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o444)
+        for place, _, _ in os.walk(temporary):
+            Path(place).chmod(0o755)  # whatever the service's umask is: a sandbox has a user of its own
+        temporary.rename(into)
+    except OSError as error:
+        raise Unavailable(f"could not unpack a package: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    log.info("package_unpacked", package=wheel.digest[:12], files=len(wheel.files))
+    return Unpacked(into, wheel.without_files)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a folder, so that its name is free at once."""
+    return folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part"))
+
+
+def _opened_lock(folder: Path) -> int:
+    return os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether the process that made the folder still runs."""
+    lock = _opened_lock(folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False

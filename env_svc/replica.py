@@ -1,0 +1,91 @@
+"""One replica of the environment service, put together from its settings."""
+
+import asyncio
+
+from common import streams
+from common.bus import Bus, Slots
+from common.messages import OWN_FAMILY, ReplicaReport
+from common.runtime.service import Running, report_replica
+from common.task_states import TaskStates
+from env_svc import metrics, registry
+from env_svc.allowed import AllowedNames
+from env_svc.datasets import ListedDatasets
+from env_svc.execution.executor import EnvironmentExecutor
+from env_svc.execution.tool_calls import ToolCallExecutor
+from env_svc.execution.workers import Workers
+from env_svc.hosted.config import read_hosted
+from env_svc.hosted.pool import HostPool
+from env_svc.hosted.selection import choose_confinement, choose_own_confinement
+from env_svc.packages.serving import OwnService, serving_own
+from env_svc.sandboxes.current import use
+from env_svc.sandboxes.selection import start_sandbox
+from env_svc.service import EnvService
+from env_svc.settings import EnvSettings
+from env_svc.tools.toolbox import Toolbox
+
+MAX_CONCURRENT_CHECKS = 8
+"""Environments checked concurrently, per family."""
+MAX_CONCURRENT_PACKAGES = 32
+"""Packages checked concurrently. Most of them wait for a process, in fair order."""
+
+
+async def serve(running: Running[EnvSettings]) -> None:
+    """Consume the queues of every family served, until cancelled."""
+    settings, bus = running.settings, running.bus
+    hosted = read_hosted(settings.hosts_file, registry.families())
+    confinement = await choose_confinement(settings, hosted)
+    hosts = HostPool(hosted, confinement=confinement)
+    datasets = ListedDatasets(settings.datasets)
+    async with serving_own(settings, bus, await choose_own_confinement(settings, confinement)) as own:
+        await _serve(running, hosts, own, datasets)
+
+
+async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService | None, datasets: ListedDatasets) -> None:
+    settings, bus = running.settings, running.bus
+    families = registry.served(settings.family_names, [*hosts.families, *([OWN_FAMILY] if own else [])])
+    allowed = AllowedNames(settings.allowed, hosts.families, serves_own=own is not None)
+    environments = await asyncio.to_thread(registry.list_environments, families)
+    workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
+    _measure(workers, own)
+    tasks, toolbox = TaskStates(), Toolbox()
+    sandbox = await start_sandbox(settings)
+    use(sandbox)
+    played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None)
+    executor = ToolCallExecutor(played, toolbox, allowed)
+    service = EnvService(executor, tasks, bus.clock.now_s, allowed, datasets, own.hosts.end_task if own else lambda _: None)
+
+    def report() -> ReplicaReport:
+        busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
+        names = [*environments, *hosts.environments()]
+        where = None if sandbox is None else f"{sandbox.name}: {sandbox.meaning}"
+        return ReplicaReport(replica=settings.replica, service="env", families=families, environments=names, sandbox=where, busy=busy)
+
+    try:
+        await asyncio.gather(workers.start(), hosts.start())
+        await tasks.read(bus)
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(service.follow_tasks(bus))
+            _consume(runners, bus, settings, families, service)
+            if own is not None and OWN_FAMILY in families:
+                runners.create_task(bus.consume(streams.env_packages(OWN_FAMILY), own.checks.check, Slots(MAX_CONCURRENT_PACKAGES)))
+            runners.create_task(report_replica(bus, report))
+            running.health.set_ready(f"serving {', '.join(families)}")
+    finally:
+        await asyncio.shield(asyncio.gather(workers.stop(), hosts.stop(), toolbox.close()))
+        if sandbox is not None:
+            await asyncio.shield(sandbox.close())
+
+
+def _consume(runners: asyncio.TaskGroup, bus: Bus, settings: EnvSettings, families: list[str], service: EnvService) -> None:
+    for family in families:
+        runners.create_task(bus.consume(streams.env_checks(family), service.check, Slots(MAX_CONCURRENT_CHECKS)))
+        runners.create_task(bus.consume(streams.env_opens(family), service.open, Slots(settings.opens)))
+        runners.create_task(bus.consume(streams.env_turns(family), service.turn, Slots(settings.turns)))
+
+
+def _measure(workers: Workers, own: OwnService | None) -> None:
+    metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
+    metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
+    if own is not None:
+        metrics.OWN_PROCESSES.set_function(lambda: own.hosts.processes)
+        metrics.OWN_WAITING.set_function(lambda: own.hosts.waiting)

@@ -1,0 +1,1 @@
+"""Environments that a tenant uploads."""
