@@ -47,8 +47,8 @@ class EnvService:
         datasets: ListedDatasets | None = None,
         on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set. `on_task_end`
-        is called with each task that has ended, at least once."""
+        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set.
+        `on_task_end` is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
         self._now_s = now_s
