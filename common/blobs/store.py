@@ -102,11 +102,16 @@ class Blobs:
         except OSError as error:
             raise Unavailable(f"could not read {folder}: {error}") from None
         ref = _ref(prefix, packed)
+        await self.put(ref, packed)
+        return ref
+
+    async def put(self, ref: BlobRef, packed: bytes) -> None:
+        """Store `packed` under the name of `ref`, unless it is there. Raises: Unavailable when the store does not answer or is full."""
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
                 if await self._is_whole(await store.get_info(ref.name)):
-                    return ref
+                    return
             # nats-py makes a buffer of a whole chunk and fills it with zeros: for small blobs that was half of what they cost.
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, len(packed))))
             await store.put(ref.name, packed, meta=meta)
@@ -114,7 +119,6 @@ class Blobs:
             if isinstance(error, APIError) and error.err_code in FULL:
                 raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
-        return ref
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
@@ -124,19 +128,28 @@ class Blobs:
         """
         if await asyncio.to_thread(into.is_dir):
             return into
+        packed = await self._fetch(ref)
         try:
-            packed = await self._content(ref)
+            await asyncio.to_thread(unpack_blob, ref, packed, into)
+        except OSError as error:
+            raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
+        return into
+
+    async def fetch(self, ref: BlobRef) -> bytes:
+        """The blob as it was stored. Raises: as `fetch_folder`, but for the disk."""
+        packed = await self._fetch(ref)
+        _check_digest(ref, packed)
+        return packed
+
+    async def _fetch(self, ref: BlobRef) -> bytes:
+        try:
+            return await self._content(ref)
         except (DigestMismatchError, BadObjectMetaError):
             raise Reject(f"blob {ref.name}: the store's copy is damaged") from None
         except (ObjectNotFoundError, NotFoundError):
             raise Reject(f"blob {ref.name} is not in the store") from None
         except (TimeoutError, NatsError, OSError) as error:
             raise Unavailable(f"could not fetch blob {ref.name}: {error}") from None
-        try:
-            await asyncio.to_thread(unpack_blob, ref, packed, into)
-        except OSError as error:
-            raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
-        return into
 
     async def _content(self, ref: BlobRef) -> bytes:
         """The store's errors go through. Raises: Reject when the blob is not whole, or of another size than `ref` says."""
@@ -289,9 +302,7 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
 
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
     """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
-    digest = hashlib.sha256(packed).hexdigest()
-    if digest != ref.sha256:
-        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
+    _check_digest(ref, packed)
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
@@ -300,6 +311,12 @@ def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
             temporary.rename(into)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_digest(ref: BlobRef, packed: bytes) -> None:
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != ref.sha256:
+        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
 
 
 def _ref(prefix: str, packed: bytes) -> BlobRef:

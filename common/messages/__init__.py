@@ -27,6 +27,7 @@ from common.messages.asks import (
     EventsAnswer,
     FailedMessage,
     FailuresAnswer,
+    OwnPackage,
     PoolOffer,
     PoolsAnswer,
     StatusAnswer,
@@ -56,12 +57,14 @@ from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewT
 from common.messages.packages import (
     MAX_PACKAGE_BYTES,
     OWN_FAMILY,
+    PACKAGE_BLOB,
     PART_BYTES,
     CheckPackage,
     DeletePackage,
     OwnEnvironment,
     PackageChecked,
     UploadPackage,
+    wheel_name,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StoredStep, TaskStatus

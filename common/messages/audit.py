@@ -11,7 +11,7 @@ Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_typ
 Via = Literal["key", "short form", "ask", "scheduler"]
 """Way of an action: a job whose subject names its key, a job whose subject names none, an ask, or the scheduler by itself."""
 Outcome = Literal["accepted", "refused"]
-Reason = Literal["environment", "invalid", "key", "letter", "limit", "malformed", "pool", "role", "start", "task", "tenant"]
+Reason = Literal["environment", "invalid", "key", "letter", "limit", "malformed", "package", "pool", "role", "start", "task", "tenant"]
 """What was wrong: a part of the job, `limit` of a tenant, `invalid` for any other part, `malformed` where it could not be handled."""
 
 

@@ -1,5 +1,7 @@
 """Packages of tenants: client → scheduler, in parts; scheduler → environment service, to be checked; and the answer."""
 
+import re
+
 from pydantic import Field, model_validator
 
 from common.fairness.fair_queue import Claimant
@@ -10,6 +12,8 @@ from common.spec import TASK_ID_PATTERN, Name
 MAX_PACKAGE_BYTES = 8 * 1024 * 1024
 PART_BYTES = 512 * 1024
 """Bytes of each part but the last, below the default bound of a tenant's messages."""
+PACKAGE_BLOB = re.compile(r"package-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-9a-f]{64})\.whl")
+"""Name of the blob with a tenant's wheel, which is stored as it is."""
 OWN_FAMILY = "own"
 """Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
 
@@ -79,3 +83,8 @@ class PackageChecked(Message, kind="package-checked.1"):
     """Of the package, normalised."""
     version: str = ""
     environments: list[OwnEnvironment] = []
+
+
+def wheel_name(tenant: str, digest: str) -> str:
+    """Name of the blob with a tenant's wheel, which is stored as it is. `digest`: its SHA-256."""
+    return f"package-{tenant}-{digest}.whl"

@@ -9,7 +9,9 @@ from common.spec.template import TemplateArguments
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
-ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
+OWN_PATTERN = r"own:(?P<environment>[A-Za-z0-9_][A-Za-z0-9._-]{0,99})(?:@(?P<digest>[0-9a-f]{12,64}))?"
+"""An environment of a package that the task's tenant has uploaded, of the latest one or of the one whose SHA-256 begins so."""
+ENVIRONMENT_PATTERN = rf"^({OWN_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 StopString = Annotated[str, Field(min_length=1, max_length=64)]
@@ -49,7 +51,8 @@ class EnvironmentSection(Section):
     """Source of prompts and rewards."""
 
     name: str = Field(pattern=ENVIRONMENT_PATTERN)
-    """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, or `module:attribute`."""
+    """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, `own:<environment>[@<digest>]` of a package that the tenant
+    has uploaded, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Arguments of the environment, passed unchanged; it reports which it knows."""
     weights: dict[str, Weight] = {}
