@@ -57,11 +57,7 @@ async def delete_package(context: HandlerContext, delivery: Delivery) -> None:
 async def _objection(tx: Transaction, job: DeletePackage, found: int, package: Package | None) -> str | None:
     if package is None:
         several = f"package: several packages of tenant '{job.tenant}' begin with '{job.digest}'; give more digits"
-        return (
-            several
-            if found > 1
-            else f"package: no package '{job.digest}' of tenant '{job.tenant}'; `marlaas envs list` shows those there are"
-        )
+        return several if found > 1 else f"package: no package '{job.digest}' of tenant '{job.tenant}'; `marlaas envs` lists all"
     if package.state == PackageState.DELETING:  # the same job, delivered once more
         return None
     users = await packages.live_tasks(tx.connection, (package.tenant, package.digest))

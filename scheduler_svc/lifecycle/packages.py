@@ -52,9 +52,7 @@ async def keep_part(tx: Transaction, part: UploadPackage, by: Actor) -> bool:
     if package.state == PackageState.DELETING:
         raise Retry(f"package {part.digest[:12]} is being deleted", delay_s=0.5)
     if package.size_bytes != part.size_bytes:
-        return _refuse(
-            tx, part, by, f"package: it has {part.size_bytes} bytes here, and {package.size_bytes} in an upload that began before"
-        )
+        return _refuse(tx, part, by, f"package: it has {part.size_bytes} bytes here, {package.size_bytes} in an upload that began before")
     if part.request not in package.requests:
         package = await _join(tx, package, part, by)
     if package is None or package.state != PackageState.UPLOADING:  # answered, or about to be

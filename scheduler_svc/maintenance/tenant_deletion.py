@@ -1,8 +1,9 @@
 """Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
 
 Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS,
-then its packages and what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it
-consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this service may not.
+then its packages and what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt;
+`deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this
+service may not.
 """
 
 import asyncio
