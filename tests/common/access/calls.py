@@ -40,6 +40,8 @@ BUCKET_CALLS = {
 BLOB_CALLS = {
     "fetch_folder": Use.READ,
     "put_folder": Use.PUBLISH,
+    "put": Use.PUBLISH,
+    "fetch": Use.READ,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,
     "listed": Use.FOLLOW,
