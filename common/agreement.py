@@ -39,6 +39,7 @@ from common.messages import (
     TurnsSampled,
     UploadPackage,
     WeightUpdated,
+    wheel_name,
 )
 from common.streams import SETTLEMENT_HEADER
 
@@ -177,11 +178,24 @@ def _contradictions(message: Any) -> Iterator[str]:
             yield f"its checkpoint {blob.name} is not that of task {message.task} version {message.version}"
         case WeightUpdated():
             yield from _of_update(message)
+        case CheckEnvironment(package=BlobRef() as wheel):
+            yield from _of_wheel(wheel, message.tenant)
+        case CheckPackage(wheel=wheel):
+            yield from _of_wheel(wheel, message.tenant, message.package)
         case _:
             pass
 
 
+def _of_wheel(wheel: BlobRef, tenant: str, digest: str | None = None) -> Iterator[str]:
+    """`digest`: of the package, where the message says it."""
+    digest = digest or wheel.sha256
+    if (wheel.name, wheel.sha256) != (wheel_name(tenant, digest), digest):
+        yield f"the blob {wheel.name} is not that package of tenant {tenant}"
+
+
 def _of_group(group: GroupContext) -> Iterator[str]:
+    if group.package is not None:
+        yield from _of_wheel(group.package, group.tenant)
     adapter = group.adapter
     if adapter is not None and (adapter.task, adapter.version) != (group.task, group.version):
         yield f"group {group.group} of task {group.task} version {group.version} has the adapter {adapter.name}"

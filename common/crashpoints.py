@@ -7,6 +7,8 @@ Each lies between two effects that are not one transaction, where at-least-once 
     after_commit       the scheduler has committed; relay and garbage collector do not know of it
     before_forget      the relay's messages are stored, their rows still in the outbox
     after_blobs        the trainer has stored a version's blobs, and not announced it
+    wheel_stored       the scheduler has stored a package's blob, and not committed that
+    wheel_deleted      the scheduler has deleted a package's blob, and not committed that
     tenant_deletion    a step of the deletion of a tenant is done, the next has not begun
     before_record      an operator's command has made a seed that PostgreSQL knows nothing of
     before_creds       PostgreSQL has a key, and its creds file is not written
@@ -24,7 +26,11 @@ OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
 """Points in commands that make tenants and keys."""
 DELETING = ("before_account_removed", "before_seed_removed")
 """Further points in the command that deletes a tenant."""
-NAMES = ("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion", *OPERATORS, *DELETING)
+PACKAGES = ("wheel_stored", "wheel_deleted")
+NAMES = (
+    *("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion"),
+    *(*PACKAGES, *OPERATORS, *DELETING),
+)
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 

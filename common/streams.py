@@ -303,6 +303,17 @@ def task_of(subject: str) -> str:
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
 
 
+def package_of(subject: str) -> tuple[str, str] | None:
+    """Tenant and digest of the package that a message of a stream IN_FLIGHT is about; None where it is about a task."""
+    parts = subject.split(".")
+    return (parts[-2], parts[-1]) if token(subject, 1) == "package" and len(parts) >= 4 else None
+
+
+def about_packages(tenant: str) -> list[tuple[Stream, str]]:
+    """(stream, subject) of the messages about packages of one tenant."""
+    return [(PROMPTS, check_package("*", tenant, "*")), (TURNS, package_checked(tenant, "*"))]
+
+
 SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
 SCHEDULER_PACKAGES = Consumer("scheduler-packages", "TURNS", "trajectories.package.>", "settle-package", task_token=-1)
 SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)

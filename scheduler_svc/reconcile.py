@@ -27,7 +27,7 @@ from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import announcements, dead_letters, groups, outbox, steps, tasks
+from scheduler_svc.store.queries import announcements, dead_letters, groups, outbox, packages, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
@@ -64,6 +64,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     stored = {blob.name for blob in await Blobs(bus).listed() if blob.is_whole}
     async with database.transaction() as tx:
         await outbox.drop_work(tx.connection)
+        await packages.forget_checks(tx.connection)
         known = await tasks.lock_tasks(tx.connection, await tasks.all_tasks(tx.connection))
         for task in known:
             if task.is_live:

@@ -26,15 +26,18 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.dead_letters import handle_dead_letters
 from scheduler_svc.handlers.environment_checks import handle_environment_checks
 from scheduler_svc.handlers.job_intake import JobIntake
+from scheduler_svc.handlers.packages import handle_package_checks
 from scheduler_svc.handlers.scores import handle_scores, void_overdue
 from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
+from scheduler_svc.lifecycle.packages import request_waiting_checks
 from scheduler_svc.maintenance import status_bucket, store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
+from scheduler_svc.maintenance.packages import clean_packages
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.retention import apply_retention
 from scheduler_svc.maintenance.stability import StabilityMonitor
@@ -52,6 +55,7 @@ STORE_EVERY_TICKS = 5
 """Ticks between checks of how full the blob store is."""
 STALLS_EVERY_S = 30.0
 RETENTION_EVERY_S = 600.0
+PACKAGES_EVERY_S = 300.0
 STORED_EVERY_S = 300.0
 """Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
@@ -64,6 +68,7 @@ POSTPONED_S = 5.0
 
 CONSUMERS = {
     streams.SCHEDULER_CHECKED: (handle_environment_checks, CHECKED_BATCH_SIZE, 0.0),
+    streams.SCHEDULER_PACKAGES: (handle_package_checks, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_SCORED: (handle_scores, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_WEIGHTS: (handle_weight_updates, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
@@ -120,6 +125,7 @@ class Scheduler:
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
             runners.create_task(run_periodically(self.apply_retention, RETENTION_EVERY_S, postpone, at_once=True))
+            runners.create_task(run_periodically(self._clean_packages, PACKAGES_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
@@ -176,8 +182,11 @@ class Scheduler:
         """Announce and delete what tenants keep for so many days only."""
         await apply_retention(self._database, self._bus, self._collector, self._relay.wake)
 
+    async def _clean_packages(self) -> None:
+        await clean_packages(self._database, self._bus, self._relay.wake)
+
     async def tick(self) -> None:
-        """Record live replicas, void overdue groups, and resolve the environments of waiting tasks."""
+        """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""
         stable_for_s, now_s, families = self._stability.stable_for_s(), self._bus.clock.now_s(), self._replicas.families
         async with self._context.transaction() as tx:
             await replicas.record_replicas(tx.connection, self._replicas.reports)
@@ -192,6 +201,8 @@ class Scheduler:
 
         async with self._context.transaction() as tx:
             await enforce_budgets(tx, self._policy)
+        async with self._context.transaction() as tx:
+            await request_waiting_checks(tx, families)
         await self._each(overdue, lambda tx, task: void_overdue(tx, task, self._policy, now_s, stable_for_s=stable_for_s))
         await self._each({task for task, _ in late}, end_late)
         await self._each(waiting, lambda tx, task: environment_resolution.resolve_environment(tx, task, families))

@@ -28,6 +28,7 @@ STORES = (
 """Every stream there is, those behind buckets and blobs included."""
 SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_CHECKED,
+    streams.SCHEDULER_PACKAGES,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
     streams.SCHEDULER_FAILED,

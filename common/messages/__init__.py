@@ -27,6 +27,7 @@ from common.messages.asks import (
     EventsAnswer,
     FailedMessage,
     FailuresAnswer,
+    OwnPackage,
     PoolOffer,
     PoolsAnswer,
     StatusAnswer,

@@ -69,7 +69,8 @@ class AskFailures(Message, kind="ask-failures.1"):
 
 
 class AskDeployment(Message, kind="ask-deployment.1"):
-    pass
+    after: int = Field(default=0, ge=0, le=MAX_NUMBER)
+    """Of `envs`: number of the last package that the client has."""
 
 
 class AskAdapter(Message, kind="ask-adapter.1"):
@@ -179,11 +180,41 @@ class FailuresAnswer(Message, kind="failures-answer.1"):
     """Whether there are more after the last of these."""
 
 
+class OwnPackage(Value):
+    """A package that a tenant has uploaded."""
+
+    number: int
+    """By which answers are ordered, and asked for."""
+    tenant: str
+    digest: str
+    """SHA-256 of its wheel."""
+    size_bytes: int
+    state: str
+    """`uploading`: parts are missing; `checking`; `usable`; `refused`; `deleting`."""
+    reason: Sentence
+    """Why it is refused, or what its check waits for; else empty."""
+    package: str = ""
+    """Its name; empty, as the next three, until it is usable."""
+    version: str = ""
+    environments: list[str] = []
+    """As tasks name them: `own:…`."""
+    components: dict[str, list[str]] = {}
+    """Components of the reward of each of these."""
+    uploaded_s: float
+    """Unix time of its first part."""
+    live_tasks: int
+    """Tasks that use it and have not ended."""
+
+
 class EnvironmentsAnswer(Message, kind="environments-answer.1"):
     environments: list[str]
     """Names that live replicas offer."""
     sandboxes: list[str]
     """Sandboxes of code that policies write; "none: …" of replicas that refuse it."""
+    packages: list[OwnPackage] = []
+    """The tenant's own, by number; of the operator's question: everybody's."""
+    has_more: bool = False
+    """Whether there are packages after the last of these."""
 
 
 class PoolOffer(Value):

@@ -12,7 +12,7 @@ Via = Literal["key", "short form", "ask", "scheduler"]
 """Way of an action: a job whose subject names its key, a job whose subject names none, an ask, or the scheduler by itself."""
 Outcome = Literal["accepted", "rejected", "refused"]
 """`rejected`: a submission that was accepted, by the check of its environment."""
-Reason = Literal["environment", "invalid", "key", "letter", "limit", "malformed", "pool", "role", "start", "task", "tenant"]
+Reason = Literal["environment", "invalid", "key", "letter", "limit", "malformed", "package", "pool", "role", "start", "task", "tenant"]
 """What was wrong: a part of the job, `limit` of a tenant, `invalid` for any other part, `malformed` where it could not be handled."""
 
 

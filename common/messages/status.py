@@ -34,6 +34,8 @@ class Event(Message, kind="event.1"):
         "budget",
         "tenant-deleted",
         "expiring",
+        "package",
+        "package-deleted",
         "access",
     ]
     at_s: float

@@ -8,6 +8,7 @@ from common.spec.sections import (
     DEFAULTS_BY_LOSS,
     LORA_TARGETS,
     NAME_PATTERN,
+    OWN_PATTERN,
     TASK_ID_PATTERN,
     Algorithm,
     Correction,

@@ -9,15 +9,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import BlobRef
+from common.messages import PACKAGE_BLOB, BlobRef
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.maintenance.garbage_collector import NeededBlobs, needed_blobs
+from scheduler_svc.store.queries import packages
 from scheduler_svc.store.tables import deleted_tasks, tasks
 
+PACKAGES = "the package of every row that has one is stored whole, and every stored package has a row"
 MISSING = "every blob that a task keeps of its trained steps is stored whole"
 ORPHANS = "every blob is named by a step of its task that keeps it"
 DAMAGED = "every blob has the digest that its step names"
-RULES = (MISSING, ORPHANS, DAMAGED)
+RULES = (MISSING, ORPHANS, PACKAGES, DAMAGED)
 
 
 async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
@@ -27,7 +29,14 @@ async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
     return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 
-async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: float, deep: bool) -> list[Violation]:
+async def read_wheels(connection: AsyncConnection) -> dict[str, bool]:
+    """Name of each package's blob → whether it must be stored."""
+    return await packages.wheels(connection)
+
+
+async def examine_blobs(
+    bus: Bus, needed: dict[str, NeededBlobs], wheels: dict[str, bool], *, grace_s: float, deep: bool
+) -> list[Violation]:
     """Violations. `grace_s`: maximum age of an unneeded blob; `deep`: read each required one. Raises: Retry when NATS is unavailable."""
     blobs = Blobs(bus)
     required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
@@ -37,11 +46,19 @@ async def examine_blobs(bus: Bus, needed: dict[str, NeededBlobs], *, grace_s: fl
     found += [
         Violation(ORPHANS, f"blob={blob.name} age_s={blob.age_s:.0f}")
         for blob in present.values()
-        if blob.age_s > grace_s and not _is_needed(blob, needed)
+        if blob.age_s > grace_s and not PACKAGE_BLOB.fullmatch(blob.name) and not _is_needed(blob, needed)
     ]
+    found += _packages(present, wheels, grace_s)
     if deep:
         found += [violation for name, ref in required.items() if name not in missing and (violation := await _damage(blobs, ref))]
     return found
+
+
+def _packages(present: dict[str, StoredBlob], wheels: dict[str, bool], grace_s: float) -> list[Violation]:
+    gone = [name for name, is_required in wheels.items() if is_required and not (name in present and present[name].is_whole)]
+    strange = [blob for name, blob in present.items() if PACKAGE_BLOB.fullmatch(name) and name not in wheels and blob.age_s > grace_s]
+    found = [Violation(PACKAGES, f"blob={name}: {'incomplete' if name in present else 'gone'}") for name in gone]
+    return found + [Violation(PACKAGES, f"blob={blob.name} age_s={blob.age_s:.0f}: no package") for blob in strange]
 
 
 def _is_needed(blob: StoredBlob, needed: dict[str, NeededBlobs]) -> bool:

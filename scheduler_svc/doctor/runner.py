@@ -76,11 +76,11 @@ async def _examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None
         await tx.connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         found = await database_rules.examine_database(tx.connection)
         recorded = await stream_rules.read_recorded(tx.connection, depth.grace_s)
-        needed = await blob_rules.read_needed(tx.connection)
+        needed, wheels = await blob_rules.read_needed(tx.connection), await blob_rules.read_wheels(tx.connection)
         accounts = await key_rules.read_accounts(tx.connection, keys.opened[0].admin.public) if keys and keys.opened else []
     found += await stream_rules.examine_streams(bus, recorded)
     if keys:
         found += key_rules.examine_folder(keys.folder)
     if keys and keys.opened:
         found += await key_rules.examine_accounts(*keys.opened, accounts)
-    return found + await blob_rules.examine_blobs(bus, needed, grace_s=depth.grace_s, deep=depth.deep)
+    return found + await blob_rules.examine_blobs(bus, needed, wheels, grace_s=depth.grace_s, deep=depth.deep)

@@ -14,6 +14,7 @@ from common.messages import AdapterRef, DeadLetter, Settlement, StatusesRemoved,
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.maintenance import status_bucket
+from scheduler_svc.store.queries import packages
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 
@@ -40,6 +41,8 @@ class Recorded:
     """Task → when it ended, as Unix time."""
     in_use: set[str]
     """Tasks that have not ended, or ended so recently that the scheduler may still delete their messages."""
+    in_check: set[tuple[str, str]]
+    """(tenant, digest) of the packages that are being checked."""
     scored: list[tuple[str, int, int, int]]
     """(task, group, member, sequence) of every scored trajectory."""
     adapters: dict[tuple[str, int], AdapterRef]
@@ -61,6 +64,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
         tasks={row.id: (row.state, row.version, row.pool) for row in rows},
         ended_s={row.id: row.ended_at.timestamp() for row in rows if row.ended_at is not None},
         in_use=set((await connection.execute(in_use, {"grace_s": grace_s})).scalars()),
+        in_check=await packages.in_check(connection),
         scored=[tuple(row) for row in (await connection.execute(scored.where(trajectories.c.state == TrajectoryState.SCORED))).all()],
         adapters={(row.task, row.version + 1): from_json(AdapterRef, row.adapter) for row in (await connection.execute(trained)).all()},
         letters=set((await connection.execute(select(dead_letters.c.sequence))).scalars()),
@@ -87,7 +91,7 @@ async def _orphans(bus: Bus, recorded: Recorded) -> list[Violation]:
     for stream in streams.IN_FLIGHT:
         for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
-            if task not in recorded.in_use:
+            if task not in recorded.in_use and streams.package_of(subject) not in recorded.in_check:
                 state = recorded.tasks[task][0] if task in recorded.tasks else "unknown"
                 found.append(Violation(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))
     return found

@@ -15,11 +15,12 @@ from common.access.roles import MEMBER_VERBS
 from common.agreement import about
 from common.bus import Bus, Delivery
 from common.errors import Reject
-from common.messages import CheckEnvironment, DeadLetter, OpenGroup, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
+from common.messages import CheckEnvironment, DeadLetter, OpenGroup, PackageChecked, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation_plan import is_group
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle import evaluations
+from scheduler_svc.lifecycle.packages import settle
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
 from scheduler_svc.store.queries import dead_letters, deleted, groups, tasks
@@ -58,6 +59,8 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
     if _sender(letter.subject) is not None:
         tx.record(Refused(actor_of(letter.subject, None), "malformed"))
     log.warning("dead_letter", dead_stage=letter.stage, subject=letter.subject, letter=delivery.sequence)
+    if letter.stage == "package" and (package := streams.package_of(letter.subject)) is not None:
+        await settle(tx, PackageChecked(tenant=package[0], package=package[1], objection=letter.reason))
     task = next(iter(await tasks.lock_tasks(tx.connection, [task_id])), None) if task_id else None
     if task is None:
         return

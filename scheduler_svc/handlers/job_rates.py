@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Delivery
-from common.messages import ControlTask, PreviewTask, PruneTasks, ResendLetter, SubmitTask
+from common.messages import ControlTask, DeletePackage, PreviewTask, PruneTasks, ResendLetter, SubmitTask, UploadPackage
 from scheduler_svc.handlers.context import sender_of, verb_of
 from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import refused
@@ -48,7 +48,15 @@ def _prune(tx: Transaction, delivery: Delivery, reason: str) -> None:
     _about_no_task(tx, delivery.read(PruneTasks), "pruned", reason)
 
 
-def _about_no_task(tx: Transaction, job: PreviewTask | PruneTasks, event: str, reason: str) -> None:
+def _upload(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    _about_no_task(tx, delivery.read(UploadPackage), "package", reason)
+
+
+def _delete_package(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    _about_no_task(tx, delivery.read(DeletePackage), "package-deleted", reason)
+
+
+def _about_no_task(tx: Transaction, job: PreviewTask | PruneTasks | UploadPackage | DeletePackage, event: str, reason: str) -> None:
     tx.emit_event(job.tenant, "none", event, {"request": job.request, "reasons": [reason]})
 
 
@@ -61,6 +69,8 @@ REFUSALS: dict[str, Refuse] = dict.fromkeys(("submit", "cancel", "pause", "resum
     "preview": _preview,
     "prune": _prune,
     "resend": _resend,
+    "upload": _upload,
+    "delete-package": _delete_package,
 }
 """Verbs that are counted → the answer beyond the rate."""
 

@@ -1,4 +1,4 @@
-"""Handles jobs, the requests of users: submit, cancel, pause and resume; resend, delete and prune have modules of their own."""
+"""Handles jobs, the requests of users: submit, cancel, pause and resume; all others have modules of their own."""
 
 import hashlib
 import json
@@ -22,12 +22,14 @@ from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.job_rates import within_rate
 from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.packages import delete_package, upload_package
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.limits import objections_to
+from scheduler_svc.lifecycle.own_environments import package_of
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
@@ -48,6 +50,8 @@ OWN_TRANSACTION = {
     "set-budget": set_budget,
     "delete-tenant": delete_tenant,
     "set-access": set_access,
+    "upload": upload_package,
+    "delete-package": delete_package,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 
@@ -108,12 +112,13 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
         return await _reject(tx, by, job, reasons)
     family = family_of(spec.environment.name, offer.families)
     try:
+        package = await package_of(tx.connection, job.tenant, spec)
         start = await starting_adapter(tx.connection, job.task, spec)
     except Reject as error:
         return await _reject(tx, by, job, [str(error)])
     ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
     by_operator = await keys.is_operators(tx.connection, job.tenant, by.key)
-    adding = tasks.add_task(tx.connection, job.task, spec, start, _digest(job), ceiling=ceiling, by_operator=by_operator)
+    adding = tasks.add_task(tx.connection, job.task, spec, start, _digest(job), package=package, ceiling=ceiling, by_operator=by_operator)
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)

@@ -9,6 +9,7 @@ from common.spec import TaskSpec
 from scheduler_svc.decisions.replica_support import sampler_objections
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle.environment_resolution import family_of
+from scheduler_svc.lifecycle.own_environments import is_own
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,6 @@ class Offer:
         """Reasons to reject the task; empty when none is known."""
         found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
         name = spec.environment.name
-        if self.families and family_of(name, self.families) is None:
+        if self.families and not is_own(name) and family_of(name, self.families) is None:
             found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
         return found

@@ -10,6 +10,7 @@ from common.spec import complete, sources
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.lifecycle.limits import objections_to
+from scheduler_svc.lifecycle.own_environments import package_of
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.tenancy.audit import accepted, refused
 from scheduler_svc.store.transaction import Transaction
@@ -39,9 +40,10 @@ async def _answer(tx: Transaction, request: PreviewTask, offer: Offer) -> dict[s
     if spec.tenant != request.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{request.tenant}'")
     reasons += await objections_to(tx.connection, request.tenant, spec)
-    try:
-        await starting_adapter(tx.connection, "none", spec)
-    except Reject as error:
-        reasons.append(str(error))
+    for resolving in (package_of(tx.connection, request.tenant, spec), starting_adapter(tx.connection, "none", spec)):
+        try:
+            await resolving
+        except Reject as error:
+            reasons.append(str(error))
     origins: dict[str, JsonValue] = {**sources(request.spec, layers, spec)}
     return {"reasons": [shortened(reason) for reason in reasons], "spec": as_json(spec), "sources": origins}

@@ -1,7 +1,7 @@
 """Environment resolution: finds the queue of a task's environment and has the environment's options checked."""
 
 from common import streams
-from common.messages import CheckEnvironment
+from common.messages import OWN_FAMILY, CheckEnvironment
 from common.spec import MAIN_PROTOCOL
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.queries import tasks
@@ -56,14 +56,15 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
         evaluation=spec.environment_of(alone) if alone else None,
         weight=found.weight,
         by_operator=found.by_operator,
+        package=found.package,
         protocols={} if alone else {name: protocol.options for name, protocol in held_out.items()},
     )
     tx.post([OutboxMessage(streams.check(family, task), message, f"{task}:check")])
 
 
 def family_of(name: str, families: set[str]) -> str | None:
-    """Queue of an environment's turns: its entry point's name, or `module` for `module:attribute`."""
+    """Queue of an environment's turns: its entry point's name, `own` for a tenant's package, or `module` for `module:attribute`."""
     head = name.split(":")[0]
-    if head in families:
-        return head
+    if head in families or head == OWN_FAMILY:
+        return head if head in families else None
     return "module" if ":" in name and "module" in families else None

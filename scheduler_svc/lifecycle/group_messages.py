@@ -48,6 +48,7 @@ def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
             task_seed=task.spec.seed,
             weight=task.weight,
             by_operator=task.by_operator,
+            package=task.package,
         )
     )
 
@@ -74,6 +75,7 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             deadline_s=deadline_s,
             weight=task.weight,
             by_operator=task.by_operator,
+            package=task.package,
         )
     )
 

@@ -30,7 +30,7 @@ from common.messages import BlobRef
 from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, evaluations, outbox, steps, tasks
+from scheduler_svc.store.queries import deleted, evaluations, outbox, packages, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
 from scheduler_svc.store.queries.steps import StepBlob
 from scheduler_svc.store.queries.tasks import Task
@@ -247,8 +247,9 @@ class GarbageCollector:
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:
-                live = await tasks.live_tasks(tx.connection)
-            await self._purge_subjects(stream, {name: count for name, count in subjects.items() if streams.task_of(name) not in live})
+                live, in_check = await tasks.live_tasks(tx.connection), await packages.in_check(tx.connection)
+            dead = {name for name in subjects if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
+            await self._purge_subjects(stream, {name: subjects[name] for name in dead})
         for stream in (streams.WEIGHTS, streams.FAILED):
             reports = {name: streams.token(name, 2) or "" for name in await self._bus.streams.subjects(stream)}
             async with self._database.transaction() as tx:

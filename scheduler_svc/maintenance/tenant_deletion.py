@@ -1,8 +1,9 @@
 """Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
 
 Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS,
-then what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it
-consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this service may not.
+then its packages and what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt;
+`deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this
+service may not.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from common.cancellation import notice_cancellation
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
+from scheduler_svc.maintenance.packages import delete_packages_of
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, tasks
 from scheduler_svc.store.queries.deleted import DeletedTenant
@@ -67,6 +69,7 @@ class TenantDeletion:
                 self._count,
                 self._delete_tasks,
                 self._erase_tasks,
+                self._delete_packages,
                 self._erase_reports,
                 self._finish,
             ):
@@ -103,6 +106,12 @@ class TenantDeletion:
         await self._collector.erase_deleted()
         for blob in await self._collector.surplus(tenant.id):  # adapters that stayed for a task of the tenant
             await self._collector.delete_blob(blob.name)
+
+    async def _delete_packages(self, tenant: DeletedTenant) -> None:
+        await delete_packages_of(self._database, self._bus, tenant.id)
+        await self._collector.wait_until_published([tenant.id])
+        for stream, subject in streams.about_packages(tenant.id):
+            await self._bus.streams.erase(stream, subject)
 
     async def _erase_reports(self, tenant: DeletedTenant) -> None:
         await self._collector.wait_until_published([tenant.id])

@@ -92,6 +92,8 @@ TABLES: dict[str, Access] = {
     "events": Access(_NO_UPDATE, _OF_THE_TENANT),
     "event_numbers": Access(_NO_DELETE, _OF_THE_TENANT),
     "dead_letters": Access(ALL, _OF_ITS_TASKS),
+    "packages": Access(ALL, _OF_THE_TENANT),
+    "package_parts": Access(_NO_UPDATE, _OF_THE_TENANT),
     "deleted_tasks": Access(_NO_DELETE, _OF_THE_TENANT),
     "stored_blobs": Access(_NO_UPDATE, "task IN (SELECT t.id FROM tasks t UNION ALL SELECT d.id FROM deleted_tasks d)"),
     "outbox": Access(_NO_UPDATE),

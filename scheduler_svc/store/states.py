@@ -1,4 +1,4 @@
-"""The states of tasks, groups, trajectories and steps. Each is also a CHECK constraint.
+"""The states of tasks, groups, trajectories, steps and packages. Each is also a CHECK constraint.
 
     task        submitted ──▶ running ◀──▶ paused          submitted ──▶ rejected
                     │            │            │             (the environment refused its options)
@@ -10,6 +10,7 @@
     step        batched ──▶ trained                          batched ──▶ void (its task ended first)
     evaluation  running ──▶ finished                         running ──▶ void (its task ended first)
         its groups   planned ──▶ open ──▶ ended (complete, or abandoned with a detail)
+    package     uploading ──▶ checking ──▶ usable · refused ──▶ uploading (sent once more)      any of them ──▶ deleting
 
 A group is ready when every member is scored. Void groups are refilled: they do not count against the task's pace.
 """
@@ -71,3 +72,13 @@ class VoidReason(StrEnum):
     FAILED = "failed"
     DEADLINE = "deadline"
     ZERO_VARIANCE = "zero_variance"
+
+
+class PackageState(StrEnum):
+    UPLOADING = "uploading"
+    """Parts are missing."""
+    CHECKING = "checking"
+    USABLE = "usable"
+    REFUSED = "refused"
+    DELETING = "deleting"
+    """No task can name it any more; its blob and its row go next."""

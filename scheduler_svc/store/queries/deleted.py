@@ -121,6 +121,7 @@ class DeletedTenant:
 
 
 _TENANT = select(tenants.c.id, tenants.c.deleted_by, tenants.c.deletion, tenants.c.deleted_at).where(tenants.c.deleted_by.is_not(None))
+_IS_PACKAGE = func.split_part(dead_letters.c.subject, ".", 2) == "package"
 _IS_JOB = func.split_part(dead_letters.c.subject, ".", 1) == "jobs"
 
 
@@ -182,4 +183,6 @@ async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTena
 
 
 def _of_jobs(tenant: str) -> ColumnElement[bool]:
-    return _IS_JOB & (func.split_part(dead_letters.c.subject, ".", 3) == tenant)
+    """Letters about its jobs, and about its packages, whose subjects end with the tenant and a digest."""
+    of_package = _IS_PACKAGE & (func.split_part(dead_letters.c.subject, ".", -2) == tenant)
+    return (_IS_JOB & (func.split_part(dead_letters.c.subject, ".", 3) == tenant)) | of_package

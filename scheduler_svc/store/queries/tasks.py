@@ -50,6 +50,8 @@ class Task:
     """Standing warnings: sentences by name (`decisions/task_warnings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
+    package: BlobRef | None
+    """Package of its environment; None where that is the operator's."""
     expired: frozenset[str]
     """Kinds of its data that the tenant's retention has deleted (`decisions/expiry.py`)."""
     adapter: AdapterRef | None
@@ -106,6 +108,7 @@ def task_of(row: Any) -> Task:
         virtual_time=row.virtual_time,
         warnings=row.warnings,
         start=from_json(AdapterRef, row.start) if row.start else None,
+        package=from_json(BlobRef, row.package) if row.package else None,
         expired=frozenset(row.expired),
         adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
         checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
@@ -121,12 +124,13 @@ async def add_task(
     start: AdapterRef | None = None,
     submission: str | None = None,
     *,
+    package: BlobRef | None = None,
     ceiling: int | None = None,
     by_operator: bool = True,
 ) -> bool:
     """Write a submitted task; False when the id is taken.
 
-    `start`: the adapter of its version 0. `submission`, `by_operator`: see `Task`. `ceiling`: maximum priority.
+    `start`: the adapter of its version 0. `submission`, `by_operator`, `package`: see `Task`. `ceiling`: maximum priority.
     """
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
@@ -145,6 +149,7 @@ async def add_task(
         "max_staleness": spec.algorithm.max_staleness,
         "trajectory_tokens": spec.trajectory_tokens,
         "start": as_json(start) if start else null(),
+        "package": as_json(package) if package else null(),
     }
     statement = insert(tasks).values(row).on_conflict_do_nothing().returning(tasks.c.id)
     return (await connection.execute(statement)).first() is not None

@@ -64,6 +64,7 @@ tasks = sa.Table(
     sa.Column("over_budget", sa.Boolean, nullable=False, server_default=sa.text("false")),  # paused until its tenant's budget allows more
     sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # standing warnings: sentences by name
     sa.Column("start", JSONB),  # adapter of version 0 after a warm start
+    sa.Column("package", JSONB),  # blob with the package of its environment, where that is its tenant's own
     sa.Column("expiring", JSONB, nullable=False, server_default=sa.text("'{}'")),  # kinds of data, with the Unix time of the announcement
     sa.Column("expired", JSONB, nullable=False, server_default=sa.text("'[]'")),  # kinds of data that are deleted
     sa.Column("adapter", JSONB),
@@ -82,6 +83,7 @@ tasks = sa.Table(
     sa.Index(None, "tenant", "id"),
     sa.Index("ix_tasks_submitted", "tenant", "family", "submitted_at", "id", postgresql_where=sa.text("state = 'submitted'")),
     sa.Index("ix_tasks_over_budget", "id", postgresql_where=sa.text("over_budget")),
+    sa.Index("ix_tasks_package", "tenant", postgresql_where=sa.text("package IS NOT NULL")),
     sa.Index("ix_tasks_started", "id", postgresql_where=sa.text("start IS NOT NULL")),
 )
 

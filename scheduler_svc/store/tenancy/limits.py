@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.limits import LIMITS, NO_LIMIT, Limit
 from common.streams import EVERY_TENANT
 from scheduler_svc.store.states import LIVE, TaskState
-from scheduler_svc.store.tables import deleted_tasks, limits, stored_blobs, tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, limits, packages, stored_blobs, tasks, tenants
 
 _defaults = limits.alias("default_limits")
 _ALL = literal_column(f"'{EVERY_TENANT}'")
@@ -39,8 +39,10 @@ def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:
-    """Bytes of the tenant's blobs, those included that deleted tasks left to others."""
-    return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)), BigInteger)
+    """Bytes of the tenant's blobs, those included that deleted tasks left to others, and of its packages, as announced."""
+    own = packages.alias("own_packages")
+    of_packages = select(func.coalesce(func.sum(own.c.size_bytes), 0)).where(own.c.tenant == tenant).scalar_subquery()
+    return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)) + of_packages, BigInteger)
 
 
 def kept_adapters(tenant: ColumnElement[Any]) -> ColumnElement[int]:
@@ -109,6 +111,7 @@ async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
     live = select(func.count()).select_from(tasks).where(of_it, tasks.c.state.in_(LIVE)).scalar_subquery()
     unchecked = select(func.count()).select_from(tasks).where(of_it, tasks.c.state == TaskState.SUBMITTED).scalar_subquery()
     counted: dict[Limit, Any] = {"max_tasks": live, "max_unchecked": unchecked}
+    counted["max_packages"] = select(func.count()).select_from(packages).where(packages.c.tenant == tenant).scalar_subquery()
     counted.update({one: used(name) for one, used in USED_UP.items()})
     row = (await connection.execute(select(*(value.label(one) for one, value in counted.items())).select_from(named))).mappings().one()
     return {one: int(row[one]) for one in counted}

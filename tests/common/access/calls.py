@@ -45,6 +45,8 @@ BLOB_CALLS = {
     "fetch_folder": Use.READ,
     "put": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
+    "put": Use.PUBLISH,
+    "fetch": Use.READ,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,
     "listed": Use.FOLLOW,
