@@ -56,6 +56,7 @@ from marlaas.door.audit import read_audit
 from marlaas.door.billing import Billing
 from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
 from marlaas.door.following import follow
+from marlaas.door.packages import Packages
 from marlaas.door.tenants import delete_tenant, set_tenant
 from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
 from marlaas.failures import Failure, read_failure, read_failures
@@ -94,6 +95,11 @@ class Client:
     def billing(self) -> Billing:
         """Invoices, prices and budgets."""
         return Billing(self._door)
+
+    @property
+    def packages(self) -> Packages:
+        """A tenant's own environments."""
+        return Packages(self._door)
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self._door = Door(bus, url, tenant, patience_s=patience_s)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
 
 app = typer.Typer()
 
@@ -25,6 +25,9 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
         raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
     found = with_client(data, url, lambda client: client.environments())
     echo("\n".join(found.environments) if found.environments else "no environment service reports; see `marlaas status`")
+    for package in found.packages:
+        if package.state == "usable":
+            echo("\n".join(package.environments))
     for sandbox in found.sandboxes:
         echo(f"code that policies write runs in {sandbox}", to=sys.stderr)
 
@@ -41,6 +44,57 @@ def new_environment(
     for path in write_package(name, folder):
         echo(str(path))
     echo(f"next: cd {folder} && marlaas envs check {name}")
+
+
+@app.command("upload")
+def upload_package(
+    package: Annotated[Path, typer.Argument(help="A project's folder, which is built here, or a wheel.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is; default: the key's tenant.")] = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Upload a package with environments of a tenant, and wait until it is checked."""
+    from marlaas.wheels import read_wheel
+
+    wheel = read_wheel(package)
+
+    def waits(reason: str) -> None:
+        echo(reason, to=sys.stderr)
+
+    found = with_client(data, url, lambda client: client.packages.upload(wheel, tenant or None, waits=waits))
+    echo(f"package {found['name']} {found['version']} ({str(found['digest'])[:12]}); a task names its environment:")
+    environments = found["environments"]
+    for name in environments if isinstance(environments, list) else []:
+        echo(f"  {name}")
+
+
+@app.command("list")
+def list_packages(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List the packages that a tenant has uploaded."""
+    from marlaas.reporting.packages import package_table
+
+    found = with_client(data, url, lambda client: client.packages.all())
+    if not found:
+        echo("no packages; upload one with `marlaas envs upload FOLDER`")
+        return
+    print_table(lambda width: package_table(found, width), wide)
+
+
+@app.command("delete")
+def delete_package(
+    package: Annotated[str, typer.Argument(help="Its name, or the first 12 digits or more of its digest.")],
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Delete a package that no task uses which has not ended."""
+    from marlaas.client import Client
+
+    async def deleted(client: Client) -> tuple[str, int]:
+        found = await client.packages.find(package)
+        return found.digest[:12], await client.packages.delete(found)
+
+    digest, freed = with_client(data, url, deleted)
+    echo(f"package {digest} is deleted; {freed} bytes")
 
 
 @app.command("check")

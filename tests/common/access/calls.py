@@ -45,8 +45,6 @@ BLOB_CALLS = {
     "fetch_folder": Use.READ,
     "put": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
-    "put": Use.PUBLISH,
-    "fetch": Use.READ,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,
     "listed": Use.FOLLOW,

@@ -1,0 +1,119 @@
+"""A tenant's own environments: packages that it uploads."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Outgoing
+from common.errors import Retry
+from common.messages import (
+    MAX_PACKAGE_BYTES,
+    PART_BYTES,
+    AskDeployment,
+    DeletePackage,
+    EnvironmentsAnswer,
+    Event,
+    OwnPackage,
+    UploadPackage,
+)
+from marlaas.door.answers import answer_to, result_of
+from marlaas.door.asking import Door
+from marlaas.errors import ClientError, NoAnswer, rejection_reasons
+
+UPLOAD_TIMEOUT_S = 600.0
+"""Seconds until a package is checked; it is started in a sandbox, and may wait for other packages of its tenant."""
+DELETE_TIMEOUT_S = 60.0
+DIGEST_CHARS = 12
+"""Digits of a digest that name a package."""
+
+
+class Packages:
+    """Packages of a tenant.
+
+    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def upload(
+        self, wheel: bytes, tenant: str | None = None, *, waits: Callable[[str], None] = lambda _: None, timeout_s: float = UPLOAD_TIMEOUT_S
+    ) -> dict[str, JsonValue]:
+        """Upload a wheel and wait until it is checked: its `digest`, `name`, `version`, and `environments` as tasks name them.
+
+        `tenant`: whose it is; default: the key's. `waits` is called with what the check waits for, where it waits. An upload that was
+        interrupted is completed by the next one of the same wheel.
+        """
+        if not 0 < len(wheel) <= MAX_PACKAGE_BYTES:
+            raise ClientError(f"the wheel has {len(wheel)} bytes; a package has at most {MAX_PACKAGE_BYTES}, and at least one")
+        owner, request = self._owner(tenant), secrets.token_hex(6)
+        *first, last = _parts(wheel, owner, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for part in first:
+                    await self._door.publish(part)
+        except (TimeoutError, Retry):
+            raise NoAnswer("NATS does not take the package; upload it again to complete it") from None
+        answer = await answer_to(self._door, last, owner, "none", lambda event: _is_final(event, request, waits), timeout_s)
+        if "reasons" in answer.data:
+            raise ClientError("; ".join(rejection_reasons(answer)))
+        return {name: value for name, value in answer.data.items() if name not in ("request", "state")}
+
+    async def all(self) -> list[OwnPackage]:
+        """Every package of the tenant, or of all, oldest first."""
+        found, after = list[OwnPackage](), 0
+        while True:
+            page = await self._door.ask("envs", AskDeployment(after=after), EnvironmentsAnswer)
+            found += page.packages
+            if not page.has_more or not page.packages:
+                return found
+            after = page.packages[-1].number
+
+    async def find(self, named: str) -> OwnPackage:
+        """The one package of that name, or whose digest begins so."""
+        is_digest = len(named) >= DIGEST_CHARS
+        found = [one for one in await self.all() if one.package == named or (is_digest and one.digest.startswith(named))]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise ClientError(f"no package '{named}'; `marlaas envs list` shows those there are")
+        digests = ", ".join(one.digest[:DIGEST_CHARS] for one in found)
+        raise ClientError(f"{len(found)} packages are named '{named}'; give the digest of one: {digests}")
+
+    async def delete(self, package: OwnPackage) -> int:
+        """Delete a package that no live task uses; bytes that it had."""
+        request = secrets.token_hex(6)
+        job = DeletePackage(tenant=package.tenant, request=request, digest=package.digest)
+        out = Outgoing(streams.delete_package(package.tenant), job, f"delete-package:{request}")
+        freed = (await result_of(self._door, out, package.tenant, request, DELETE_TIMEOUT_S)).get("bytes")
+        return freed if isinstance(freed, int) else 0
+
+    def _owner(self, tenant: str | None) -> str:
+        owner = tenant or self._door.tenant
+        if owner is None:
+            raise ClientError("say whose package it is: --tenant NAME")
+        return owner
+
+
+def _parts(wheel: bytes, tenant: str, request: str) -> list[Outgoing]:
+    digest, found = hashlib.sha256(wheel).hexdigest(), list[Outgoing]()
+    for offset in range(0, len(wheel), PART_BYTES):
+        data = wheel[offset : offset + PART_BYTES]
+        job = UploadPackage(tenant=tenant, request=request, digest=digest, size_bytes=len(wheel), offset=offset, data=data)
+        found.append(Outgoing(streams.upload(tenant), job, f"upload:{request}:{offset}"))
+    return found
+
+
+def _is_final(event: Event, request: str, waits: Callable[[str], None]) -> bool:
+    """Whether an event ends the upload of `request`; one that says what its check waits for does not."""
+    if event.event != "package" or event.data.get("request") != request:
+        return False
+    if event.data.get("state") != "checking":
+        return True
+    if reason := event.data.get("reason"):
+        waits(str(reason))
+    return False

@@ -1,0 +1,1 @@
+"""Packages that tenants upload, in a running scheduler."""
