@@ -1,5 +1,6 @@
 """The wheel of a package that is uploaded: a file, or built from a project's folder."""
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from common.messages import MAX_PACKAGE_BYTES
 from marlaas.errors import ClientError
 
 BUILD = ("-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+NOT_SOURCES = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__")
 BUILD_TIMEOUT_S = 300.0
 
 
@@ -33,11 +35,15 @@ def read_wheel(path: Path) -> bytes:
 
 def _built(project: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="marlaas-wheel-") as folder:
-        command = [sys.executable, *BUILD, "--wheel-dir", folder, str(project.resolve())]
+        copy = Path(folder) / "project"  # a build writes into the folder that it builds
+        command = [sys.executable, *BUILD, "--wheel-dir", folder, str(copy)]
         try:
+            shutil.copytree(project, copy, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCES))
             done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ClientError(f"{project} was not built within {BUILD_TIMEOUT_S:.0f} s") from None
+        except (OSError, shutil.Error) as error:
+            raise ClientError(f"{project} cannot be copied: {error}") from None
         wheels = sorted(Path(folder).glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]

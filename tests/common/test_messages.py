@@ -41,6 +41,7 @@ SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"
 DAY = datetime(2030, 1, 2, tzinfo=UTC)
 STATUS = messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0)
 
+WHEEL = messages.BlobRef(name=messages.wheel_name("t", "a" * 64), size_bytes=2, sha256="a" * 64)
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
     messages.PreviewTask(tenant="t", request="r", spec={"name": "n"}),
@@ -48,6 +49,17 @@ SAMPLES: list[Message] = [
     messages.PruneTasks(tenant="t", request="r", ended_before_s=60.0, dry_run=True),
     messages.ResendLetter(tenant="t", letter=3),
     messages.DeleteTenant(tenant="t", request="r"),
+    messages.UploadPackage(tenant="t", request="r", digest="a" * 64, size_bytes=2, offset=0, data=b"PK"),
+    messages.DeletePackage(tenant="t", request="r", digest="a" * 12),
+    messages.CheckPackage(tenant="t", family="own", package="a" * 64, wheel=WHEEL, weight=2.0),
+    messages.PackageChecked(
+        tenant="t",
+        package="a" * 64,
+        objection=None,
+        name="p",
+        version="1.0",
+        environments=[messages.OwnEnvironment(name="e", components=["c"])],
+    ),
     messages.SetTenant(
         tenant="t", request="r", weight=2.0, limits=[messages.LimitValue(of="max_tasks", value=3)], defaults=["max_adapters"]
     ),

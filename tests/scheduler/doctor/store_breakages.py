@@ -6,7 +6,7 @@ from dataclasses import replace
 from common import streams
 from common.blobs import Blobs
 from common.bus import Outgoing
-from common.messages import DeadLetter, OpenGroup, StatusesRemoved, TaskStatus
+from common.messages import BlobRef, DeadLetter, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance import status_bucket
@@ -105,6 +105,18 @@ async def leave_a_blob_that_no_step_can_name(world: Copy) -> None:
     await Blobs(world.bus).put_folder("strange", world.folder / "strange")
 
 
+async def lose_a_packages_wheel(world: Copy) -> None:
+    await world.execute(
+        "INSERT INTO packages (tenant, digest, size_bytes, state, name, version, environments)"
+        f" VALUES ('acme', '{'a' * 64}', 3, 'usable', 'p', '1', '[{{\"name\": \"e\"}}]')"
+    )
+
+
+async def store_a_wheel(world: Copy) -> None:
+    """Of a package that there is not."""
+    await Blobs(world.bus).put(BlobRef(name=wheel_name("acme", "a" * 64), size_bytes=3, sha256="a" * 64), b"PK.")
+
+
 async def change_a_digest(world: Copy) -> None:
     zeros = f"jsonb_set(adapter, '{{blob,sha256}}', '\"{'0' * 64}\"')"
     await world.execute(f"UPDATE steps SET adapter = {zeros} WHERE task = 'a' AND version = 2")
@@ -187,6 +199,8 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice),
     (blob_rules.ORPHANS, leave_a_blob_of_an_unknown_task),
     (blob_rules.ORPHANS, leave_a_blob_that_no_step_can_name),
+    (blob_rules.PACKAGES, lose_a_packages_wheel),
+    (blob_rules.PACKAGES, store_a_wheel),
     (blob_rules.DAMAGED, change_a_digest),
     (stream_rules.DELETED, announce_a_deleted_task),
     (stream_rules.DELETED, leave_a_dead_letter_of_a_deleted_task),

@@ -1,5 +1,6 @@
 """Every job leaves its row in the audit, with what it did, and a refusal its kind."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from common.messages import (
     AuditLine,
     ChunkAnswer,
     ControlTask,
+    DeletePackage,
     DeleteTenant,
     GroupContext,
     Message,
@@ -23,6 +25,7 @@ from common.messages import (
     SetPrice,
     SetTenant,
     SubmitTask,
+    UploadPackage,
 )
 from scheduler_svc.store.tenancy.audit import DOWNLOADS
 from tests.conftest import eventually
@@ -31,6 +34,8 @@ from tests.scheduler.stages import World, spec
 
 OWNER, KEY, NEXT = ("U" + letter * 55 for letter in "ABC")
 ACCOUNT = "A" + "B" * 55
+WHEEL = b"the bytes of a package"
+DIGEST = hashlib.sha256(WHEEL).hexdigest()
 
 
 def is_slow(group: GroupContext, member: int) -> bool:
@@ -74,6 +79,8 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
             ("delete", ControlTask(task="slow", tenant="acme")),
             ("prune", PruneTasks(tenant="acme", request="r", ended_before_s=0.001)),
             ("resend", ResendLetter(tenant="acme", letter=9)),
+            ("upload", UploadPackage(tenant="acme", request="u", digest=DIGEST, size_bytes=len(WHEEL), offset=0, data=WHEEL)),
+            ("delete-package", DeletePackage(tenant="acme", request="d", digest=DIGEST[:12])),
             (
                 "set-tenant",
                 SetTenant.model_validate({"tenant": "acme", "request": "r", "weight": 2.0, "limits": [{"of": "max_tasks", "value": None}]}),
@@ -106,6 +113,8 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         *(("acme", key, verb, "slow", "accepted", 1) for verb in ("pause", "resume", "cancel", "delete")),
         ("acme", key, "prune", "a", "accepted", 1),
         ("acme", key, "resend", "", "letter", 1),
+        ("acme", key, "upload", DIGEST, "accepted", 1),
+        ("acme", key, "delete-package", DIGEST, "accepted", 1),
         ("acme", key, "set-tenant", "acme", "accepted", 1),
         ("acme", key, "set-budget", "acme", "accepted", 1),
         ("acme", key, "create-tenant", "acme", "accepted", 1),
