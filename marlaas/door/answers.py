@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pydantic import JsonValue
@@ -19,12 +19,23 @@ REPEATED_TIMEOUT_S = 3.0
 """Seconds to wait for a rejection when a task is resubmitted under its id."""
 
 
-async def answer_to(door: Door, out: Outgoing, tenant: str, task: str, is_answer: Callable[[Event], bool], timeout_s: float) -> Event:
-    """Publish a job and wait for its answer, an event of the task; "none" for jobs about no task. Raises: NoAnswer; ClientError."""
+async def answer_to(
+    door: Door,
+    out: Outgoing,
+    tenant: str,
+    task: str,
+    is_answer: Callable[[Event], bool],
+    timeout_s: float,
+    *,
+    first: Sequence[Outgoing] = (),
+) -> Event:
+    """Publish a job and wait for its answer, an event of the task; "none" for jobs about no task. `first`: jobs to publish before it,
+    each of which may be what is answered. Raises: NoAnswer; ClientError."""
     try:
         async with asyncio.timeout(timeout_s), door.listening(tenant, task) as live:
             before = await door.last_event(task, tenant=tenant)
-            await door.publish(out)
+            for job in (*first, out):
+                await door.publish(job)
             while True:
                 event = await door.next_event(live, RECHECK_S)
                 if event is not None and (event.number or before + 1) > before and is_answer(event):

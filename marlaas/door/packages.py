@@ -1,6 +1,5 @@
 """A tenant's own environments: packages that it uploads."""
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.errors import Retry
 from common.messages import (
     MAX_PACKAGE_BYTES,
     PART_BYTES,
@@ -22,7 +20,7 @@ from common.messages import (
 )
 from marlaas.door.answers import answer_to, result_of
 from marlaas.door.asking import Door
-from marlaas.errors import ClientError, NoAnswer, rejection_reasons
+from marlaas.errors import ClientError, rejection_reasons
 
 UPLOAD_TIMEOUT_S = 600.0
 """Seconds until a package is checked; it is started in a sandbox, and may wait for other packages of its tenant."""
@@ -52,13 +50,7 @@ class Packages:
             raise ClientError(f"the wheel has {len(wheel)} bytes; a package has at most {MAX_PACKAGE_BYTES}, and at least one")
         owner, request = self._owner(tenant), secrets.token_hex(6)
         *first, last = _parts(wheel, owner, request)
-        try:
-            async with asyncio.timeout(timeout_s):
-                for part in first:
-                    await self._door.publish(part)
-        except (TimeoutError, Retry):
-            raise NoAnswer("NATS does not take the package; upload it again to complete it") from None
-        answer = await answer_to(self._door, last, owner, "none", lambda event: _is_final(event, request, waits), timeout_s)
+        answer = await answer_to(self._door, last, owner, "none", lambda event: _is_final(event, request, waits), timeout_s, first=first)
         if "reasons" in answer.data:
             raise ClientError("; ".join(rejection_reasons(answer)))
         return {name: value for name, value in answer.data.items() if name not in ("request", "state")}
