@@ -1,17 +1,14 @@
 """The commands of docs/tenancy.md from the keys to the first bill, as they are written, in their order, on a stack of their own."""
 
 import csv
-import os
 import re
-import subprocess
-import sys
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from marlaas.stack import control
+from tests.e2e.page_commands import commands, run
 from tests.marlaas.tenancy.commands import ROOT
 
 SECTION = "## From the keys to the first bill"
@@ -42,24 +39,6 @@ SHOWS = {
     "down": r"",
 }
 """Beginning of a command → what it must show."""
-
-
-def commands() -> list[str]:
-    section = (ROOT / "docs" / "tenancy.md").read_text().partition(SECTION)[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return [line.partition(" # ")[0].strip() for block in blocks for line in block.splitlines()]
-
-
-def run(command: str, folder: Path) -> str:
-    """Output of a line of the page, in a shell, with the dates of today's month."""
-    today = datetime.now(UTC).date()
-    line = command.replace("2030-01-01", str(today - timedelta(days=1))).replace("2030-01-31", str(today + timedelta(days=1)))
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
-    env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "COLUMNS": "200", "HOME": str(folder)}
-    found = subprocess.run(line, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=500)
-    assert found.returncode == 0, (line, found.stdout, found.stderr)
-    assert "Traceback" not in found.stderr
-    return found.stdout
 
 
 def check_bill(text: str) -> list[dict[str, str]]:
@@ -105,7 +84,7 @@ def test_the_other_commands_are_those_of_the_page() -> None:
 def test_every_command_from_the_keys_to_the_first_bill_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     bills: list[list[dict[str, str]]] = []
-    page = commands()
+    page = commands("tenancy.md", SECTION)
     try:
         for command in page:
             shown = run(command, tmp_path)

@@ -26,7 +26,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_bounds": [stream_rules.BOUNDS],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],
-    "examine_blobs": [blob_rules.MISSING, blob_rules.ORPHANS, blob_rules.DAMAGED],
+    "examine_blobs": [blob_rules.MISSING, blob_rules.ORPHANS, blob_rules.PACKAGES, blob_rules.DAMAGED],
     "_packages": [blob_rules.PACKAGES],
     "_is_needed": [blob_rules.ORPHANS],
     "_damage": [blob_rules.DAMAGED],

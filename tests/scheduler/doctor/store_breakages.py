@@ -6,7 +6,7 @@ from dataclasses import replace
 from common import streams
 from common.blobs import Blobs
 from common.bus import Outgoing
-from common.messages import BlobRef, DeadLetter, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
+from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance import status_bucket
@@ -105,16 +105,44 @@ async def leave_a_blob_that_no_step_can_name(world: Copy) -> None:
     await Blobs(world.bus).put_folder("strange", world.folder / "strange")
 
 
-async def lose_a_packages_wheel(world: Copy) -> None:
+DIGEST = "a" * 64
+WHEEL = BlobRef(name=wheel_name("acme", DIGEST), size_bytes=3, sha256=DIGEST)
+
+
+async def add_a_package(world: Copy, state: str) -> None:
     await world.execute(
         "INSERT INTO packages (tenant, digest, size_bytes, state, name, version, environments)"
-        f" VALUES ('acme', '{'a' * 64}', 3, 'usable', 'p', '1', '[{{\"name\": \"e\"}}]')"
+        f" VALUES ('acme', '{DIGEST}', 3, '{state}', 'p', '1', jsonb_build_array('e'))"
     )
 
 
 async def store_a_wheel(world: Copy) -> None:
-    """Of a package that there is not."""
-    await Blobs(world.bus).put(BlobRef(name=wheel_name("acme", "a" * 64), size_bytes=3, sha256="a" * 64), b"PK.")
+    await Blobs(world.bus).put(WHEEL, b"PK.")
+
+
+async def lose_the_wheel_of_a_package(world: Copy) -> None:
+    await add_a_package(world, "usable")
+
+
+async def cut_the_wheel_of_a_package(world: Copy) -> None:
+    await keep_a_package(world)
+    await lose_the_content_of_blobs(world)
+
+
+async def keep_a_package(world: Copy) -> None:
+    await add_a_package(world, "usable")
+    await store_a_wheel(world)
+
+
+async def begin_an_upload(world: Copy) -> None:
+    await add_a_package(world, "uploading")
+
+
+async def check_a_package(world: Copy) -> None:
+    await add_a_package(world, "checking")
+    await store_a_wheel(world)
+    check = CheckPackage(tenant="acme", family=OWN_FAMILY, package=DIGEST, wheel=WHEEL)
+    await world.bus.publish(Outgoing(streams.check_package(OWN_FAMILY, "acme", DIGEST), check, "check of a package"))
 
 
 async def change_a_digest(world: Copy) -> None:
@@ -199,7 +227,8 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice),
     (blob_rules.ORPHANS, leave_a_blob_of_an_unknown_task),
     (blob_rules.ORPHANS, leave_a_blob_that_no_step_can_name),
-    (blob_rules.PACKAGES, lose_a_packages_wheel),
+    (blob_rules.PACKAGES, lose_the_wheel_of_a_package),
+    (blob_rules.PACKAGES, cut_the_wheel_of_a_package),
     (blob_rules.PACKAGES, store_a_wheel),
     (blob_rules.DAMAGED, change_a_digest),
     (stream_rules.DELETED, announce_a_deleted_task),
@@ -241,5 +270,10 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (blob_rules.DAMAGED, change_a_digest, SHALLOW),
     (blob_rules.DAMAGED, lose_an_adapter, QUIESCENT),
     (blob_rules.ORPHANS, leave_a_blob_of_a_step_taken_twice, PATIENT),
+    (blob_rules.ORPHANS, keep_a_package, QUIESCENT),
+    (blob_rules.PACKAGES, keep_a_package, QUIESCENT),
+    (blob_rules.PACKAGES, begin_an_upload, QUIESCENT),
+    (blob_rules.PACKAGES, store_a_wheel, PATIENT),
+    (stream_rules.ORPHANS, check_a_package, QUIESCENT),
 ]
 """(rule, change that keeps it at this depth, depth)"""
