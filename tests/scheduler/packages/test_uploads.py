@@ -1,11 +1,15 @@
 """Uploads: parts in any order, contradictions, limits, checks, answers, and deletions."""
 
+import asyncio
 from dataclasses import replace
 
-from common import streams
+import pytest
+
+from common import crashpoints, streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
-from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeleteTenant, LimitValue, SetTenant, wheel_name
+from common.errors import Retry
+from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, wheel_name
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.packages import clean_packages
 from tests.conftest import eventually
@@ -122,6 +126,52 @@ async def test_the_check_waits_for_a_replica_and_the_task_is_refused_until_then(
         assert "no usable package" in (await world.event("early", "rejected"))["reasons"][0]
         async with serving_own(bus, stages):
             assert (await answer(world, "package", "one"))["state"] == "usable"
+
+
+async def test_parts_that_were_sent_while_no_scheduler_ran_are_a_package(bus: Bus, database_url: str) -> None:
+    for job in parts(WHEEL, "before"):
+        await bus.publish(job)
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world, serving_own(bus, stages):
+        assert (await answer(world, "package", "before"))["state"] == "usable"
+
+
+async def test_two_uploads_of_one_wheel_at_once_are_both_answered(bus: Bus, database_url: str) -> None:
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world, serving_own(bus, stages):
+        found = await asyncio.gather(upload(world, WHEEL, "one"), upload(world, WHEEL, "two"))
+        assert {one["state"] for one in found} == {"usable"}
+        assert len(stages.packages) == 1
+
+
+async def test_what_is_interrupted_is_completed(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload whose blob is stored and not recorded, and a deletion whose blob is gone and whose row is not."""
+    ahead = {"wheel_stored", "wheel_deleted"}
+
+    def interrupt(name: str) -> None:
+        if name in ahead:
+            ahead.remove(name)
+            raise Retry("interrupted", delay_s=0.0)
+
+    monkeypatch.setattr(crashpoints, "reached", interrupt)
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world, serving_own(bus, stages):
+        assert (await upload(world, WHEEL, "one"))["state"] == "usable"
+        assert await is_stored(bus, "acme")
+        assert (await delete(world, DIGEST[:12], "two"))["bytes"] == len(WHEEL)
+        assert await world.rows("SELECT count(*) FROM packages") == [(0,)]
+    assert ahead == set()
+
+
+async def test_a_check_that_cannot_be_handled_refuses_the_package(bus: Bus, database_url: str) -> None:
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world:
+        await send(world, *parts(WHEEL, "one"))
+        await world.rows_become("SELECT state FROM packages", [("checking",)])
+        subject = streams.check_package(OWN_FAMILY, "acme", DIGEST)
+        letter = DeadLetter(stage="package", subject=subject, reason="no memory", attempts=5, headers={}, body=b"")
+        await send(world, Outgoing(streams.failed("package", "none"), letter, "letter"))
+        assert (await answer(world, "package", "one"))["reasons"] == ["package: no memory"]
 
 
 async def test_what_nobody_completes_is_deleted(bus: Bus, database_url: str) -> None:
