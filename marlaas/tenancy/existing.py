@@ -56,8 +56,8 @@ async def push_accounts(signing: SigningKeys, url: str, found: Iterable[TenantAc
 
 
 def names_for_accounts(found: Iterable[TenantAccess]) -> list[str]:
-    """Tenants' names, without those of older versions that no account may have."""
-    return [one.tenant for one in found if one.tenant not in (None, ADMIN) and re.fullmatch(NAME_PATTERN, one.tenant)]
+    """Tenants' names, without those of older versions that no account may have, and those that are deleted."""
+    return [one.tenant for one in found if one.tenant not in (None, ADMIN) and not one.deleted and re.fullmatch(NAME_PATTERN, one.tenant)]
 
 
 def _request(tenant: str | None, *, account: str | None = None, add: NewKey | None = None, beside: bool = False) -> SetAccess:
