@@ -117,7 +117,8 @@ class History:
 
     async def _letter(self, tenant: str) -> None:
         """A message about a task of the tenant, and a job of it, that could not be handled."""
-        text, task = self.canaries[tenant], self.random.choice(sorted(self.visible[tenant]) or ["none"])
+        # "none" is what a letter about no task says, which one about a turn cannot.
+        text, task = self.canaries[tenant], self.random.choice(sorted(self.visible[tenant]) or ["unknown"])
         [(last,)] = await self.world.rows("SELECT coalesce(max(sequence), 0) FROM dead_letters")
         lost = ("turn", task, streams.turn("toy", task, text)), ("jobs", "none", f"jobs.submit.{tenant}")
         for stage, about, subject in lost:
