@@ -139,7 +139,7 @@ async def test_wheel_of_another_tenant_is_rejected(bus: Bus, stage: Stage) -> No
     theirs = await stored(bus, "globex", example_wheel())
     checks = PackageChecks(stage.store, stage.hosts, [])
     for ref in (theirs, theirs.model_copy(update={"name": f"package-acme-{'0' * 64}.whl"})):
-        with pytest.raises(Reject, match="is not package"):
+        with pytest.raises(Reject, match="is not that package of tenant acme"):
             await anext(checks.check(delivery_of(ref)))
 
 
