@@ -55,6 +55,7 @@ from common.messages.billing import (
 )
 from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
 from common.messages.packages import (
+    DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
     OWN_FAMILY,
     PACKAGE_BLOB,
@@ -64,6 +65,7 @@ from common.messages.packages import (
     OwnEnvironment,
     PackageChecked,
     UploadPackage,
+    own_name,
     wheel_name,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest

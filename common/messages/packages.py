@@ -14,6 +14,8 @@ PART_BYTES = 512 * 1024
 """Bytes of each part but the last, below the default bound of a tenant's messages."""
 PACKAGE_BLOB = re.compile(r"package-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-9a-f]{64})\.whl")
 """Name of the blob with a tenant's wheel, which is stored as it is."""
+DIGEST_CHARS = 12
+"""Digits of a digest that name a package to people, and the fewest that a request may give."""
 OWN_FAMILY = "own"
 """Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
 
@@ -43,7 +45,7 @@ class DeletePackage(Message, kind="delete-package.1"):
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
     """As in UploadPackage."""
-    digest: str = Field(pattern=r"^[0-9a-f]{12,64}$")
+    digest: str = Field(pattern=rf"^[0-9a-f]{{{DIGEST_CHARS},64}}$")
     """The first 12 digits or more of its SHA-256."""
 
 
@@ -83,6 +85,11 @@ class PackageChecked(Message, kind="package-checked.1"):
     """Of the package, normalised."""
     version: str = ""
     environments: list[OwnEnvironment] = []
+
+
+def own_name(environment: str) -> str:
+    """As tasks name an environment of a package."""
+    return f"{OWN_FAMILY}:{environment}"
 
 
 def wheel_name(tenant: str, digest: str) -> str:

@@ -4,7 +4,7 @@
     acme=10.0.0.7:8000           this address; the only way to one that is not public
     acme=[fd00::7]:8000
 
-A name leads to public addresses alone: whoever answers for it could otherwise point it at this machine or its neighbours.
+A name leads to public addresses alone: its owner could otherwise point it at this machine or its neighbours.
 """
 
 import ipaddress

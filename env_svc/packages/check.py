@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.errors import Reject, Retry
-from common.messages import CheckPackage, OwnEnvironment, PackageChecked, wheel_name
+from common.messages import CheckPackage, OwnEnvironment, PackageChecked
 from env_svc.errors import WrongOptions
 from env_svc.hosted.start import HostFailed, HostUnavailable
 from env_svc.packages.hosts import OwnHosts
@@ -36,11 +36,10 @@ class PackageChecks:
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckPackage → PackageChecked.
 
-        Raises: Reject for a wheel that is not the named package's; Retry at the first attempt that fails by no fault of the package's.
+        Raises: Reject for a wheel that is not the named package's (`common/agreement.py`); Retry at the first attempt that fails by no
+        fault of the package's.
         """
         message = delivery.read(CheckPackage)
-        if (message.wheel.name, message.wheel.sha256) != (wheel_name(message.tenant, message.package), message.package):
-            raise Reject(f"{message.wheel.name} is not package {message.package} of tenant {message.tenant}")
         try:
             answer = await self._examined(message)
         except _Objection as objection:

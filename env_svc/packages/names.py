@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from common.messages import OWN_FAMILY, BlobRef, wheel_name
+from common.messages import OWN_FAMILY, BlobRef, own_name, wheel_name
 from common.spec.sections import OWN_PATTERN
 from env_svc.errors import WrongOptions
 
@@ -21,7 +21,7 @@ class OwnEnvironmentKey:
 
     @property
     def name(self) -> str:
-        return f"{OWN_FAMILY}:{self.environment}"
+        return own_name(self.environment)
 
 
 def is_own(name: str) -> bool:

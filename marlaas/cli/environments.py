@@ -54,6 +54,7 @@ def upload_package(
     url: Url = "",
 ) -> None:
     """Upload a package with environments of a tenant, and wait until it is checked."""
+    from common.messages import DIGEST_CHARS
     from marlaas.wheels import read_wheel
 
     wheel = read_wheel(package)
@@ -62,7 +63,7 @@ def upload_package(
         echo(reason, to=sys.stderr)
 
     found = with_client(data, url, lambda client: client.packages.upload(wheel, tenant or None, waits=waits))
-    echo(f"package {found['name']} {found['version']} ({str(found['digest'])[:12]}); a task names its environment:")
+    echo(f"package {found['name']} {found['version']} ({str(found['digest'])[:DIGEST_CHARS]}); a task names its environment:")
     environments = found["environments"]
     for name in environments if isinstance(environments, list) else []:
         echo(f"  {name}")
@@ -87,11 +88,12 @@ def delete_package(
     url: Url = "",
 ) -> None:
     """Delete a package that no task uses which has not ended."""
+    from common.messages import DIGEST_CHARS
     from marlaas.client import Client
 
     async def deleted(client: Client) -> tuple[str, int]:
         found = await client.packages.find(package)
-        return found.digest[:12], await client.packages.delete(found)
+        return found.digest[:DIGEST_CHARS], await client.packages.delete(found)
 
     digest, freed = with_client(data, url, deleted)
     echo(f"package {digest} is deleted; {freed} bytes")

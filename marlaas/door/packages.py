@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Outgoing
 from common.messages import (
+    DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
     PART_BYTES,
     AskDeployment,
@@ -25,8 +26,6 @@ from marlaas.errors import ClientError, rejection_reasons
 UPLOAD_TIMEOUT_S = 600.0
 """Seconds until a package is checked; it is started in a sandbox, and may wait for other packages of its tenant."""
 DELETE_TIMEOUT_S = 60.0
-DIGEST_CHARS = 12
-"""Digits of a digest that name a package."""
 
 
 class Packages:

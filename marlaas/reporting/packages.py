@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 
 from rich.table import Table
 
-from common.messages import OwnPackage
-
-DIGEST_CHARS = 12
+from common.messages import DIGEST_CHARS, OwnPackage
 
 
 def package_table(packages: Sequence[OwnPackage], width: int | None = None) -> Table:

@@ -5,9 +5,8 @@ import re
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
-from common.messages import OWN_FAMILY, BlobRef
+from common.messages import OWN_FAMILY, BlobRef, own_name
 from common.spec import OWN_PATTERN, TaskSpec
-from scheduler_svc.lifecycle.packages import own_name
 from scheduler_svc.store.queries import packages
 
 MAX_NAMED = 10
@@ -34,7 +33,7 @@ async def package_of(connection: AsyncConnection, tenant: str, spec: TaskSpec) -
 
 
 async def _offer(connection: AsyncConnection, tenant: str) -> str:
-    names = sorted({own_name(one) for package in await packages.usable(connection, tenant) for one in package.environments})
+    names = sorted({own_name(one.name) for package in await packages.usable(connection, tenant) for one in package.environments})
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     has = f"it has {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
     return f"{has}: upload one with `marlaas envs upload`"

@@ -17,9 +17,10 @@ from common import crashpoints, streams
 from common.blobs import Blobs
 from common.errors import Retry
 from common.limits import sentence
-from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, CheckPackage, OwnEnvironment, PackageChecked, UploadPackage, shortened
+from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, CheckPackage, PackageChecked, UploadPackage, own_name, shortened
 from common.spec import OWN_PATTERN
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
+from scheduler_svc.store.asked.packages import NO_REPLICA
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.queries.packages import MAX_REQUESTS, Key, Package
 from scheduler_svc.store.states import PackageState
@@ -159,7 +160,7 @@ async def request_check(tx: Transaction, package: Package, families: Collection[
 def check_waits_for(families: Collection[str], sent: int) -> str:
     """Why no further check of a tenant is sent now; empty where one is. `sent`: those that have no answer yet."""
     if OWN_FAMILY not in families:
-        return f"waiting for an environment replica that serves uploaded packages (family '{OWN_FAMILY}')"
+        return NO_REPLICA
     return f"waiting while {CHECKS_PER_TENANT} other packages of its tenant are checked" if sent >= CHECKS_PER_TENANT else ""
 
 
@@ -195,16 +196,11 @@ def _wrong(answer: PackageChecked) -> str:
         return "its check named no package, or no environment"
     if len(answer.environments) > MAX_ENVIRONMENTS:
         return f"it has {len(answer.environments)} environments, at most {MAX_ENVIRONMENTS} are taken"
-    wrong = [one.name for one in answer.environments if not re.fullmatch(OWN_PATTERN, own_name(one)) or "@" in one.name]
+    wrong = [one.name for one in answer.environments if not re.fullmatch(OWN_PATTERN, own_name(one.name)) or "@" in one.name]
     return f"no task can name its environment '{wrong[0][:100]}'" if wrong else ""
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
-
-
-def own_name(environment: OwnEnvironment) -> str:
-    """As tasks name it."""
-    return f"{OWN_FAMILY}:{environment.name}"
 
 
 def _answer(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
@@ -215,7 +211,7 @@ def _answer(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
     elif package.state == PackageState.REFUSED:
         data |= {"reasons": [f"package: {package.objection}"]}
     else:
-        names: list[JsonValue] = [own_name(one) for one in package.environments]
+        names: list[JsonValue] = [own_name(one.name) for one in package.environments]
         data |= {"name": package.name, "version": package.version, "environments": names}
     _emit(tx, package, "package", data)
 

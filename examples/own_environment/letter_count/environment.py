@@ -1,4 +1,4 @@
-"""LetterCount: how often is a letter in a word? Who is wrong is told so, and may try again."""
+"""LetterCount: how often is a letter in a word? A wrong answer is reported as wrong, and may be corrected."""
 
 import random
 from typing import TypedDict

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import OWN_FAMILY, OwnPackage
+from common.messages import OWN_FAMILY, OwnPackage, own_name
 from scheduler_svc.store.queries.packages import live_users
 from scheduler_svc.store.states import PackageState
 from scheduler_svc.store.tables import packages
@@ -36,8 +36,8 @@ def _package(row: Any, families: Collection[str]) -> OwnPackage:
         reason=NO_REPLICA if waits else row.objection,
         package=row.name,
         version=row.version,
-        environments=[f"{OWN_FAMILY}:{one['name']}" for one in row.environments],
-        components={f"{OWN_FAMILY}:{one['name']}": one["components"] for one in row.environments},
+        environments=[own_name(one["name"]) for one in row.environments],
+        components={own_name(one["name"]): one["components"] for one in row.environments},
         uploaded_s=row.uploaded_at.timestamp(),
         live_tasks=row.users,
     )
