@@ -60,6 +60,7 @@ class JobIntake:
                     async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
                         looked_s = 0.0
                         while True:
+                            notice_cancellation()
                             if time.monotonic() - looked_s >= LOOK_EVERY_S:
                                 self._follow(runners, await self._bus.streams.subjects(streams.JOBS))
                                 looked_s = time.monotonic()

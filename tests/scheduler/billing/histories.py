@@ -78,6 +78,11 @@ class History:
 
     async def run(self, steps: int) -> dict[str, int | str]:
         """Numbers of what happened, and what was spent."""
+        # `reasoning_gym:decimal_arithmetic` sets the precision of the whole process, wherever it was imported before.
+        with localcontext(EXACT):
+            return await self._run(steps)
+
+    async def _run(self, steps: int) -> dict[str, int | str]:
         await self._begin()
         often = [self._admit, self._relay, self._settle, self._train, self._enforce]
         rules = [*often, *often, self._play, self._play, self._lose_group, self._miss_deadlines, self._cheaper, self._control]
@@ -259,9 +264,7 @@ class History:
         known = await self._rows("SELECT id, kind, price, per, valid_from FROM prices ORDER BY valid_from, id")
         for tenant in ("acme", "globex"):
             rows = [row for row in booked if row["tenant"] == tenant and row["paid_by"] == "tenant"]
-            # `reasoning_gym:decimal_arithmetic` sets the precision of the whole process, wherever it was imported before.
-            with localcontext(EXACT):
-                money = sum((row["tokens"] * _price_at(known, row) for row in rows), Decimal(0))
+            money = sum((row["tokens"] * _price_at(known, row) for row in rows), Decimal(0))
             invoice = await self._rows(f"SELECT coalesce(sum(money), 0) AS money FROM tenant_invoice WHERE tenant = '{tenant}'")
             assert invoice[0]["money"] == money, (self.seed, tenant, invoice, money)
             if tenant == "acme":
