@@ -14,6 +14,9 @@ Each lies between two effects that are not one transaction, where at-least-once 
     before_creds       PostgreSQL has a key, and its creds file is not written
     before_push        PostgreSQL has what an account's token is to say, and NATS does not know it
     before_revoke      a key's successor is written, and the key is still valid
+    before_passwords   the containers' passwords are chosen, and PostgreSQL's volume and the scheduler's have none of them
+    before_keys        all volumes have their passwords, and there are no keys
+    before_secrets     there are keys, and no service has its own
 
 MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
 """
@@ -27,9 +30,11 @@ OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
 DELETING = ("before_account_removed", "before_seed_removed")
 """Further points in the command that deletes a tenant."""
 PACKAGES = ("wheel_stored", "wheel_deleted")
+PREPARING = ("before_passwords", "before_keys", "before_secrets")
+"""Points in the container that makes keys and passwords."""
 NAMES = (
     *("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion"),
-    *(*PACKAGES, *OPERATORS, *DELETING),
+    *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING),
 )
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""

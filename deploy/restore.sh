@@ -4,13 +4,20 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath "${1:?usage: deploy/restore.sh FOLDER}")
 compose() { ${COMPOSE:-docker compose} "$@"; }
+# The keys first: streams belong to the account of theirs, and init makes others where there are none. A backup of an older version has none.
+if [[ -e $folder/keys.tar ]]; then
+  if ! compose run --rm -T --no-deps --entrypoint sh init -c 'test ! -e /volumes/keys/operator.seed' < /dev/null; then
+    echo "restore: there are keys already; remove them with 'docker compose down --volumes' if they are not needed" >&2
+    exit 1
+  fi
+  compose run --rm -T --no-deps --entrypoint tar init -C /volumes/keys -xf - < "$folder/keys.tar"
+fi
 compose up -d postgres
 until compose exec -T postgres pg_isready -q -h 127.0.0.1 -U marlaas -d marlaas < /dev/null; do sleep 1; done
 if [[ $(compose exec -T postgres psql -U marlaas -Atc "SELECT to_regclass('tasks') IS NULL" < /dev/null) != t* ]]; then
   echo "restore: there is a database already; remove it with 'docker compose down --volumes' if it is not needed" >&2
   exit 1
 fi
-compose run --rm -T nats-volume < /dev/null
 compose run --rm -T --no-deps --entrypoint tar nats -C /data -xf - < "$folder/nats.tar"
 # Owners, rights and policies in the dump name roles, which belong to the server; `migrate` gives them their passwords.
 for role in marlaas_owner marlaas_app marlaas_reader marlaas_tenants; do

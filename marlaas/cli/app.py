@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import audit, budgets, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import audit, budgets, containers, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -47,6 +47,7 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
+app.add_typer(containers.app, name="containers")
 app.command()(init.init)
 for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, echo, pools_file, quiet, run_module
+from marlaas.cli.session import DEFAULT_DATA, Data, echo, pools_file, quiet, record_access
 
 if TYPE_CHECKING:
     from common.access.folder import SigningKeys
-    from common.messages import SetAccess, TenantAccess
+    from common.messages import TenantAccess
     from marlaas.stack.state_files import Stack, StackPlan
 
 
@@ -58,22 +58,10 @@ def _completed(signing: "SigningKeys", plan: "StackPlan", stack: "Stack") -> "li
     from marlaas.tenancy import existing
 
     quiet()
-    found = _recorded(plan, existing.missing_records(signing, _recorded(plan, [])))
+    found = record_access(plan.prepare_env, existing.missing_records(signing, record_access(plan.prepare_env, [])))
     existing.write_admin_key(signing)
     asyncio.run(existing.push_accounts(signing, stack.nats_url, found))
     return found
-
-
-def _recorded(plan: "StackPlan", requests: "list[SetAccess]") -> "list[TenantAccess]":
-    """What PostgreSQL has once these are recorded."""
-    from common.messages import TenantAccess
-    from marlaas.stack.state_files import StackError
-
-    lines = "".join(f"{one.model_dump_json()}\n" for one in requests)
-    done = run_module(["scheduler_svc.record_access"], plan.prepare_env, stdin=lines)
-    if done.returncode:
-        raise StackError(f"PostgreSQL does not record the keys: {done.stderr.strip()[-500:]}")
-    return [TenantAccess.model_validate_json(line) for line in done.stdout.splitlines() if line.startswith('{"tenant"')]
 
 
 def _report(folder: Path, found: "list[TenantAccess]") -> None:

@@ -19,7 +19,9 @@ app = typer.Typer(no_args_is_help=True, help="Keys of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant; 'admin' for operators' keys.")]
 Name = Annotated[str, typer.Argument(help="Name of the key: small letters, digits and hyphens.")]
 To = Annotated[Path, typer.Option("--to", help="File that the key is written to, for its holder alone; it must not be there.")]
-Keys = Annotated[Path | None, typer.Option("--keys", help="Folder of signing keys; default: that of the stack in --data.")]
+Keys = Annotated[
+    Path | None, typer.Option("--keys", help="Folder of signing keys; default: that of the stack in --data.", envvar="MARLAAS_KEYS")
+]
 
 
 def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Operator], Coroutine[Any, Any, T]]") -> T:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from common.bus import TlsFiles
+    from common.messages import SetAccess, TenantAccess
     from marlaas.client import Client
     from marlaas.stack.state_files import StackPlan
 
@@ -134,6 +135,17 @@ def pools_file() -> Path:
 def run_module(module: list[str], env: dict[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `python -m <module>` with these settings only."""
     return subprocess.run([sys.executable, "-m", *module], env=_with(env), input=stdin, capture_output=True, text=True, check=False)
+
+
+def record_access(settings: dict[str, str], requests: "Sequence[SetAccess]") -> "list[TenantAccess]":
+    """What PostgreSQL has once these are recorded, while no scheduler runs. Raises: StackError when it does not take them."""
+    from common.messages import TenantAccess
+    from marlaas.stack.state_files import StackError
+
+    done = run_module(["scheduler_svc.record_access"], settings, stdin="".join(f"{one.model_dump_json()}\n" for one in requests))
+    if done.returncode:
+        raise StackError(f"PostgreSQL does not record the keys: {done.stderr.strip()[-500:]}")
+    return [TenantAccess.model_validate_json(line) for line in done.stdout.splitlines() if line.startswith('{"tenant"')]
 
 
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:

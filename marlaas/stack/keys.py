@@ -28,8 +28,7 @@ def folder_of(data: Path, *, given: Path | None, last: Path | None, without: boo
     if belongs_to_accounts(nats) and folder is None:
         raise StackError(f"the streams in {nats} belong to keys, and are not there without them; start without --open")
     if belongs_to_accounts(nats) and folder is not None and holds_keys(folder):
-        services = open_folder(folder).services.public
-        if not (nats / servers.STORE / "jetstream" / services).is_dir():
+        if not has_store_of(folder, nats):
             raise StackError(f"the streams in {nats} belong to other keys than those in {folder}; name their folder with --keys")
     elif belongs_to_accounts(nats) and folder is not None:
         raise StackError(
@@ -45,15 +44,16 @@ def installed_families(hosts_file: Path | None) -> list[str]:
     return [*hosted, *sorted({one.name for one in entry_points(group="marlaas.environments")}), "module", OWN_FAMILY]
 
 
-def prepared(folder: Path, nats: Path, deployment: Deployment) -> str:
+def prepared(folder: Path, nats: Path, deployment: Deployment, *, resolver: str = "") -> str:
     """NATS's configuration about accounts, once the services' keys are written and the streams are in their account.
 
+    `resolver`: the folder of tenants' tokens as NATS sees it; default: `accounts` in `nats`.
     Raises: Fatal when the folder of keys is not complete, or others can read it.
     """
     keys = open_or_make(folder)
     issue_service_keys(keys, deployment)
     move_streams(nats / servers.STORE / "jetstream", keys)
-    return server_configuration(keys, nats / "accounts")
+    return server_configuration(keys, resolver or nats / "accounts")
 
 
 def move_streams(store: Path, keys: SigningKeys) -> None:
@@ -61,6 +61,11 @@ def move_streams(store: Path, keys: SigningKeys) -> None:
     before, after = store / EVERYBODY, store / keys.services.public
     if before.is_dir() and not after.exists():
         before.rename(after)
+
+
+def has_store_of(folder: Path, nats: Path) -> bool:
+    """Whether the streams belong to the services' account of the keys in `folder`; False where it has no keys."""
+    return holds_keys(folder) and (nats / servers.STORE / "jetstream" / open_folder(folder).services.public).is_dir()
 
 
 def belongs_to_everybody(nats: Path) -> bool:

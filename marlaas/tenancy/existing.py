@@ -27,12 +27,16 @@ def admin_key(signing: SigningKeys) -> Path:
 
 def missing_records(signing: SigningKeys, found: Iterable[TenantAccess]) -> list[SetAccess]:
     """What PostgreSQL is to record: an account of this folder's for each tenant, and the operator's key. Seeds are made where missing."""
-    requests = [_request(tenant, account=signing.new_tenant(tenant).public) for tenant in names_for_accounts(found)]
+    requests = [request(tenant, account=signing.new_tenant(tenant).public) for tenant in names_for_accounts(found)]
     if not admin_key(signing).exists() or signing.is_pending(ADMIN, OPERATOR):
-        seed = signing.pending(ADMIN, OPERATOR)
-        requests.append(_request(None, add=NewKey(key=seed.public, name=OPERATOR, role=ADMIN), beside=True))
+        requests.append(operators_key(signing))
     crashpoints.reached("before_record")
     return requests
+
+
+def operators_key(signing: SigningKeys) -> SetAccess:
+    """The request that records the operator's key of the role admin, whose seed is pending then."""
+    return request(None, add=NewKey(key=signing.pending(ADMIN, OPERATOR).public, name=OPERATOR, role=ADMIN), beside=True)
 
 
 def write_admin_key(signing: SigningKeys) -> None:
@@ -45,10 +49,13 @@ def write_admin_key(signing: SigningKeys) -> None:
         signing.made(ADMIN, OPERATOR)
 
 
-async def push_accounts(signing: SigningKeys, url: str, found: Iterable[TenantAccess]) -> None:
-    """Make NATS agree with what is recorded. Raises: ClientError; Unavailable; Fatal when NATS refuses the folder's keys."""
+async def push_accounts(signing: SigningKeys, url: str, found: Iterable[TenantAccess], *, insecure: bool = False) -> None:
+    """Make NATS agree with what is recorded. `insecure`: the network is this deployment's alone.
+
+    Raises: ClientError; Unavailable; Fatal when NATS refuses the folder's keys.
+    """
     crashpoints.reached("before_push")
-    async with await Bus.connect(url, OPERATOR, creds=signing.credentials(SYSTEM)) as system:
+    async with await Bus.connect(url, OPERATOR, creds=signing.credentials(SYSTEM), insecure=insecure) as system:
         names = names_for_accounts(found)
         for one in found:
             if one.tenant is None or one.tenant in names:
@@ -60,5 +67,6 @@ def names_for_accounts(found: Iterable[TenantAccess]) -> list[str]:
     return [one.tenant for one in found if one.tenant not in (None, ADMIN) and not one.deleted and re.fullmatch(NAME_PATTERN, one.tenant)]
 
 
-def _request(tenant: str | None, *, account: str | None = None, add: NewKey | None = None, beside: bool = False) -> SetAccess:
+def request(tenant: str | None, *, account: str | None = None, add: NewKey | None = None, beside: bool = False) -> SetAccess:
+    """A request under an id of its own. The arguments are fields of `SetAccess`."""
     return SetAccess(tenant=tenant, request=f"init-{secrets.token_hex(6)}", account=account, add=add, beside=beside)

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import yaml
+
 from marlaas.stack import servers
 
 REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("scheduler", "env", "trainer", "rollout")
+PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
 
@@ -40,33 +43,63 @@ def why_not() -> str | None:
 
 @dataclass
 class Deployment:
-    """Names, ports and volumes that no other deployment on this machine has."""
+    """Names, ports and volumes that no other deployment on this machine has. `files`: of Compose; `settings`: of `.env`."""
 
+    files: tuple[str, ...] = ("docker-compose.yml",)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
     project: str = field(default_factory=lambda: f"marlaas-test-{uuid.uuid4().hex[:8]}")
     nats_port: int = field(default_factory=servers.free_port)
     command: list[str] = field(default_factory=compose_command)
+    started: list[str] = field(default_factory=list[str])
+    """Containers that Compose does not know."""
+
+    @property
+    def has_keys(self) -> bool:
+        return PASSWORDS not in self.files
 
     @property
     def nats_url(self) -> str:
-        return f"nats://marlaas:marlaas@127.0.0.1:{self.nats_port}"
+        password = "" if self.has_keys else f"marlaas:{self.settings['NATS_PASSWORD']}@"
+        return f"nats://{password}127.0.0.1:{self.nats_port}"
 
     @property
     def environment(self) -> dict[str, str]:
         chosen = {
             "COMPOSE_PROJECT_NAME": self.project,
             "COMPOSE": " ".join(self.command),
+            "COMPOSE_FILE": ":".join(self.files),
             "MARLAAS_VERSION": "test",
             "NATS_ADDRESS": f"127.0.0.1:{self.nats_port}",
-            "NATS_PASSWORD": "marlaas",
-            "POSTGRES_PASSWORD": "marlaas",
         }
-        return {**os.environ, **chosen}
+        return {**os.environ, **chosen, **self.settings}
 
     def run(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Standard output of a command that succeeds."""
-        done = subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        done = self.attempt(argv, timeout_s)
         assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
+
+    def attempt(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+
+    def as_printed(self, command: str, folder: Path) -> str:
+        """Run a command line of a page or a log in a folder, with the Compose that there is here."""
+        line = command.replace("docker compose", f"{' '.join(self.command)} --project-directory {REPOSITORY}")
+        paths = ":".join(str(REPOSITORY / name) for name in self.files)
+        if not (folder / "deploy").exists():  # docker-compose 1.29 looks for a seccomp profile where it is called
+            (folder / "deploy").symlink_to(REPOSITORY / "deploy")
+        done = subprocess.run(
+            ["bash", "-ec", line], cwd=folder, env={**self.environment, "COMPOSE_FILE": paths}, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def tenants_key(self, folder: Path, name: str = "acme") -> Path:
+        """A tenant's key, copied out of its volume as the log of `accounts` says."""
+        key = folder / f"{name}.creds"
+        if not key.exists():
+            self.as_printed(f"umask 077; docker compose run --rm -T --entrypoint cat marlaas /creds/{name}.creds > {name}.creds", folder)
+        return key
 
     def compose(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         return self.run([*self.command, *arguments], timeout_s)
@@ -80,6 +113,23 @@ class Deployment:
         self.compose("up", "-d", "--no-build", "--no-recreate", *(part for name, n in scale.items() for part in ("--scale", f"{name}={n}")))
         self.wait_until_ready(240)
         return time.monotonic() - started
+
+    def start_optional(self, service: str) -> str:
+        """Container of a service of a profile, started as Compose v2 does: docker-compose 1.29 has no `systempaths`."""
+        name = f"{self.project}-{service}"
+        asked = yaml.safe_load(self.compose("config"))["services"][service]
+        argv = ["docker", "run", "-d", "--init", "--name", name, "--network", f"{self.project}_default", "--read-only"]
+        argv += [part for one in asked["cap_drop"] for part in ("--cap-drop", one)]
+        argv += [part for one in asked["tmpfs"] for part in ("--tmpfs", one)]
+        argv += [part for key, value in asked["environment"].items() for part in ("-e", f"{key}={value}")]
+        for one in asked["security_opt"]:
+            argv += ["--security-opt", one.replace("seccomp:", f"seccomp={REPOSITORY}/")]
+        for one in asked["volumes"]:
+            source, _, rest = one.partition(":")
+            argv += ["-v", f"{source if source.startswith('/') else f'{self.project}_{source}'}:{rest}"]
+        self.run([*argv, asked["image"]])
+        self.started.append(name)
+        return name
 
     def wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -126,6 +176,8 @@ class Deployment:
         return [datetime.fromisoformat(f"{check['Start'][:19]}+00:00").timestamp() for check in log]
 
     def remove(self) -> None:
+        for container in self.started:
+            self.run(["docker", "rm", "-f", container])
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
 

@@ -18,10 +18,12 @@ if [[ -n $HANGING && $* == *"$HANGING"* ]]; then sleep 100; fi
 case "$*" in
   "ps --services") echo "$RUNNING" | tr ' ' '\\n' ;;
   *" pg_dump "*) echo "the database" ;;
-  *" tar "*) echo "the streams" ;;
+  *" tar nats "*) echo "the streams" ;;
+  *" tar init "*) echo "the keys" ;;
 esac
 """
 SERVICES = "scheduler env trainer rollout trainer-gpu"
+COMPLETE = {"postgres.dump": "the database\n", "nats.tar": "the streams\n", "keys.tar": "the keys\n"}
 STOPPED = [f"stop {SERVICES}", "stop nats"]
 STARTED = ["start nats", f"start {SERVICES}"]
 
@@ -34,6 +36,7 @@ class Backup:
         self.into.mkdir()
         (self.into / "postgres.dump").write_text("yesterday's")
         (self.into / "nats.tar").write_text("yesterday's")
+        (self.into / "keys.tar").write_text("yesterday's")
         self._calls = folder / "calls"
         compose = folder / "compose"
         compose.write_text(COMPOSE.replace("calls", str(self._calls), 1))
@@ -59,7 +62,7 @@ class Backup:
 
     @property
     def is_as_before(self) -> bool:
-        return self.files == {"postgres.dump": "yesterday's", "nats.tar": "yesterday's"}
+        return self.files == dict.fromkeys(("postgres.dump", "nats.tar", "keys.tar"), "yesterday's")
 
 
 def test_services_pause_for_a_backup_and_resume(tmp_path: Path) -> None:
@@ -67,12 +70,12 @@ def test_services_pause_for_a_backup_and_resume(tmp_path: Path) -> None:
     status, said, complained = backup.ended()
     assert (status, complained) == (0, "")
     assert said.startswith("backed up: ")
-    assert backup.files == {"postgres.dump": "the database\n", "nats.tar": "the streams\n"}
+    assert backup.files == COMPLETE
     asked = [call for call in backup.calls if call.startswith(("stop", "start"))]
     assert asked == STOPPED + STARTED
 
 
-@pytest.mark.parametrize("failing", ["stop scheduler", "pg_dump", "stop nats", "--entrypoint tar"])
+@pytest.mark.parametrize("failing", ["stop scheduler", "pg_dump", "stop nats", "tar nats", "tar init"])
 def test_services_resume_where_a_backup_fails_and_half_a_backup_is_none(failing: str, tmp_path: Path) -> None:
     backup = Backup(tmp_path, failing=failing)
     status, said, complained = backup.ended()
@@ -105,7 +108,7 @@ def test_stores_are_saved_where_no_service_runs(tmp_path: Path) -> None:
     status, said, complained = backup.ended()
     assert (status, complained) == (0, "")
     assert "backup: no service runs; the stores are saved as they are\nbacked up: " in said
-    assert backup.files == {"postgres.dump": "the database\n", "nats.tar": "the streams\n"}
+    assert backup.files == COMPLETE
     asked = [call for call in backup.calls if call.startswith(("stop", "start"))]
     assert asked == ["stop nats", "start nats"]
 

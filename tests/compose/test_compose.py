@@ -1,88 +1,27 @@
 """The containers do what docs/operations.md says. One deployment for all tests of this file, in their order."""
 
+import ast
+import json
+import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from common.access.folder import issue_service_keys, open_or_make
+from common.access.services import Deployment as AccessDeployment
 from tests.compose.deployment import REPOSITORY, SERVICES, Deployment, log_events
+from tests.compose.jobs import Job, assert_client_saw_every_step_once, assert_every_step_was_taken_once, until
+from tests.e2e.page_commands import commands
 
 pytestmark = pytest.mark.timeout(3600)
 
 READY_S = 180.0
 """Bound from nothing but images to a deployment that takes jobs: two cores with nothing else to do need a third of it."""
-STEP_TIMEOUT_S = 240.0
-
-
-class Job:
-    """A task submitted with a plain NATS client, and what that client prints."""
-
-    def __init__(self, deployment: Deployment, folder: Path, name: str, steps: int) -> None:
-        self._deployment = deployment
-        self.steps = steps
-        text = (REPOSITORY / "examples" / "letters.toml").read_text()
-        task_file = folder / f"{name}.toml"
-        task_file.write_text(text.replace('name = "letters"', f'name = "{name}"', 1).replace("steps = 30", f"steps = {steps}"))
-        self._output = (folder / f"{name}.out").open("w+")
-        argv = [sys.executable, str(REPOSITORY / "examples" / "publish_job.py"), str(task_file), deployment.nats_url]
-        self._client = subprocess.Popen(argv, stdout=self._output, stderr=subprocess.STDOUT, cwd=folder)
-        until(lambda: self.lines and self.lines[0].startswith("submitted "), 60, lambda: self.text)
-        self.task = self.lines[0].removeprefix("submitted ")
-
-    @property
-    def text(self) -> str:
-        return Path(self._output.name).read_text()
-
-    @property
-    def lines(self) -> list[str]:
-        return self.text.splitlines()
-
-    @property
-    def version(self) -> int:
-        """Steps taken, as the database has it."""
-        rows = self._deployment.psql(f"SELECT version FROM task_status WHERE task = '{self.task}'")
-        return int(rows[0][0]) if rows else 0
-
-    def advance(self, by: int = 1) -> None:
-        """Wait until that many more steps were taken."""
-        aim = min(self.version + by, self.steps)
-        until(lambda: self.version >= aim, STEP_TIMEOUT_S, lambda: self._deployment.logs(*SERVICES)[-8000:])
-
-    def finish(self) -> None:
-        self.advance(self.steps)
-        assert self._client.wait(timeout=60) == 0, self.text
-        assert self.lines[1] in ("accepted {}", "accepted {'new_tenant': True}")
-        assert self.lines[-1].startswith("finished ")
-
-    def close(self) -> None:
-        self._client.kill()
-        self._client.wait()
-        self._output.close()
-
-
-def until(condition: Callable[[], object], timeout_s: float, explain: Callable[[], str]) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.5)
-
-
-def assert_every_step_was_taken_once(deployment: Deployment, job: Job) -> None:
-    """Each version once, from groups that no other step has, in numbers that the spec asks for; nothing left behind."""
-    steps = deployment.psql(f"SELECT version, state FROM steps WHERE task = '{job.task}' ORDER BY version")
-    assert steps == [[str(version), "trained"] for version in range(job.steps)]
-    trained = deployment.psql(
-        f"SELECT step, count(*) FROM groups WHERE task = '{job.task}' AND state = 'trained' GROUP BY step ORDER BY step"
-    )
-    assert trained == [[str(version), "16"] for version in range(job.steps)]
-    (status,) = deployment.psql(f"SELECT state, version, open_groups, batched_groups FROM task_status WHERE task = '{job.task}'")
-    assert status == ["finished", str(job.steps), "0", "0"]
-    # The client saw each step once, in order, whatever was killed meanwhile.
-    seen = [line.split("'version': ")[1].split(",")[0] for line in job.lines if line.startswith("step ")]
-    assert seen == [str(version) for version in range(1, job.steps + 1)]
+MARLAAS = str(Path(sys.executable).parent / "marlaas")
+SECRETS = {name: ["/run/marlaas/nats.creds"] for name in SERVICES} | {"scheduler": ["/run/marlaas/nats.creds", "/run/marlaas/pgpass"]}
+"""Files that a service alone can read."""
 
 
 def test_cold_start_is_ready_in_time_and_as_hardened_as_it_says(deployment: Deployment) -> None:
@@ -93,6 +32,63 @@ def test_cold_start_is_ready_in_time_and_as_hardened_as_it_says(deployment: Depl
         container = deployment.containers(service)[0]
         assert deployment.run(["docker", "exec", container, "id", "-u"]).strip() == "10001"
         assert deployment.run(["docker", "inspect", "--format", "{{.HostConfig.ReadonlyRootfs}}", container]).strip() == "true"
+
+
+def test_each_container_has_its_own_secrets_and_no_others(deployment: Deployment) -> None:
+    """Neither in the environment nor in arguments, and in files only those of its own volume, which others cannot read."""
+    for service in ("nats", "postgres", *SERVICES):
+        container = deployment.containers(service)[0]
+        found = deployment.run(["docker", "inspect", container])
+        assert not re.search(r"PASSWORD=\w|passwor[dt]:|-----BEGIN|://[^/@\"]+:[^/@\"]+@|marlaas:marlaas", found), service
+        volumes = {mount["Name"].removeprefix(f"{deployment.project}_") for mount in json.loads(found)[0]["Mounts"] if "Name" in mount}
+        access = {"nats": {"nats", "nats-access"}, "postgres": {"postgres", "postgres-access"}}.get(service, {f"{service}-secrets"})
+        assert volumes - {"models"} == access
+        if service in SERVICES:
+            listed = deployment.run(["docker", "exec", container, "stat", "-c", "%n %a %U", "/run/marlaas", *SECRETS[service]]).splitlines()
+            assert listed == ["/run/marlaas 700 marlaas", *(f"{name} 600 marlaas" for name in SECRETS[service])]
+            assert len(deployment.run(["docker", "exec", container, "ls", "-A", "/run/marlaas"]).split()) == len(SECRETS[service])
+
+
+def test_log_says_where_the_keys_are_and_each_opens_what_it_says(deployment: Deployment, tmp_path: Path) -> None:
+    printed = [line.split(": ", 1)[1] for line in deployment.logs("accounts").splitlines() if " > " in line]
+    assert [command.rsplit(maxsplit=1)[1] for command in printed] == ["operator.creds", "acme.creds"]
+    for command in printed:
+        deployment.as_printed(command, tmp_path)
+    task_file = tmp_path / "globex.toml"
+    task_file.write_text((REPOSITORY / "examples" / "letters.toml").read_text().replace('"acme"', '"globex"').replace("= 30", "= 1"))
+
+    def marlaas(key: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        named = ["--creds", str(tmp_path / key)] if key else []
+        return deployment.attempt([MARLAAS, *named, *arguments, "--url", deployment.nats_url])
+
+    assert "a key" in marlaas("", "ps").stderr
+    refused = marlaas("acme.creds", "submit", str(task_file))
+    assert refused.returncode == 1 and "globex" in refused.stderr
+    assert marlaas("acme.creds", "ps").returncode == 0
+    assert marlaas("operator.creds", "submit", str(task_file), "--id", "of-globex").returncode == 0
+    assert "of-globex" not in marlaas("acme.creds", "ps").stdout
+
+
+def test_operator_makes_tenants_and_keys(deployment: Deployment, tmp_path: Path) -> None:
+    """The commands of docs/tenancy.md, With containers."""
+    for command in commands("tenancy.md", "\n## With containers"):
+        deployment.as_printed(command, tmp_path)
+    key = tmp_path / "initech.creds"
+    assert deployment.attempt([MARLAAS, "--creds", str(key), "ps", "--url", deployment.nats_url]).returncode == 0
+    assert key.stat().st_mode & 0o077 == 0
+
+
+def test_keys_and_passwords_stay_at_the_next_start(deployment: Deployment) -> None:
+    def secrets() -> list[str]:
+        reading = "cd /volumes && find keys creds secrets -type f ! -path 'keys/creds/*' ! -name nats.creds | sort | xargs sha256sum"
+        return deployment.compose("run", "--rm", "-T", "--no-deps", "--entrypoint", "sh", "init", "-c", reading).splitlines()
+
+    before = secrets()
+    assert len(before) >= 8
+    deployment.up()
+    assert secrets() == before
+    assert "keys and passwords are there" in deployment.logs("init")
+    assert not [line for line in deployment.logs("accounts").splitlines()[-4:] if "accounts were made" in line]
 
 
 def test_programs_of_policies_run_in_cpython(deployment: Deployment) -> None:
@@ -134,6 +130,7 @@ def test_task_survives_a_kill_of_every_service_and_a_second_sampler(deployment: 
     assert len(deployment.containers("rollout")) == 2
     job.finish()
     assert_every_step_was_taken_once(deployment, job)
+    assert_client_saw_every_step_once(job)
     job.close()
 
 
@@ -144,6 +141,7 @@ def test_replicas_added_late_share_the_work(deployment: Deployment, tmp_path: Pa
     for job in jobs:
         job.finish()
         assert_every_step_was_taken_once(deployment, job)
+        assert_client_saw_every_step_once(job)
         job.close()
     for container, sampled in before.items():
         assert deployment.metric(container, "marlaas_rollout_sampled_tokens_total") > sampled
@@ -162,20 +160,61 @@ def test_views_answer_in_psql(deployment: Deployment) -> None:
     assert deployment.psql("SELECT max(trained_max) <= max(max_staleness) FROM task_staleness") == [["t"]]
 
 
+REFUSED_CALLS = (
+    "ptrace:101 keyctl:250 bpf:321 perf_event_open:298 io_uring_setup:425 userfaultfd:323 kexec_load:246 init_module:175 mount_setattr:442"
+)
+"""System calls that no container of this deployment has a use for, with their numbers on x86-64."""
+
+
+def test_packages_of_tenants_are_played_in_sandboxes_of_their_own(deployment: Deployment, tmp_path: Path) -> None:
+    """The commands of docs/environments.md, Packages of tenants, with a tenant's key and the service env-tenants."""
+    container = deployment.start_optional("env-tenants")
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    signed_in = f"MARLAAS_NATS_CREDS={deployment.tenants_key(tmp_path)} MARLAAS_NATS_URL={deployment.nats_url} {Path(MARLAAS).parent}/"
+    page = commands("environments.md", "## Packages of tenants")
+    shown = [deployment.as_printed(signed_in + command, tmp_path) for command in page]
+    assert "own:letter_count" in shown[0] and "finished" in shown[2] and "usable" in shown[3]
+    said = deployment.run(["docker", "logs", container])
+    assert '"event": "own_served"' in said
+    calls = ",".join(name.rpartition(":")[2] for name in REFUSED_CALLS.split())
+    called = f"[(c.syscall(n, 0, 0, 0, 0, 0), ctypes.get_errno()) for n in ({calls})]"
+    probe = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); print({called})"
+    assert set(ast.literal_eval(deployment.run(["docker", "exec", container, "python", "-c", probe]))) == {(-1, 1)}
+    assert deployment.run(["docker", "exec", container, "id", "-u"]).strip() == "10001"
+
+
 @pytest.mark.parametrize(
     ("service", "name", "value", "event"),
     [
-        ("scheduler", "MARLAAS_NATS_URL", "nats://marlaas:wrong@nats:4222", "nats_refuses_credentials"),
-        ("env", "MARLAAS_NATS_URL", "nats://marlaas:wrong@nats:4222", "nats_refuses_credentials"),
-        ("trainer", "MARLAAS_NATS_URL", "nats://marlaas:marlaas@nowhere:4222", "nats_unreachable"),
-        ("rollout", "MARLAAS_NATS_URL", "nats://marlaas:wrong@nats:4222", "nats_refuses_credentials"),
+        ("trainer", "MARLAAS_NATS_URL", "nats://nowhere:4222", "nats_unreachable"),
         ("scheduler", "MARLAAS_SCHEDULER_DATABASE_URL", "postgresql+psycopg://marlaas:wrong@postgres/marlaas", "postgres_refuses"),
         ("scheduler", "MARLAAS_SCHEDULER_DATABASE_URL", "postgresql+psycopg://marlaas:x@nowhere/marlaas", "postgres_unreachable"),
-        ("scheduler", "MARLAAS_SCHEDULER_DATABASE_URL", "postgresql+psycopg://marlaas:marlaas@postgres/postgres", "schema_differs"),
     ],
 )
 def test_what_is_wrong_outside_is_one_line_an_attempt(deployment: Deployment, service: str, name: str, value: str, event: str) -> None:
-    container = deployment.compose("run", "-d", "--no-deps", "-e", f"{name}={value}", service).split()[-1]
+    says_one_line_an_attempt(deployment, deployment.compose("run", "-d", "--no-deps", "-e", f"{name}={value}", service).split()[-1], event)
+
+
+def test_database_without_this_versions_schema_is_one_line_an_attempt(deployment: Deployment) -> None:
+    deployment.psql("CREATE DATABASE other OWNER marlaas_app")
+    address = "MARLAAS_SCHEDULER_DATABASE_URL=postgresql+psycopg://marlaas_app@postgres/other?passfile=/run/marlaas/pgpass"
+    container = deployment.compose("run", "-d", "--no-deps", "-e", address, "scheduler").split()[-1]
+    says_one_line_an_attempt(deployment, container, "schema_differs")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_key_of_another_deployment_is_one_line_an_attempt(deployment: Deployment, service: str, tmp_path: Path) -> None:
+    other = open_or_make(tmp_path / "keys")
+    issue_service_keys(other, AccessDeployment(("tiny",), ("module",)))
+    key = tmp_path / "other.creds"
+    key.write_text(other.credentials(service).read_text())
+    key.chmod(0o644)  # the containers' user is not this one
+    start = ["-c", f"umask 077; cp /other.creds /tmp/key; exec python -m {service}_svc"]
+    argv = ["run", "-d", "--no-deps", "-v", f"{key}:/other.creds:ro", "-e", "MARLAAS_NATS_CREDS=/tmp/key", "--entrypoint", "sh", service]
+    says_one_line_an_attempt(deployment, deployment.compose(*argv, *start).split()[-1], "nats_refuses_credentials")
+
+
+def says_one_line_an_attempt(deployment: Deployment, container: str, event: str) -> None:
     try:
 
         def lines() -> list[str]:
@@ -186,7 +225,7 @@ def test_what_is_wrong_outside_is_one_line_an_attempt(deployment: Deployment, se
         found = lines()
         said = log_events("\n".join(found))
         assert len(said) == len(found)  # nothing but structured lines: no traceback
-        assert [line["event"] for line in said if line["event"] != event] == ["nats_password", "starting"]
+        assert [line["event"] for line in said if line["event"] != event] == ["starting"]
         attempts = [line["attempt"] for line in said if line["event"] == event]
         assert attempts == list(range(1, len(attempts) + 1))
     finally:
@@ -208,4 +247,5 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
     deployment.up()
     job.finish()
     assert_every_step_was_taken_once(deployment, job)
+    assert_client_saw_every_step_once(job)
     job.close()

@@ -1,0 +1,68 @@
+"""`marlaas containers`: what docker-compose.yml runs before its services."""
+
+import functools
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marlaas.cli.session import Url, echo, pools_file, quiet, record_access
+
+app = typer.Typer(no_args_is_help=True, help="What docker-compose.yml runs before its services.")
+DATABASE = "MARLAAS_SCHEDULER_DATABASE_URL"
+COPY = "umask 077; docker compose run --rm -T --entrypoint cat marlaas {}"
+"""Command that prints a file of the volumes."""
+
+
+@app.command()
+def init(
+    volumes: Annotated[Path, typer.Option(help="Folder with the deployment's volumes.")] = Path("/volumes"),
+    pools: Annotated[Path | None, typer.Option(help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
+    families: Annotated[
+        str, typer.Option(help="Families that environment replicas serve beyond those installed here, with commas.", envvar="ENV_FAMILIES")
+    ] = "",
+    from_existing: Annotated[
+        bool, typer.Option("--from-existing", help="Give keys to a deployment that was made without; deploy/give-keys.sh does it all.")
+    ] = False,
+    passwords: Annotated[bool, typer.Option("--passwords", help="Make no keys: who has NATS's password may do everything.")] = False,
+) -> None:
+    """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
+    from common.access.services import Deployment
+    from common.pools import read_pools
+    from marlaas.containers.passwords import prepare_without_keys
+    from marlaas.containers.preparation import prepare
+    from marlaas.containers.volumes import Volumes
+    from marlaas.stack.keys import installed_families
+
+    if passwords:
+        prepare_without_keys(Volumes(volumes), os.environ)
+        return
+    known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
+    deployment = Deployment(tuple(read_pools(pools or pools_file())), tuple(known))
+    is_new = prepare(Volumes(volumes), deployment, from_existing=from_existing)
+    echo("keys and passwords are made; back up the volume `keys` apart from the data" if is_new else "keys and passwords are there")
+
+
+@app.command()
+def accounts(
+    keys: Annotated[Path, typer.Option("--keys", help="Folder of signing keys.", envvar="MARLAAS_KEYS")],
+    creds: Annotated[Path, typer.Option("--to", help="Folder for the first tenant's key.")] = Path("/creds"),
+    tenant: Annotated[str, typer.Option(help="Name of the first tenant; empty: none is made.")] = "",
+    url: Url = "",
+) -> None:
+    """Make the operator's key and a first tenant with a key, unless there are any, and say where they are. Needs NATS and PostgreSQL."""
+    from common.access.folder import open_folder
+    from marlaas.containers.accounts import open_accounts
+    from marlaas.tenancy import existing
+
+    quiet()
+    signing = open_folder(keys)
+    record = functools.partial(record_access, {DATABASE: os.environ[DATABASE]})
+    made = open_accounts(signing, url, tenant, creds, record)
+    if made:
+        echo(f"accounts were made for: {', '.join(made)}")
+    echo(f"the operator's key, for every tenant: {COPY.format(existing.admin_key(signing))} > operator.creds")
+    for file in sorted(creds.glob("*.creds")):
+        echo(f"a tenant's key: {COPY.format(file)} > {file.name}")
+    echo("tenants and keys: docker compose run --rm marlaas tenants --help; docker compose run --rm marlaas keys --help")

@@ -1,0 +1,47 @@
+"""A deployment that was made without keys: it goes on, refuses to go on by accident, and is given keys while a task runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.compose.deployment import PASSWORDS, SERVICES, Deployment, log_events
+from tests.compose.jobs import Job, assert_every_step_was_taken_once
+
+pytestmark = pytest.mark.timeout(1800)
+
+SETTINGS = {name: f"pw{name.lower().replace('_', '')}" for name in ("NATS_PASSWORD", "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD")}
+FIRST = Deployment(files=("docker-compose.yml", PASSWORDS), settings=SETTINGS | {"POSTGRES_APP_PASSWORD": "pwapp"})
+
+
+def test_running_task_continues_when_its_deployment_is_given_keys(deployment: Deployment, tmp_path: Path) -> None:
+    deployment.up()
+    for service in SERVICES:
+        lines = [line.split("| ", 1)[1] for line in deployment.logs(service).splitlines() if "| {" in line]
+        assert "nats_password" in [line["event"] for line in log_events("\n".join(lines))], service
+    job = Job(deployment, tmp_path, "older", steps=60)
+    job.advance(2)
+
+    deployment.files = ("docker-compose.yml",)
+    assert deployment.attempt([*deployment.command, "up", "-d", "--no-build"]).returncode != 0
+    refusal = deployment.logs("init").splitlines()[-1]
+    assert "the volume `nats` holds the streams of a deployment without keys" in refusal and "deploy/give-keys.sh" in refusal
+    job.advance()
+
+    # As interrupted after its first half: nothing starts with half of it, and the same command completes it.
+    assert 3 <= job.version < job.steps
+    deployment.compose("stop")
+    deployment.compose("run", "--rm", "-T", "--no-deps", "init", "--from-existing")
+    assert deployment.attempt([*deployment.command, "up", "-d", "--no-build"]).returncode != 0
+    deployment.run(["deploy/give-keys.sh"])
+    deployment.wait_until_ready(240)
+    assert "accounts were made for: acme" in deployment.logs("accounts")
+    job.advance()
+    job.close()
+
+    deployment.as_printed("docker compose run --rm marlaas keys create acme laptop --role owner --to /creds/acme.creds", tmp_path)
+    later = Job(deployment, tmp_path, "later", steps=2)
+    later.finish()
+    later.close()
+    job.advance(job.steps)
+    for one in (job, later):
+        assert_every_step_was_taken_once(deployment, one)

@@ -1,0 +1,1 @@
+"""What docker-compose.yml runs before its services."""
