@@ -59,7 +59,7 @@ RUN pip install -q --no-deps --require-hashes -r requirements/env.txt \
 
 FROM base AS env
 # For the sandboxes of the container env-tenants; the others may not make namespaces, and do without.
-RUN apt-get update -q && apt-get install -y -q --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/*
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 COPY --from=env-needs /opt/marlaas /opt/marlaas
 COPY deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas

@@ -34,6 +34,8 @@ NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/service
 INHERITED_VARIABLES = ("LANG", "LC_ALL", "TZ")
 TRIAL_TIMEOUT_S = 30.0
 MAX_OPEN_FILES = 4096
+MAX_LINKS = 40
+"""Links that lead to an interpreter; Linux follows as many."""
 PROBE = """
 import importlib.util, json, sys
 found = [importlib.util.find_spec(name) for name in ('env_svc', 'common')]
@@ -176,13 +178,21 @@ async def find_confinement(delegated: Path | None = None) -> Confinement:
     return found
 
 
+def _links(path: str) -> list[str]:
+    """The path, and where it leads while that is a link: each must be there for the file to be found."""
+    found = [Path(path)]
+    while found[-1].is_symlink() and len(found) < MAX_LINKS:
+        found.append(found[-1].parent / found[-1].readlink())
+    return [str(one) for one in found]
+
+
 def needed_paths(interpreter: str, prefix: str, base: str, path: list[str], ours: list[str]) -> list[str]:
     """What an interpreter needs to run and to import what it can import outside.
 
     `prefix`, `base`, `path`: its `sys.prefix`, `sys.base_prefix` and `sys.path`. `ours`: where it finds marlaas's own packages; the folder
     that holds them may be a checkout, with keys and stores beside them, and is not shown as a whole.
     """
-    wanted = [str(Path(interpreter).resolve()), interpreter]
+    wanted = [*_links(interpreter), str(Path(interpreter).resolve())]
     wanted += [folder for folder in (prefix, base) if folder != "/usr"]
     holders = {str(Path(place).parent) for place in ours}
     wanted += [place for place in path if place and place not in holders]

@@ -133,6 +133,16 @@ def test_checkout_that_holds_the_code_is_not_shown(tmp_path: Path) -> None:
     assert set(shown) == {str(venv), str(tmp_path / "mine"), *ours}
 
 
+def test_every_link_on_the_way_to_an_interpreter_is_seen(tmp_path: Path) -> None:
+    real, link, interpreter = tmp_path / "lib" / "python3.11", tmp_path / "bin" / "python3", tmp_path / "venv" / "python"
+    for path in (real, link, interpreter):
+        path.parent.mkdir()
+    real.touch()
+    link.symlink_to("../lib/python3.11")
+    interpreter.symlink_to(link)
+    assert set(needed_paths(str(interpreter), "/usr", "/usr", [], [])) == {str(interpreter), str(link), str(real)}
+
+
 def test_prints_are_logged_up_to_a_bound() -> None:
     lines = PrintedLines()
     assert lines.add("one\ntw", 0.0) == ["one"]
