@@ -1,7 +1,7 @@
 """Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
 
-What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, and of its packages' bytes. A budget's row has what
-that sum was when its period began, so that no query reads the ledger but the one that begins a period.
+What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, and of its packages' bytes. A budget's row has
+what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
 """
 
 from collections.abc import Collection, Mapping
