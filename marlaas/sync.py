@@ -8,26 +8,80 @@ with connect("nats://127.0.0.1:4222") as client:
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from common.messages import AdapterRef, Event, TaskStatus, UsageAnswer, WhyAnswer
+from common.messages import AdapterRef, BudgetOf, Event, InvoiceLine, OwnPackage, PriceOf, SetPrice, TaskStatus, UsageAnswer, WhyAnswer
+from common.messages.billing import Period, Unit
 from common.spec import TaskSpec
 from marlaas.client import DEFAULT_URL, Client, Comparison, Evaluated, Failure, Pruned, Stored
 
 T = TypeVar("T")
 
 
-class SyncClient:
-    """Blocking form of `Client`."""
+class _Blocking:
+    """Runs calls on the loop of the client's thread."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
         self._loop = loop
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+class SyncBilling(_Blocking):
+    """Blocking form of `Client.billing`."""
+
+    def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:
+        return self._run(self._client.billing.invoice(first, last))
+
+    def prices(self) -> list[PriceOf]:
+        return self._run(self._client.billing.prices())
+
+    def set_price(self, request: SetPrice) -> None:
+        self._run(self._client.billing.set_price(request))
+
+    def budgets(self) -> list[BudgetOf]:
+        return self._run(self._client.billing.budgets())
+
+    def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+        self._run(self._client.billing.set_budget(tenant, period, unit, amount))
+
+
+class SyncPackages(_Blocking):
+    """Blocking form of `Client.packages`."""
+
+    def upload(self, wheel: bytes, tenant: str | None = None, *, waits: Callable[[str], None] = lambda _: None) -> dict[str, JsonValue]:
+        """As the other; `waits` is called in the client's thread."""
+        return self._run(self._client.packages.upload(wheel, tenant, waits=waits))
+
+    def all(self) -> list[OwnPackage]:
+        return self._run(self._client.packages.all())
+
+    def find(self, named: str) -> OwnPackage:
+        return self._run(self._client.packages.find(named))
+
+    def delete(self, package: OwnPackage) -> int:
+        return self._run(self._client.packages.delete(package))
+
+
+class SyncClient(_Blocking):
+    """Blocking form of `Client`."""
+
+    @property
+    def billing(self) -> SyncBilling:
+        return SyncBilling(self._client, self._loop)
+
+    @property
+    def packages(self) -> SyncPackages:
+        return SyncPackages(self._client, self._loop)
 
     def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None) -> str:
         return self._run(self._client.submit(spec, task))
@@ -84,9 +138,6 @@ class SyncClient:
 
     def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
         return self._run(self._client.pull(task, folder, version))
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 @contextmanager

@@ -65,6 +65,7 @@ from common.messages.packages import (
     OwnEnvironment,
     PackageChecked,
     UploadPackage,
+    is_own,
     own_name,
     wheel_name,
 )

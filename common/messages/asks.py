@@ -127,6 +127,12 @@ class TenantUsage(Usage):
     live_tasks: int
     env_ms: int = 0
     """Milliseconds that its environments worked, those without a payer included; 0 from older schedulers."""
+    package_bytes: int = 0
+    """Bytes of its packages, as announced; 0 from older schedulers."""
+
+    @property
+    def stored_bytes(self) -> int:
+        return super().stored_bytes + self.package_bytes
 
 
 class TaskUsage(Usage):

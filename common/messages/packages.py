@@ -87,6 +87,11 @@ class PackageChecked(Message, kind="package-checked.1"):
     environments: list[OwnEnvironment] = []
 
 
+def is_own(name: str) -> bool:
+    """Whether a task that names this environment means one of a package. `own` alone does, and names none: it is refused as such."""
+    return name.partition(":")[0] == OWN_FAMILY
+
+
 def own_name(environment: str) -> str:
     """As tasks name an environment of a package."""
     return f"{OWN_FAMILY}:{environment}"

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from common import spec
 from common.fairness.fair_queue import Claimant
-from common.messages import OWN_FAMILY, BlobRef
+from common.messages import OWN_FAMILY, BlobRef, is_own
 from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
@@ -23,7 +23,7 @@ from env_svc.execution.workers import Workers
 from env_svc.hosted.pool import NO_HOSTS, HostPool
 from env_svc.metrics import CALL_S, RUNNING
 from env_svc.packages.hosts import OwnHosts
-from env_svc.packages.names import is_own, key_of
+from env_svc.packages.names import key_of
 from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
 

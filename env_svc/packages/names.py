@@ -24,10 +24,6 @@ class OwnEnvironmentKey:
         return own_name(self.environment)
 
 
-def is_own(name: str) -> bool:
-    return name.partition(":")[0] == OWN_FAMILY
-
-
 def key_of(tenant: str, name: str, wheel: BlobRef | None) -> OwnEnvironmentKey:
     """What a task of `tenant` names. Raises: WrongOptions, also for a wheel that is not this tenant's: messages can be forged."""
     found = NAME.match(name)

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.messages import ReplicaReport
+from common.messages import ReplicaReport, is_own
 from common.pools import Pools, objections
 from common.spec import TaskSpec
 from scheduler_svc.decisions.replica_support import sampler_objections
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle.environment_resolution import family_of
-from scheduler_svc.lifecycle.own_environments import is_own
 
 
 @dataclass(frozen=True)

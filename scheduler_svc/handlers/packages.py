@@ -8,11 +8,11 @@ from common.blobs import Blobs
 from common.bus import Delivery
 from common.messages import DeletePackage, PackageChecked, UploadPackage
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.lifecycle.packages import complete, finish_deletion, give_up, keep_part, request_waiting_checks, settle
+from scheduler_svc.lifecycle.packages import BeingDeleted, complete, finish_deletion, give_up, keep_part, request_waiting_checks, settle
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.queries.packages import Package
 from scheduler_svc.store.states import PackageState
-from scheduler_svc.store.tenancy.audit import accepted, refused
+from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
 
@@ -23,13 +23,21 @@ async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
     """
     part = delivery.read(UploadPackage)
     key, blobs = (part.tenant, part.digest), Blobs(context.bus)
-    async with context.database.transaction() as tx:
-        await finish_deletion(tx, key, blobs)
-    async with context.transaction() as tx:
-        is_whole = await keep_part(tx, part, sender_of(delivery))
+    try:
+        is_whole = await _keep(context, part, sender_of(delivery))
+    except BeingDeleted:
+        async with context.transaction() as tx:
+            await finish_deletion(tx, key, blobs)
+        is_whole = await _keep(context, part, sender_of(delivery))
     if is_whole:
         async with context.transaction() as tx:
             await complete(tx, key, blobs, context.replicas.families)
+
+
+async def _keep(context: HandlerContext, part: UploadPackage, by: Actor) -> bool:
+    """As `keep_part`."""
+    async with context.transaction() as tx:
+        return await keep_part(tx, part, by)
 
 
 async def delete_package(context: HandlerContext, delivery: Delivery) -> None:

@@ -5,7 +5,7 @@ import re
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
-from common.messages import OWN_FAMILY, BlobRef, own_name
+from common.messages import OWN_FAMILY, BlobRef, is_own, own_name
 from common.spec import OWN_PATTERN, TaskSpec
 from scheduler_svc.store.queries import packages
 
@@ -13,19 +13,17 @@ MAX_NAMED = 10
 """Maximum environments that a refusal names."""
 
 
-def is_own(name: str) -> bool:
-    """Whether an environment's name is that of an uploaded package's."""
-    return name.startswith(f"{OWN_FAMILY}:")
-
-
 async def package_of(connection: AsyncConnection, tenant: str, spec: TaskSpec) -> BlobRef | None:
     """Blob with the package of the task's environment, kept from deletion until the transaction ends; None for an operator's environment.
 
     Raises: Reject, with what the tenant has; the same for a package of another tenant and for one that there is not.
     """
-    named = re.fullmatch(OWN_PATTERN, spec.environment.name)
-    if named is None:
+    name = spec.environment.name
+    if not is_own(name):
         return None
+    named = re.fullmatch(OWN_PATTERN, name)
+    if named is None:
+        raise Reject(f"environment.name: '{name:.100}' names no environment of a package: expected {OWN_FAMILY}:<environment>[@<digest>]")
     found = await packages.newest_with(connection, tenant, named["environment"], named["digest"])
     if found is None:
         raise Reject(f"environment.name: tenant '{tenant}' has no usable package with '{named[0]}'; {await _offer(connection, tenant)}")

@@ -38,20 +38,24 @@ RESEND_S = 900.0
 log = structlog.get_logger()
 
 
+class BeingDeleted(Retry):
+    """The deletion of the same package has not ended; `finish_deletion` ends one that was interrupted."""
+
+
 # ------------------------------------------------------------------------------------------------------------- uploads
 
 
 async def keep_part(tx: Transaction, part: UploadPackage, by: Actor) -> bool:
     """Keep one part of a wheel; whether all parts are there. Refusals are answered, and uploads of a wheel that is known.
 
-    Raises: Retry while an earlier upload of the same wheel is being deleted.
+    Raises: BeingDeleted while an earlier upload of the same wheel is.
     """
     key = part.tenant, part.digest
     package = await packages.lock(tx.connection, key) or await _begin(tx, part, by)
     if package is None:
         return False
     if package.state == PackageState.DELETING:
-        raise Retry(f"package {part.digest[:12]} is being deleted", delay_s=0.5)
+        raise BeingDeleted(f"package {part.digest[:12]} is being deleted", delay_s=0.5)
     if package.size_bytes != part.size_bytes:
         return _refuse(tx, part, by, f"package: it has {part.size_bytes} bytes here, {package.size_bytes} in an upload that began before")
     if part.request not in package.requests:

@@ -1,12 +1,16 @@
 """Cleans up packages: uploads that nobody completes, refused ones after a day, and deletions that were interrupted."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.bus import Bus
 from scheduler_svc.lifecycle.packages import finish_deletion, give_up
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import packages
+from scheduler_svc.store.queries.packages import Key
 from scheduler_svc.store.states import PackageState
 
 UPLOADING_S = 3_600.0
@@ -20,29 +24,26 @@ async def clean_packages(
     database: Database, bus: Bus, wake_relay: Callable[[], None], *, uploading_s: float = UPLOADING_S, refused_s: float = REFUSED_S
 ) -> None:
     """Raises: Retry when NATS or PostgreSQL is unavailable."""
-    blobs = Blobs(bus)
-    async with database.transaction() as tx:
-        found = await packages.left_behind(tx.connection, uploading_s=uploading_s, refused_s=refused_s)
-    for key in found:
-        async with database.transaction() as tx:
-            package = await packages.lock(tx.connection, key)
-            still = key in await packages.left_behind(tx.connection, uploading_s=uploading_s, refused_s=refused_s)
-            if package is not None and still and package.state != PackageState.DELETING:
-                await give_up(tx, package, reason=ABANDONED if package.state == PackageState.UPLOADING else "")
-        async with database.transaction() as tx:
-            await finish_deletion(tx, key, blobs)
-    if found:
+    find = partial(packages.left_behind, uploading_s=uploading_s, refused_s=refused_s)
+    if await _delete_found(database, bus, find, abandoned=ABANDONED):
         wake_relay()
 
 
 async def delete_packages_of(database: Database, bus: Bus, tenant: str) -> None:
     """Delete all packages of a deleted tenant. Raises: Retry when a store is unavailable."""
+    await _delete_found(database, bus, partial(packages.keys_of, tenant=tenant))
+
+
+async def _delete_found(database: Database, bus: Bus, find: Callable[[AsyncConnection], Awaitable[list[Key]]], abandoned: str = "") -> bool:
+    """Delete what `find` finds, and still finds once it is locked; whether there was any. `abandoned`: for those who wait for an upload."""
     blobs = Blobs(bus)
     async with database.transaction() as tx:
-        digests = await packages.digests_of(tx.connection, tenant)
-    for digest in digests:
+        found = await find(tx.connection)
+    for key in found:
         async with database.transaction() as tx:
-            if (package := await packages.lock(tx.connection, (tenant, digest))) is not None:
-                await give_up(tx, package)
+            package = await packages.lock(tx.connection, key)
+            if package is not None and package.state != PackageState.DELETING and key in await find(tx.connection):
+                await give_up(tx, package, reason=abandoned if package.state == PackageState.UPLOADING else "")
         async with database.transaction() as tx:
-            await finish_deletion(tx, (tenant, digest), blobs)
+            await finish_deletion(tx, key, blobs)
+    return bool(found)

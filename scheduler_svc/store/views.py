@@ -117,7 +117,8 @@ GROUP BY 1, 2, 3, 4, 5
 TENANT_INVOICE = """
 SELECT tenant, day, pool, kind, sum(quantity) AS quantity, sum(money) AS money
 FROM (SELECT tenant, day, pool, kind, quantity, money FROM task_invoice
-      UNION ALL SELECT tenant, day, pool, kind, quantity, money FROM deleted_usage) used
+      UNION ALL SELECT tenant, day, pool, kind, quantity, money FROM deleted_usage
+      UNION ALL SELECT tenant, day, '', 'stored_byte_hours', quantity, money FROM package_usage) used
 GROUP BY tenant, day, pool, kind
 """
 

@@ -3,15 +3,20 @@
 import asyncio
 import re
 import time
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from common import streams
 from common.bus import Bus
+from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
-from marlaas.sync import connect
+from marlaas.door.billing import Billing
+from marlaas.door.packages import Packages
+from marlaas.sync import SyncBilling, SyncPackages, connect
 from tests.conftest import eventually, eventually_equals
 from tests.marlaas.conftest import SPEC, STEPS
 from tests.scheduler.stages import Stages, World, running_world
@@ -165,6 +170,31 @@ async def test_same_without_asyncio(nats_url: str, scheduler: World, tmp_path: P
             return names
 
     assert await asyncio.to_thread(use) == ["accepted", *["step"] * STEPS, "finished"]
+
+
+async def test_bill_and_packages_without_asyncio(nats_url: str, scheduler: World) -> None:
+    def use() -> None:
+        with connect(nats_url) as client:
+            client.wait(client.submit(SPEC))
+            client.billing.set_price(SetPrice(request="one", of="sampled", price=Decimal(2)))
+            assert [(one.of, one.price) for one in client.billing.prices()] == [("sampled", 2)]
+            client.billing.set_budget("acme", "total", "money", Decimal(500))
+            assert [(one.tenant, one.amount) for one in client.billing.budgets()] == [("acme", 500)]
+            assert "sampled" in {line.kind for line in client.billing.invoice() if line.tenant == "acme"}
+            assert client.billing.invoice(last=date(2000, 1, 1)) == []
+
+            with pytest.raises(ClientError, match="say whose package it is"):
+                client.packages.upload(b"wheel")
+            assert client.packages.all() == []
+            with pytest.raises(ClientError, match="no package 'games'"):
+                client.packages.find("games")
+
+    await asyncio.to_thread(use)
+
+
+@pytest.mark.parametrize(("blocking", "client"), [(SyncBilling, Billing), (SyncPackages, Packages)])
+def test_blocking_groups_have_what_the_others_have(blocking: type, client: type) -> None:
+    assert {name for name in vars(client) if name[0] != "_"} == {name for name in vars(blocking) if name[0] != "_"}
 
 
 def test_new_ids_are_valid_and_differ() -> None:

@@ -20,6 +20,12 @@ OF_GLOBEX = (
     "SELECT id, state, version, adapter::text FROM tasks WHERE tenant = 'globex' ORDER BY id",
     "SELECT name, bytes FROM stored_blobs WHERE task = 'other' ORDER BY name",
 )
+PACKAGES = f"""
+INSERT INTO packages (tenant, digest, size_bytes, state, objection)
+SELECT tenant, repeat(digit, 64), size, 'refused', objection
+FROM (VALUES ('acme', 'a', 5, '{CANARY}'), ('acme', 'b', 7, '{CANARY}'), ('globex', 'a', 11, 'no wheel')) p (tenant, digit, size, objection)
+RETURNING digest
+"""
 POINTS = (1, 2, 3, 4, 5, 5, 6, 7)
 """Visits to the crash point at which each start dies: the fourth and the fifth delete a task, so that later starts pass fewer."""
 
@@ -45,6 +51,7 @@ async def plant(world: World) -> None:
     await world.run("a", planted())
     await world.run("b", planted(start={"task": "a"}, steps=50), until="step")
     await plant_letter(world, "a")
+    await world.rows(PACKAGES)
     preview = PreviewTask(tenant="acme", request="r", spec=planted())
     await world.bus.publish(Outgoing(streams.preview("acme"), preview, "preview"))
     await world.bus.publish_raw(streams.submit("acme"), CANARY.encode(), "garbage", {})
@@ -65,6 +72,7 @@ async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(bus: Bus, d
         await ask(world, "one")
         receipt = await answer(world, "one")
         assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"], receipt["keys"]) == (2, 1, 2, 2)
+        assert (receipt["packages"], receipt["package_bytes"]) == (2, 5 + 7)
         assert await world.rows("SELECT tenant, verb FROM audit WHERE via = 'scheduler' ORDER BY id") == [
             ("acme", "revoke-key"),
             ("acme", "revoke-key"),
@@ -121,6 +129,7 @@ async def test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed(
             receipt = await answer(stopped, "one")
             await everything_published(stopped)
         assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"], receipt["keys"]) == (2, 1, 2, 2)
+        assert (receipt["packages"], receipt["package_bytes"]) == (2, 5 + 7)
         assert await stopped.rows("SELECT count(*) FROM tenants WHERE deleted_at IS NOT NULL") == [(1,)]
         assert await stopped.rows("SELECT prompt_tokens + sampled_tokens + trained_tokens FROM deleted_tasks WHERE id = 'a'") == consumed
         assert await in_tables(stopped) == set()

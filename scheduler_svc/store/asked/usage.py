@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TaskUsage, TenantUsage
 from common.messages.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
-from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, stored_blobs, tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, packages, stored_blobs, tasks, tenants
 
 BYTES = ("adapter", "checkpoint", "batch")
 ENV_KINDS = ("env_ms", "void_env_ms")
@@ -27,6 +27,7 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
     owned = union_all(select(tasks.c.id, tasks.c.tenant), select(deleted_tasks.c.id, deleted_tasks.c.tenant)).subquery()
     kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
     stored = select(owned.c.tenant, *kept).join(stored_blobs, stored_blobs.c.task == owned.c.id).group_by(owned.c.tenant)
+    uploaded = select(packages.c.tenant, func.sum(packages.c.size_bytes).label("package_bytes")).group_by(packages.c.tenant)
     living = select(tasks.c.tenant, func.count().label("live_tasks")).where(tasks.c.state.in_(LIVE)).group_by(tasks.c.tenant)
     found = select(tenants.c.id.label("tenant"))
     if tenant is not None:
@@ -34,9 +35,9 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
         booked, erased = booked.where(ledger.c.task.in_(of_tenant)), erased.where(deleted_tasks.c.tenant == tenant)
         former = former.where(deleted_usage.c.tenant == tenant)
         stored, living = stored.where(owned.c.tenant == tenant), living.where(tasks.c.tenant == tenant)
-        found = found.where(tenants.c.id == tenant)
+        found, uploaded = found.where(tenants.c.id == tenant), uploaded.where(packages.c.tenant == tenant)
     used = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
-    for query in (booked, former, erased, stored, living):
+    for query in (booked, former, erased, stored, uploaded, living):
         for row in (await connection.execute(query)).mappings():
             sums = used[row["tenant"]]
             for name, value in row.items():

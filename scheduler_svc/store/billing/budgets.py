@@ -1,7 +1,7 @@
 """Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
 
-What a tenant pays is the sum of its tasks' totals, which triggers keep, and of deleted tasks. A budget's row has what that sum was when its
-period began, so that no query reads the ledger but the one that begins a period.
+What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, and of its packages' bytes. A budget's row has
+what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +30,9 @@ _PAID = """
         WHERE tenant {of} GROUP BY tenant
         UNION ALL
         SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
-        WHERE tenant {of} GROUP BY tenant) both_kinds
+        WHERE tenant {of} GROUP BY tenant
+        UNION ALL
+        SELECT tenant, NULL, sum(money) FROM package_usage WHERE tenant {of} GROUP BY tenant) of_all
     GROUP BY tenant"""
 _IN_PERIOD = f"""
     SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i

@@ -21,6 +21,7 @@ from scheduler_svc.store.tables import (
     groups,
     keys,
     ledger,
+    packages,
     steps,
     stored_blobs,
     tasks,
@@ -162,6 +163,8 @@ async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) 
     counts |= {"keys": select(func.count()).where(keys.c.tenant == tenant)}
     counts |= {"blobs": select(func.count()).where(stored_blobs.c.task.in_(own))}
     counts |= {"blob_bytes": select(func.coalesce(func.sum(stored_blobs.c.bytes), 0)).where(stored_blobs.c.task.in_(own))}
+    counts |= {"packages": select(func.count()).where(packages.c.tenant == tenant)}
+    counts |= {"package_bytes": select(func.coalesce(func.sum(packages.c.size_bytes), 0)).where(packages.c.tenant == tenant)}
     row = (await connection.execute(select(*(count.scalar_subquery().label(name) for name, count in counts.items())))).one()
     receipt = {name: int(count) for name, count in row._mapping.items()} | {"messages": messages}
     statement = update(tenants).where(tenants.c.id == tenant, tenants.c.deletion["messages"].is_(None))

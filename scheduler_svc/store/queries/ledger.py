@@ -6,7 +6,7 @@ Only who pays for it may change later, from the tenant to nobody.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Integer, Text, func, literal, or_, select, update
+from sqlalchemy import BigInteger, Date, Integer, Text, cast, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,7 +14,8 @@ from common.messages.billing import Kind
 from scheduler_svc.decisions.billing import Payer
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.tables import ledger, stored_blobs, tasks
+from scheduler_svc.store.states import PackageState
+from scheduler_svc.store.tables import ledger, package_usage, packages, stored_blobs, tasks
 
 
 class Entry(NamedTuple):
@@ -61,15 +62,41 @@ async def forgive(connection: AsyncConnection, found: Collection[GroupKey]) -> N
         await _FORGIVE.run(connection, keys(found))
 
 
+_HOUR = func.floor(func.extract("epoch", func.now()) / 3600).cast(Integer)
+
+
 async def record_stored_bytes(connection: AsyncConnection) -> int:
-    """Write the bytes that each task has stored now, for this hour; an hour counts once. Returns the number of entries."""
-    hour = func.floor(func.extract("epoch", func.now()) / 3600).cast(Integer)
+    """Write the bytes that each task, and the packages of each tenant, have stored now, for this hour; an hour counts once.
+
+    Returns the number of entries.
+    """
     stored = (
-        select(tasks.c.tenant, tasks.c.id, literal("stored_byte_hours"), hour, func.sum(stored_blobs.c.bytes).cast(BigInteger))
+        select(tasks.c.tenant, tasks.c.id, literal("stored_byte_hours"), _HOUR, func.sum(stored_blobs.c.bytes).cast(BigInteger))
         .join(stored_blobs, stored_blobs.c.task == tasks.c.id)
         .group_by(tasks.c.tenant, tasks.c.id)
         .having(func.sum(stored_blobs.c.bytes) > 0)
         .order_by(tasks.c.id)
     )
     written = insert(ledger).from_select(["tenant", "task", "kind", "number", "tokens"], stored).on_conflict_do_nothing()
-    return len((await connection.execute(written.returning(ledger.c.id))).all())
+    of_tasks = (await connection.execute(written.returning(ledger.c.id))).all()
+    return len(of_tasks) + await _record_packages(connection)
+
+
+async def _record_packages(connection: AsyncConnection) -> int:
+    """After the ledger is written: that waits for prices that are being set."""
+    each = func.coalesce(func.unit_price("stored_byte_hours", None, func.now()), 0)
+    day, size = cast(func.timezone("UTC", func.now()), Date), func.sum(packages.c.size_bytes)
+    stored = (
+        select(packages.c.tenant, day, _HOUR, size, size * each)
+        .where(packages.c.state != PackageState.UPLOADING)  # the blob store has nothing of it yet
+        .group_by(packages.c.tenant)
+        .order_by(packages.c.tenant)
+    )
+    new = insert(package_usage).from_select(["tenant", "day", "hour", "quantity", "money"], stored)
+    sums = {name: package_usage.c[name] + new.excluded[name] for name in ("quantity", "money")}
+    counted = new.on_conflict_do_update(
+        index_elements=[package_usage.c.tenant, package_usage.c.day],
+        set_={"hour": new.excluded.hour, **sums},
+        where=package_usage.c.hour < new.excluded.hour,
+    )
+    return len((await connection.execute(counted.returning(package_usage.c.tenant))).all())

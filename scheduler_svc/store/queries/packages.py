@@ -211,8 +211,10 @@ async def live_tasks(connection: AsyncConnection, key: Key) -> int:
 # ------------------------------------------------------------------------------------------------------------ deletion
 
 
-async def digests_of(connection: AsyncConnection, tenant: str) -> list[str]:
-    return list((await connection.execute(select(packages.c.digest).where(packages.c.tenant == tenant))).scalars())
+async def keys_of(connection: AsyncConnection, tenant: str) -> list[Key]:
+    return [
+        (tenant, digest) for digest in (await connection.execute(select(packages.c.digest).where(packages.c.tenant == tenant))).scalars()
+    ]
 
 
 async def wheels(connection: AsyncConnection) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""Tables of what work costs: the ledger, prices, budgets, and what deleted tasks used."""
+"""Tables of what work costs: the ledger, prices, budgets, what deleted tasks used, and packages' bytes."""
 
 import sqlalchemy as sa
 
@@ -66,4 +66,14 @@ deleted_usage = sa.Table(
     sa.Column("quantity", sa.Numeric, nullable=False),
     sa.Column("money", sa.Numeric, nullable=False),
     sa.Index(None, "tenant", "day"),
+)
+
+package_usage = sa.Table(
+    "package_usage",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("day", sa.Date, primary_key=True),  # by UTC
+    sa.Column("hour", sa.Integer, nullable=False),  # the last one that is counted, since 1970
+    sa.Column("quantity", sa.Numeric, nullable=False),  # bytes, once for each hour
+    sa.Column("money", sa.Numeric, nullable=False),  # at the price of each hour
 )

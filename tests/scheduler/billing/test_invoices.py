@@ -12,7 +12,8 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
 from common.spec import parse_spec
-from scheduler_svc.store.billing import invoices, prices
+from scheduler_svc.store.asked.usage import tenants_usage
+from scheduler_svc.store.billing import budgets, invoices, prices
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import ledger, tasks
 from scheduler_svc.store.queries.deleted import delete_task
@@ -138,6 +139,45 @@ async def test_stored_bytes_are_recorded_once_an_hour(database: Database) -> Non
         assert [tuple(row) for row in found] == [("a", 12), ("b", 11)]
         totals = await tx.connection.execute(text("SELECT sum(booked_tokens), sum(sampled_tokens) FROM tasks"))
         assert tuple(totals.one()) == (0, 0), "bytes are no tokens"
+
+
+async def test_bytes_of_packages_are_on_the_bill_once_an_hour_at_the_price_of_each_hour(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme'), ('globex')"))
+        for tenant, digit, size, state in (("acme", "a", 5, "usable"), ("acme", "b", 7, "checking"), ("acme", "c", 9, "uploading")):
+            await tx.connection.execute(
+                text(
+                    "INSERT INTO packages (tenant, digest, size_bytes, state, name, environments) "
+                    "VALUES (:tenant, repeat(:digit, 64), :size, :state, 'games', '[{}]')"
+                ),
+                {"tenant": tenant, "digit": digit, "size": size, "state": state},
+            )
+        await tx.connection.execute(text("INSERT INTO prices (kind, pool, price, per) VALUES ('stored_byte_hours', 'tiny', 99, 1)"))
+    await _record_package_bytes(database, 1)
+    await _record_package_bytes(database, 0)
+    assert await _package_bill(database) == [("acme", "", "stored_byte_hours", 12, 0)]
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("UPDATE package_usage SET hour = hour - 1"))
+        await tx.connection.execute(text("INSERT INTO prices (kind, price, per) VALUES ('stored_byte_hours', 2.5, 10)"))
+        await budgets.set_budget(tx.connection, "acme", "total", "money", Decimal(100))
+    await _record_package_bytes(database, 1)
+    assert await _package_bill(database) == [("acme", "", "stored_byte_hours", 24, Decimal("3.00"))]
+    async with database.transaction() as tx:
+        await budgets.begin_periods(tx.connection)
+        [standing] = (await budgets.standings(tx.connection)).found
+        assert standing.budget.spent == 3
+        assert [one.stored_bytes for one in await tenants_usage(tx.connection, "acme")] == [5 + 7 + 9]
+        assert [one.stored_bytes for one in await tenants_usage(tx.connection, None)] == [5 + 7 + 9, 0]
+
+
+async def _record_package_bytes(database: Database, entries: int) -> None:
+    async with database.transaction() as tx:
+        assert await ledger.record_stored_bytes(tx.connection) == entries
+
+
+async def _package_bill(database: Database) -> list[Any]:
+    async with database.transaction() as tx:
+        return [tuple(row) for row in await tx.connection.execute(text("SELECT tenant, pool, kind, quantity, money FROM tenant_invoice"))]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,13 @@ from common import crashpoints, streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Retry
-from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, wheel_name
+from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, is_own, wheel_name
+from scheduler_svc.handlers import packages as handlers
+from scheduler_svc.lifecycle.packages import finish_deletion
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.packages import clean_packages
+from scheduler_svc.store.queries.packages import Key
+from scheduler_svc.store.transaction import Transaction
 from tests.conftest import eventually
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload
 from tests.scheduler.stages import running_world, spec
@@ -161,6 +165,43 @@ async def test_what_is_interrupted_is_completed(bus: Bus, database_url: str, mon
         assert (await delete(world, DIGEST[:12], "two"))["bytes"] == len(WHEEL)
         assert await world.rows("SELECT count(*) FROM packages") == [(0,)]
     assert ahead == set()
+
+
+@pytest.mark.parametrize("name", ["own", "own:" + "a" * 101])
+async def test_a_task_that_names_no_environment_of_a_package_is_rejected_at_once(bus: Bus, database_url: str, name: str) -> None:
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world, serving_own(bus, stages):
+        reasons = (await world.run("a", spec(environment={"name": name}), until="rejected"))["reasons"]
+        expected = f"environment.name: '{name[:100]}' names no environment of a package: expected own:<environment>[@<digest>]"
+        assert reasons == [expected]
+        assert stages.checks == []
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("own", True), ("own:game", True), ("owner:game", False), ("own_game", False), ("own.game", False)]
+)
+def test_one_rule_says_which_names_are_of_packages(name: str, own: bool) -> None:
+    assert is_own(name) is own
+
+
+async def test_only_an_upload_that_meets_an_interrupted_deletion_ends_it(
+    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    async def end(tx: Transaction, key: Key, blobs: Blobs) -> None:
+        ended.append(key[0])
+        await finish_deletion(tx, key, blobs)
+
+    monkeypatch.setattr(handlers, "finish_deletion", end)
+    stages = PackageStages()
+    async with running_world(bus, database_url, stages) as world, serving_own(bus, stages):
+        assert (await upload(world, WHEEL, "one"))["state"] == "usable"
+        assert ended == []
+        await world.rows("UPDATE packages SET state = 'deleting' RETURNING digest")
+        assert (await upload(world, WHEEL, "two"))["state"] == "usable"
+        assert set(ended) == {"acme"}
+        assert await is_stored(bus, "acme")
 
 
 async def test_a_check_that_cannot_be_handled_refuses_the_package(bus: Bus, database_url: str) -> None:
