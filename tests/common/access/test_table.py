@@ -1,13 +1,14 @@
 """Every stream, consumer, subject and call of the bus has a row, and no user has more than the tables say."""
 
 import inspect
+import re
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from common import streams
-from common.access.folder import MAX_CONTROL_LINE_BYTES
+from common.access.folder import MAX_CONTROL_LINE_BYTES, open_or_make, server_configuration
 from common.access.roles import EXPORTS, JOBS_OF_ROLE, ROLES, imports, role_permissions
 from common.access.rows import Use, blob_store, bucket
 from common.access.services import SERVICES, STORES, Deployment, service_permissions, table
@@ -152,6 +153,9 @@ def test_key_may_use_its_own_subject_only() -> None:
         assert covers(published, f"jobs.{verb}.{tenant}.{key}") == mine
 
 
-def test_servers_of_every_deployment_take_a_key_as_long_as_the_stacks() -> None:
-    for name in ("nats.conf", "nats-cluster.conf"):
-        assert f"max_control_line: {MAX_CONTROL_LINE_BYTES} " in (ROOT / "deploy" / name).read_text(), name
+def test_servers_of_every_deployment_take_a_key_as_long_as_the_stacks(tmp_path: Path) -> None:
+    """That of containers includes what `init` writes."""
+    assert "\ninclude access/nats.conf\n" in (ROOT / "deploy" / "nats.conf").read_text()
+    of_init = server_configuration(open_or_make(tmp_path / "keys"), "/data/accounts")
+    for text in (of_init, (ROOT / "deploy" / "nats-cluster.conf").read_text()):
+        assert re.search(rf"^max_control_line: {MAX_CONTROL_LINE_BYTES}\b", text, re.MULTILINE)
