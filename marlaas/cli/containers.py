@@ -25,7 +25,7 @@ def init(
     from_existing: Annotated[
         bool, typer.Option("--from-existing", help="Give keys to a deployment that was made without; deploy/give-keys.sh does it all.")
     ] = False,
-    passwords: Annotated[bool, typer.Option("--passwords", help="Make no keys: who has NATS's password may do everything.")] = False,
+    passwords: Annotated[bool, typer.Option("--passwords", help="Make no keys: clients with NATS's password may do everything.")] = False,
 ) -> None:
     """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
     from common.access.services import Deployment

@@ -1,4 +1,4 @@
-"""A deployment with containers where whoever has NATS's password may do everything: deploy/passwords, for one release."""
+"""A deployment with containers where clients with NATS's password may do everything: deploy/passwords, for one release."""
 
 from collections.abc import Mapping
 

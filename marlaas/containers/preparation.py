@@ -63,16 +63,17 @@ def refuse_foreign_stores(volumes: Volumes, *, from_existing: bool) -> None:
     if keys.belongs_to_accounts(volumes.nats) and not keys.has_store_of(volumes.keys, volumes.nats):
         raise StackError(
             "the volume `nats` holds streams of other keys than those in the volume `keys`. Restore that one from its backup;"
-            ' docs/tenancy.md, "A lost folder of keys", says what to do without one'
+            ' docs/tenancy.md, "A lost volume of keys", says what to do without one'
         )
 
 
 def write_database_secrets(volumes: Volumes) -> None:
     """Passwords of PostgreSQL's roles: all of them for `migrate`, the scheduler's own for the scheduler.
 
-    PostgreSQL itself is given a hash, from which no password can be told: it is executed when the volume is initialised.
+    PostgreSQL itself is given a hash, from which no password can be derived: it is executed when the volume is initialised.
     """
-    passwords = read_passwords(volumes.passwords) or {role: new_password() for role in (ADMIN, OWNER, APP, READER)}
+    known = read_passwords(volumes.passwords)
+    passwords = {role: known.get(role) or new_password() for role in (ADMIN, OWNER, APP, READER)}
     write_passwords(volumes.passwords, passwords)
     crashpoints.reached("before_passwords")
     for_scheduler = volumes.secrets("scheduler") / PASSWORDS

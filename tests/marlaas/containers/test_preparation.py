@@ -78,6 +78,18 @@ def test_second_start_changes_no_key_and_no_password(tmp_path: Path) -> None:
     assert seeds_and_passwords(tmp_path) == before
 
 
+def test_password_whose_line_was_removed_is_made_anew_and_no_other(tmp_path: Path) -> None:
+    volumes = volumes_in(tmp_path)
+    prepare(volumes, DEPLOYMENT)
+    before, app = read_passwords(volumes.passwords), ":marlaas_app:"
+    kept = [line for line in volumes.passwords.read_text().splitlines() if app not in line]
+    volumes.passwords.write_text("".join(f"{line}\n" for line in kept))
+    prepare(volumes, DEPLOYMENT)
+    after = read_passwords(volumes.passwords)
+    assert {role for role in after if after[role] != before.get(role)} == {"marlaas_app"}
+    assert read_passwords(volumes.secrets("scheduler") / "pgpass") == {"marlaas_app": after["marlaas_app"]}
+
+
 @pytest.mark.parametrize("point", PREPARING)
 def test_start_that_was_killed_is_completed_by_the_next(tmp_path: Path, point: str) -> None:
     root = tmp_path / "volumes"
