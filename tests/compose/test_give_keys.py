@@ -28,7 +28,8 @@ def test_running_task_continues_when_its_deployment_is_given_keys(deployment: De
     refusal = deployment.logs("init").splitlines()[-1]
     assert "the volume `nats` holds the streams of a deployment without keys" in refusal and "deploy/give-keys.sh" in refusal
     deployment.files = WITHOUT_KEYS
-    deployment.up()
+    deployment.compose("up", "-d", "--no-build")
+    deployment.wait_until_ready(240)
     job.advance()
     refused = deployment.attempt(["deploy/give-keys.sh"])
     assert refused.returncode == 1 and "remove it from .env first" in refused.stderr
