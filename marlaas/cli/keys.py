@@ -127,6 +127,21 @@ def revoke(
     echo(f"key '{name}' of '{tenant}' is revoked" if revoked else f"key '{name}' of '{tenant}' was revoked already; NATS was told of it")
 
 
+@app.command("server-config")
+def server_config(
+    to: Annotated[Path, typer.Option("--to", help="File to write; nothing in it is secret.")],
+    accounts: Annotated[str, typer.Option(help="Folder in which each server keeps the tenants' tokens.")] = "/data/accounts",
+    data: Data = DEFAULT_DATA,
+    keys: Keys = None,
+) -> None:
+    """Write the part about accounts of the configuration of NATS servers that `marlaas up` does not start, such as a cluster's."""
+    from common.access.folder import server_configuration
+
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(server_configuration(signing_keys(data, keys), accounts))
+    echo(f"written: {to}; it is included by deploy/nats-cluster.conf, and by deploy/nats.conf")
+
+
 def _check_name(name: str) -> None:
     import re
 

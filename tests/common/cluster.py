@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from urllib.request import urlopen
 from marlaas.stack import servers
 from tests.conftest import eventually
 
-CONFIG = Path(__file__).parents[2] / "deploy" / "nats-cluster.conf"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PASSWORD = (DEPLOY / "passwords" / "access" / "nats.conf").read_text()
 NODES = 3
 CAUGHT_UP_S = 120.0
 """Maximum time until a restarted node has all data; it takes seconds."""
@@ -39,16 +41,26 @@ def _free_ports() -> list[Ports]:
 
 
 class Cluster:
-    """Its nodes, by number; each keeps its files below `folder`."""
+    """Its nodes, by number; each keeps its files below `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    `access`: the part of the configuration that says who may connect, from a node's folder of accounts; default: a password.
+    """
+
+    def __init__(self, folder: Path, access: Callable[[Path], str] | None = None) -> None:
         self._folder = folder
+        self._access = access
         self._ports = _free_ports()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
-        return ",".join(f"nats://marlaas:secret@{servers.HOST}:{ports.clients}" for ports in self._ports)
+        return ",".join(self.urls)
+
+    @property
+    def urls(self) -> list[str]:
+        """Each node's."""
+        password = "" if self._access else "marlaas:secret@"
+        return [f"nats://{password}{servers.HOST}:{ports.clients}" for ports in self._ports]
 
     def start(self, node: int) -> None:
         ports, others = self._ports[node], [other for number, other in enumerate(self._ports) if number != node]
@@ -62,10 +74,15 @@ class Cluster:
             "NATS_CLUSTER_LISTEN": f"{servers.HOST}:{ports.routes}",
             "NATS_ROUTES": f"[{', '.join(f'nats://{servers.HOST}:{other.routes}' for other in others)}]",
         }
+        config = self._folder / f"{node}.conf.d"
+        (config / "access").mkdir(parents=True, exist_ok=True)
+        shutil.copy(DEPLOY / "nats-cluster.conf", config / "nats.conf")
+        access = self._access(self._folder / str(node) / "accounts") if self._access else PASSWORD
+        (config / "access" / "nats.conf").write_text(access)
         binary = servers.nats_command(self._folder / "unused", ports.clients).argv[0]
         with (self._folder / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                [binary, "--config", str(CONFIG)], env=os.environ | environment, stdout=log, stderr=log
+                [binary, "--config", str(config / "nats.conf")], env=os.environ | environment, stdout=log, stderr=log
             )
 
     def kill(self, node: int) -> None:
@@ -92,9 +109,9 @@ def _has_everything(ports: Ports) -> bool:
 
 
 @contextmanager
-def running_cluster(folder: Path) -> Generator[Cluster]:
+def running_cluster(folder: Path, access: Callable[[Path], str] | None = None) -> Generator[Cluster]:
     """A cluster of which no node was started yet; those that were end with the block."""
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, access)
     try:
         yield cluster
     finally:
