@@ -39,6 +39,8 @@ RUN_FIRST = (
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
 APART = ("tests/common/test_cluster", "tests/trainer/test_process", "tests/env/test_main", "tests/env/hosted/test_hosted", "tests/e2e/")
 """Files whose tests share nothing and wait long, so that several processes may share them; any other file is one process's."""
+ALONE = "tests/compose/"
+"""Each of its files starts a whole deployment: one at a time."""
 ENGINE = {f"tests/rollout/test_{name}.py" for name in ("adapters", "calculator", "engine", "service", "stop_strings")}
 """Files whose tests share the sampler's engine, which takes ten seconds to start: all of them are one process's."""
 
@@ -70,6 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def _group(nodeid: str) -> str:
     """Tests of one group run in one process, one after the other."""
     file = _file(nodeid)
+    if file.startswith(ALONE):
+        return ALONE
     return nodeid if file.startswith(APART) else "engine" if file in ENGINE else file
 
 
