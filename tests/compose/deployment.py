@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import time
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -50,8 +52,6 @@ class Deployment:
     project: str = field(default_factory=lambda: f"marlaas-test-{uuid.uuid4().hex[:8]}")
     nats_port: int = field(default_factory=servers.free_port)
     command: list[str] = field(default_factory=compose_command)
-    started: list[str] = field(default_factory=list[str])
-    """Containers that Compose does not know."""
 
     @property
     def has_keys(self) -> bool:
@@ -114,7 +114,8 @@ class Deployment:
         self.wait_until_ready(240)
         return time.monotonic() - started
 
-    def start_optional(self, service: str) -> str:
+    @contextmanager
+    def optional(self, service: str) -> Generator[str]:
         """Container of a service of a profile, started as Compose v2 does: docker-compose 1.29 has no `systempaths`."""
         name = f"{self.project}-{service}"
         asked = yaml.safe_load(self.compose("config"))["services"][service]
@@ -128,8 +129,10 @@ class Deployment:
             source, _, rest = one.partition(":")
             argv += ["-v", f"{source if source.startswith('/') else f'{self.project}_{source}'}:{rest}"]
         self.run([*argv, asked["image"]])
-        self.started.append(name)
-        return name
+        try:
+            yield name
+        finally:
+            self.run(["docker", "rm", "-f", name])
 
     def wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -176,8 +179,6 @@ class Deployment:
         return [datetime.fromisoformat(f"{check['Start'][:19]}+00:00").timestamp() for check in log]
 
     def remove(self) -> None:
-        for container in self.started:
-            self.run(["docker", "rm", "-f", container])
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
 

@@ -168,19 +168,19 @@ REFUSED_CALLS = (
 
 def test_packages_of_tenants_are_played_in_sandboxes_of_their_own(deployment: Deployment, tmp_path: Path) -> None:
     """The commands of docs/environments.md, Packages of tenants, with a tenant's key and the service env-tenants."""
-    container = deployment.start_optional("env-tenants")
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    signed_in = f"MARLAAS_NATS_CREDS={deployment.tenants_key(tmp_path)} MARLAAS_NATS_URL={deployment.nats_url} {Path(MARLAAS).parent}/"
-    page = commands("environments.md", "## Packages of tenants")
-    shown = [deployment.as_printed(signed_in + command, tmp_path) for command in page]
-    assert "own:letter_count" in shown[0] and "finished" in shown[2] and "usable" in shown[3]
-    said = deployment.run(["docker", "logs", container])
-    assert '"event": "own_served"' in said
-    calls = ",".join(name.rpartition(":")[2] for name in REFUSED_CALLS.split())
-    called = f"[(c.syscall(n, 0, 0, 0, 0, 0), ctypes.get_errno()) for n in ({calls})]"
-    probe = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); print({called})"
-    assert set(ast.literal_eval(deployment.run(["docker", "exec", container, "python", "-c", probe]))) == {(-1, 1)}
-    assert deployment.run(["docker", "exec", container, "id", "-u"]).strip() == "10001"
+    with deployment.optional("env-tenants") as container:
+        (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+        signed_in = f"MARLAAS_NATS_CREDS={deployment.tenants_key(tmp_path)} MARLAAS_NATS_URL={deployment.nats_url} {Path(MARLAAS).parent}/"
+        page = commands("environments.md", "## Packages of tenants")
+        shown = [deployment.as_printed(signed_in + command, tmp_path) for command in page]
+        assert "own:letter_count" in shown[0] and "finished" in shown[2] and "usable" in shown[3]
+        said = deployment.run(["docker", "logs", container])
+        assert '"event": "own_served"' in said
+        calls = ",".join(name.rpartition(":")[2] for name in REFUSED_CALLS.split())
+        called = f"[(c.syscall(n, 0, 0, 0, 0, 0), ctypes.get_errno()) for n in ({calls})]"
+        probe = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); print({called})"
+        assert set(ast.literal_eval(deployment.run(["docker", "exec", container, "python", "-c", probe]))) == {(-1, 1)}
+        assert deployment.run(["docker", "exec", container, "id", "-u"]).strip() == "10001"
 
 
 @pytest.mark.parametrize(
