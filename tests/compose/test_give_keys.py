@@ -60,10 +60,10 @@ def test_running_task_continues_when_its_deployment_is_given_keys(deployment: De
     for command in commands("tenancy.md", "### A lost volume of keys"):
         deployment.as_printed(command.replace("deploy/", f"{REPOSITORY}/deploy/"), tmp_path)
     deployment.wait_until_ready(240)
-    anew = tmp_path / "anew"
-    anew.mkdir()
+    replaced = tmp_path / "replaced"
+    replaced.mkdir()
     deployment.as_printed("docker compose run --rm --entrypoint rm marlaas /creds/acme.creds", tmp_path)
     deployment.as_printed("docker compose run --rm marlaas keys create acme laptop --role owner --to /creds/acme.creds", tmp_path)
-    last = Job(deployment, anew, "last", steps=2)
-    last.finish()
-    last.close()
+    with_new_key = Job(deployment, replaced, "with-new-key", steps=2)
+    with_new_key.finish()
+    with_new_key.close()

@@ -41,10 +41,7 @@ class Keyed:
 
     def key(self, tenant: str, role: Role, *, end_s: int = 0) -> Path:
         """A new key's creds file."""
-        seed, path = Seed.new(Kind.USER), self.keys.folder / "creds" / f"{tenant}-{role}-{time.monotonic_ns()}.creds"
-        token = tenant_user_token(self.keys.tenant(tenant), seed.public, path.stem, tenant, role, int(time.time()), end_s)
-        write_credentials(path, token, seed)
-        return path
+        return tenants_key(self.keys, tenant, role, end_s=end_s)
 
     def stages_key(self) -> Path:
         """A key for test doubles, which are every service in one process."""
@@ -61,6 +58,14 @@ class Keyed:
     async def revoke(self, tenant: str, key: str = EVERYONE) -> None:
         self.revoked.setdefault(tenant, {})[key] = int(time.time())
         await self.push(tenant)
+
+
+def tenants_key(keys: SigningKeys, tenant: str, role: Role, *, end_s: int = 0) -> Path:
+    """A new key's creds file."""
+    seed, path = Seed.new(Kind.USER), keys.folder / "creds" / f"{tenant}-{role}-{time.monotonic_ns()}.creds"
+    token = tenant_user_token(keys.tenant(tenant), seed.public, path.stem, tenant, role, int(time.time()), end_s)
+    write_credentials(path, token, seed)
+    return path
 
 
 def key_for_everything(keys: SigningKeys) -> Path:

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from common import streams
-from common.access.claims import AccountLimits, tenant_token, tenant_user_token
-from common.access.credentials import write_credentials
+from common.access.claims import AccountLimits, tenant_token
 from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make
-from common.access.keys import Kind, Seed
 from common.bus import Bus
 from common.errors import Fatal
 from marlaas.client import Client
-from tests.common.access.keyed import DEPLOYMENT
+from tests.common.access.keyed import DEPLOYMENT, tenants_key
 from tests.common.cluster import NODES, Cluster, running_cluster
 from tests.conftest import HASTY, eventually
 from tests.scheduler.stages import spec, submission
@@ -50,21 +48,13 @@ def cluster(signing: SigningKeys, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def tenants_key(keys: SigningKeys, to: Path) -> Path:
-    seed = Seed.new(Kind.USER)
-    write_credentials(to, tenant_user_token(keys.tenant("acme"), seed.public, "laptop", "acme", "owner", int(time.time())), seed)
-    return to
-
-
-async def test_account_that_one_node_is_told_of_works_at_each_and_without_one(
-    cluster: Cluster, signing: SigningKeys, tmp_path: Path
-) -> None:
+async def test_account_that_one_node_is_told_of_works_at_each_and_without_one(cluster: Cluster, signing: SigningKeys) -> None:
     async with await Bus.connect(cluster.url, "scheduler", creds=signing.credentials("scheduler"), timings=HASTY) as scheduler:
         await scheduler.declare(replicas=NODES)
     async with await Bus.connect(cluster.urls[0], SYSTEM, creds=signing.credentials(SYSTEM), timings=HASTY) as system:
         account, services, at_s = signing.new_tenant("acme").public, signing.services.public, int(time.time())
         await system.accounts.push(tenant_token(signing.operator, account, "acme", services, at_s, limits=AccountLimits(), revoked={}))
-    key = tenants_key(signing, tmp_path / "acme.creds")
+    key = tenants_key(signing, "acme", "owner")
 
     async def submits(node: int, task: str) -> bool:
         try:
