@@ -41,6 +41,11 @@ class Job:
         rows = self._deployment.psql(f"SELECT version FROM task_status WHERE task = '{self.task}'")
         return int(rows[0][0]) if rows else 0
 
+    @property
+    def steps_seen(self) -> list[int]:
+        """Versions of the steps that the client has printed."""
+        return [int(line.split("'version': ")[1].split(",")[0]) for line in self.lines if line.startswith("step ")]
+
     def advance(self, by: int = 1) -> None:
         """Wait until that many more steps were taken."""
         aim = min(self.version + by, self.steps)
@@ -79,5 +84,13 @@ def assert_every_step_was_taken_once(deployment: Deployment, job: Job) -> None:
 
 def assert_client_saw_every_step_once(job: Job) -> None:
     """In order, whatever was killed meanwhile."""
-    seen = [line.split("'version': ")[1].split(",")[0] for line in job.lines if line.startswith("step ")]
-    assert seen == [str(version) for version in range(1, job.steps + 1)]
+    seen = job.steps_seen
+    assert seen == list(range(1, job.steps + 1)), seen
+
+
+def assert_client_saw_steps_again_from(job: Job, restored: int) -> None:
+    """Every step in order, and those that were lost with the stores a second time: a backup of version `restored` does not have them."""
+    seen = job.steps_seen
+    repeated = len(seen) - job.steps
+    assert repeated >= 1, (restored, seen)
+    assert seen == [*range(1, restored + repeated + 1), *range(restored + 1, job.steps + 1)], (restored, seen)

@@ -12,7 +12,13 @@ import pytest
 from common.access.folder import issue_service_keys, open_or_make
 from common.access.services import Deployment as AccessDeployment
 from tests.compose.deployment import REPOSITORY, SERVICES, Deployment, log_events
-from tests.compose.jobs import Job, assert_client_saw_every_step_once, assert_every_step_was_taken_once, until
+from tests.compose.jobs import (
+    Job,
+    assert_client_saw_every_step_once,
+    assert_client_saw_steps_again_from,
+    assert_every_step_was_taken_once,
+    until,
+)
 from tests.e2e.page_commands import commands
 
 pytestmark = pytest.mark.timeout(3600)
@@ -240,6 +246,8 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
     print(f"ready after {seconds:.0f} s")
     job.advance()
     deployment.run(["deploy/backup.sh", str(tmp_path / "backup")])
+    job.advance()
+    until(lambda: job.steps_seen[-1] >= job.version, 60, lambda: job.text)
     deployment.compose("down", "--volumes")
     deployment.run(["deploy/restore.sh", str(tmp_path / "backup")])
     restored = int(deployment.psql(f"SELECT version FROM tasks WHERE id = '{job.task}'")[0][0])
@@ -247,5 +255,5 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
     deployment.up()
     job.finish()
     assert_every_step_was_taken_once(deployment, job)
-    assert_client_saw_every_step_once(job)
+    assert_client_saw_steps_again_from(job, restored)
     job.close()
