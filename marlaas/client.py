@@ -25,6 +25,15 @@ from pydantic import JsonValue
 from common import streams
 from common.access.credentials import Credentials
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
+from common.door.answers import answer_to, answer_to_request, answer_to_submission
+from common.door.asking import PATIENCE_S, Door, UnknownHere
+from common.door.audit import read_audit
+from common.door.billing import Billing
+from common.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
+from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
+from common.door.following import follow
+from common.door.packages import Packages
+from common.door.tenants import delete_tenant, set_tenant
 from common.errors import Retry
 from common.messages import (
     AdapterRef,
@@ -50,15 +59,6 @@ from common.messages import (
 from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
-from marlaas.door.answers import answer_to, answer_to_request, answer_to_submission
-from marlaas.door.asking import PATIENCE_S, Door, UnknownHere
-from marlaas.door.audit import read_audit
-from marlaas.door.billing import Billing
-from marlaas.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
-from marlaas.door.following import follow
-from marlaas.door.packages import Packages
-from marlaas.door.tenants import delete_tenant, set_tenant
-from marlaas.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
 from marlaas.failures import Failure, read_failure, read_failures
 from marlaas.preview import Preview
 from marlaas.task_file import given_values, new_task_id

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.door.asking import Door
+from common.door.errors import ClientError
 from common.evaluation.intervals import Difference, paired_difference
 from common.evaluation.report import EvaluationReport
 from common.spec import MAIN_PROTOCOL
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError
 
 FIELDS = {
     "environment": "environment.name",

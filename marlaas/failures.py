@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from common.door.asking import Door
+from common.door.errors import ClientError
 from common.messages import AskFailures, FailedMessage, FailuresAnswer
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError
 
 
 @dataclass(frozen=True)

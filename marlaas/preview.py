@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from common.door.errors import rejection_reasons
 from common.messages import Event
-from marlaas.errors import rejection_reasons
 
 MAX_ALIGNED = 60
 """Maximum characters of a line that origins are aligned behind."""

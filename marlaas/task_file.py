@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
+from common.door.errors import check_spec
 from common.errors import Reject
 from common.spec import TaskSpec, check_fields, parse_spec
-from marlaas.errors import check_spec
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from common.door.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
-from marlaas.errors import ClientError
 
 BUILD = ("-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
 NOT_SOURCES = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__")

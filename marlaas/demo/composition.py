@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from common.door.errors import ClientError
 from common.spec import TaskSpec
 from marlaas.demo.run import Show, say
-from marlaas.errors import ClientError
 from marlaas.reporting.progress import Progress
 from marlaas.task_file import read_task
 

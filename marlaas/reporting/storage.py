@@ -6,9 +6,9 @@ from rich.table import Table
 from rich.text import Text
 
 from common.blobs import ROOM
+from common.door.download import stored_by_task
 from common.messages import TaskStatus, TaskUsage, TenantUsage, UsageAnswer
 from marlaas.client import Pruned, Stored
-from marlaas.door.download import stored_by_task
 from marlaas.reporting.listing import Field, listing, scaled
 
 NEARLY_FULL = 0.8

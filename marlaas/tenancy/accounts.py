@@ -11,8 +11,8 @@ from common.access.folder import ADMIN_LIMITS, SigningKeys, check_tenant_name, s
 from common.access.keys import decode
 from common.access.roles import ADMIN
 from common.bus import Bus
+from common.door.errors import ClientError
 from common.messages import TenantAccess
-from marlaas.errors import ClientError
 from marlaas.tenancy import recording
 from marlaas.tenancy.recording import Operator
 

@@ -3,8 +3,8 @@
 from pydantic import JsonValue
 
 from common import crashpoints
-from marlaas.door.tenants import delete_tenant
-from marlaas.errors import ClientError
+from common.door.errors import ClientError
+from common.door.tenants import delete_tenant
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.recording import Operator
 

@@ -10,9 +10,9 @@ from common.access.credentials import read_credentials, write_credentials
 from common.access.folder import SigningKeys
 from common.access.keys import Seed
 from common.access.roles import ADMIN, Role
+from common.door.errors import ClientError
 from common.errors import Fatal
 from common.messages import NewKey
-from marlaas.errors import ClientError
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.recording import Operator, valid_keys
 

@@ -11,10 +11,10 @@ from common import streams
 from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles
+from common.door.answers import result_of
+from common.door.asking import Door
+from common.door.errors import ClientError, NoAnswer
 from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
-from marlaas.door.answers import result_of
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError, NoAnswer
 
 TIMEOUT_S = 60.0
 CONNECT_S = 10.0

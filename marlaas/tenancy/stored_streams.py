@@ -18,7 +18,7 @@ from common.access.folder import SigningKeys
 from common.access.keys import Kind, Seed
 from common.access.rows import Permissions
 from common.bus import NO_FILES, Bus, Snapshot, TlsFiles
-from marlaas.errors import ClientError
+from common.door.errors import ClientError
 
 NAME = "stored-streams"
 INBOX = f"_INBOX.{NAME}"

@@ -14,9 +14,9 @@ from common.access.folder import issue_service_keys, open_or_make, server_config
 from common.access.services import Deployment
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing, Slots
+from common.door.errors import ClientError
 from common.errors import Forbidden, Reject
 from common.messages import BlobRef, ControlTask, TaskStatus
-from marlaas.errors import ClientError
 from marlaas.stack import servers
 from marlaas.tenancy.stored_streams import connected, restore, save
 from tests.common.cluster import NODES, Cluster, running_cluster

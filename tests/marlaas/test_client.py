@@ -11,11 +11,11 @@ import pytest
 
 from common import streams
 from common.bus import Bus
+from common.door.billing import Billing
+from common.door.packages import Packages
 from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
-from marlaas.door.billing import Billing
-from marlaas.door.packages import Packages
 from marlaas.sync import SyncBilling, SyncPackages, connect
 from tests.conftest import eventually, eventually_equals
 from tests.marlaas.conftest import SPEC, STEPS
@@ -128,7 +128,7 @@ async def test_resubmitting_under_the_same_id_returns_the_same_task(
     async with Client.connect(nats_url) as client:
         assert await client.submit(SPEC, "mine-1") == "mine-1"
         assert await client.submit(SPEC, "mine-1") == "mine-1"
-        monkeypatch.setattr("marlaas.door.answers.REPEATED_TIMEOUT_S", 60.0)
+        monkeypatch.setattr("common.door.answers.REPEATED_TIMEOUT_S", 60.0)
         with pytest.raises(TaskRejected):
             await client.submit({**SPEC, "pool": "huge"}, "mine-1")
         assert len(await client.tasks()) == 1

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from common.door.errors import ClientError
 from common.evaluation.report import Asked, EvaluationReport, packed
 from marlaas.comparison import Evaluated, compare
-from marlaas.errors import ClientError
 from marlaas.reporting import tables
 
 ASKED = Asked(environment="toy", options="a1", weights="b2", seed=0, temperature=0.0)

@@ -9,10 +9,10 @@ from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
+from common.door.errors import ClientError
 from common.evaluation.report import EvaluationReport, Gain
 from common.pools import objections, read_pools
 from marlaas.demo.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies
-from marlaas.errors import ClientError
 from marlaas.reporting.progress import Progress, TrainedStep
 from marlaas.task_file import read_task
 

@@ -7,9 +7,9 @@ import pytest
 
 from common import streams
 from common.bus import Bus
+from common.door.asking import Door
+from common.door.following import follow
 from common.messages import Event
-from marlaas.door.asking import Door
-from marlaas.door.following import follow
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from tests.conftest import eventually

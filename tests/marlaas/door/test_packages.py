@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from common.bus import Bus
+from common.door.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
 from marlaas.client import Client
-from marlaas.errors import ClientError
 from marlaas.wheels import read_wheel
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, digest_of, serving_own
 from tests.scheduler.stages import running_world, spec

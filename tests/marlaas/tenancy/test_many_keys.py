@@ -13,9 +13,9 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Outgoing
+from common.door.errors import NoAnswer
 from common.errors import Fatal, QueueFull, Unavailable
 from common.messages import ControlTask
-from marlaas.errors import NoAnswer
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.recording import Operator
 from tests.common.access.keyed import TENANTS, Keyed, keyed_server

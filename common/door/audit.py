@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from common.door.asking import Door
 from common.messages import AskAudit, AuditAnswer, AuditLine
-from marlaas.door.asking import Door
 
 
 async def read_audit(door: Door, tenant: str | None, since: datetime | None) -> list[AuditLine]:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from common.bus import Outgoing
+from common.door.asking import Door
+from common.door.errors import ClientError, NoAnswer, rejection_reasons
 from common.errors import Retry
 from common.messages import Event
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError, NoAnswer, rejection_reasons
 
 RECHECK_S = 5.0
 """Seconds without an event after which a client asks for one that was lost on its way."""

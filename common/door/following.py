@@ -4,10 +4,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
+from common.door.asking import Door, UnknownHere
+from common.door.errors import NoAnswer
 from common.messages import AskDeployment, AskTask, Event, PoolsAnswer, StatusAnswer
 from common.task_states import ENDED
-from marlaas.door.asking import Door, UnknownHere
-from marlaas.errors import NoAnswer
 
 RECHECK_S = 15.0
 """Seconds between questions for events that were lost on their way; one that lacks its successor is missed at once."""

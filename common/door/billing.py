@@ -6,6 +6,8 @@ from decimal import Decimal
 
 from common import streams
 from common.bus import Outgoing
+from common.door.answers import result_of
+from common.door.asking import Door
 from common.messages import (
     AskBudgets,
     AskInvoice,
@@ -20,8 +22,6 @@ from common.messages import (
     SetPrice,
 )
 from common.messages.billing import Period, Unit
-from marlaas.door.answers import result_of
-from marlaas.door.asking import Door
 
 ANSWER_TIMEOUT_S = 60.0
 

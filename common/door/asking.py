@@ -11,11 +11,11 @@ from common import streams
 from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
+from common.door.errors import ClientError, NoAnswer
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
 from common.streams import KIND_HEADER
-from marlaas.errors import ClientError, NoAnswer
 
 M = TypeVar("M", bound=Message)
 

@@ -8,6 +8,9 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
+from common.door.answers import answer_to, result_of
+from common.door.asking import Door
+from common.door.errors import ClientError, rejection_reasons
 from common.messages import (
     DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
@@ -19,9 +22,6 @@ from common.messages import (
     OwnPackage,
     UploadPackage,
 )
-from marlaas.door.answers import answer_to, result_of
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError, rejection_reasons
 
 UPLOAD_TIMEOUT_S = 600.0
 """Seconds until a package is checked; it is started in a sandbox, and may wait for other packages of its tenant."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.blobs import unpack_blob
+from common.door.asking import Door
+from common.door.errors import ClientError
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
 from common.messages.asks import CHUNK_BYTES
-from marlaas.door.asking import Door
-from marlaas.errors import ClientError
 
 AT_ONCE = 8
 """Parts of a blob that are requested at once."""

@@ -6,9 +6,9 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
+from common.door.answers import result_of
+from common.door.asking import Door
 from common.messages import DeleteTenant, SetTenant
-from marlaas.door.answers import result_of
-from marlaas.door.asking import Door
 
 
 async def set_tenant(door: Door, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:

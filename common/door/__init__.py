@@ -1,0 +1,15 @@
+"""A client's way in: jobs are published, everything else is asked for, and events are listened to.
+
+The SDK, the command line and the gateway have it in common. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
+hears `events.<tenant>.>` and its inbox.
+
+asking.py     Door: asks, with retries and clear errors
+following.py  events without loss or repetition
+answers.py    answers to jobs, which are events
+billing.py    invoices, prices and budgets
+tenants.py    limits of tenants
+audit.py      who has done what
+packages.py   uploads of environments
+download.py   adapters, and what is stored
+errors.py     what a client is told, and checks before anything is sent
+"""
