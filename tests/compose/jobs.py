@@ -1,5 +1,6 @@
 """Tasks of a deployment with containers, submitted by a plain NATS client."""
 
+import ast
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ class Job:
     @property
     def steps_seen(self) -> list[int]:
         """Versions of the steps that the client has printed."""
-        return [int(line.split("'version': ")[1].split(",")[0]) for line in self.lines if line.startswith("step ")]
+        return [ast.literal_eval(line.removeprefix("step "))["version"] for line in self.lines if line.startswith("step ")]
 
     def advance(self, by: int = 1) -> None:
         """Wait until that many more steps were taken."""
