@@ -14,7 +14,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
-PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc marlaas
+PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
 .PHONY: install requirements demo test test-slow test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
