@@ -1,0 +1,156 @@
+"""Serving: gateway → sampler, and tokens back.
+
+`prompts.serve.<pool>.<shard>.<task>.<request>` is acknowledged when a replica takes it: the gateway owns retries, with the tokens so far.
+Tokens come on NATS's core, `replies.<gateway>`; a gap in their numbers, or a silent replica, is an attempt that has failed.
+"""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from common.messages.access import Key
+from common.messages.artifacts import AdapterRef
+from common.messages.base import Message, Sentence, Value
+from common.spec import Name
+
+REQUEST_PATTERN = r"^[a-z0-9]{1,63}$"
+BASE_MODEL = "_base"
+"""In place of the task in a subject: no task can have this name."""
+
+Finish = Literal["stop", "length", "tool_calls"]
+Failure = Literal["invalid", "context_length_exceeded", "version_unusable", "overdue", "engine_lost", "internal"]
+
+
+class ServedCall(Value):
+    """A call that the policy requests. `arguments`: JSON text, as sampled."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ServedMessage(Value):
+    """One message of a conversation, as chat templates take it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    name: str | None = None
+    tool_calls: list[ServedCall] = []
+    """Of the assistant."""
+    tool_call_id: str | None = None
+    """Of a tool: the call that it answers."""
+
+
+class ServedSampling(Value):
+    """How to sample. The defaults change nothing of the model's distribution."""
+
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
+    """0: the likeliest token each time."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0: all tokens."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=10, allow_inf_nan=False)
+    logit_bias: dict[int, float] = {}
+    """Token id → addend of its logit, -100 to 100."""
+    seed: int = Field(ge=0, lt=2**63)
+    stop: list[str] = Field(default=[], max_length=4)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Alternatives per token; None: no log-probabilities at all."""
+
+
+class ServeRequest(Message, kind="serve-request.1"):
+    """Sample one continuation. Exactly one of `messages`, `text` and `ids` is given."""
+
+    request: str = Field(pattern=REQUEST_PATTERN)
+    """Id made by the gateway; it is in every log line about the request."""
+    attempt: int = Field(ge=0)
+    gateway: str = Field(pattern=REQUEST_PATTERN)
+    """Whose subject the tokens go to."""
+    tenant: str
+    key: Key | None
+    """Public key of the sender; None on a server without keys."""
+    weight: float = Field(default=1.0, gt=0)
+    """The tenant's, by which waiting requests are ordered."""
+    pool: Name
+    adapter: AdapterRef | None
+    """None: the base model."""
+    messages: list[ServedMessage] | None = None
+    text: str | None = None
+    """Prompt that no chat template is applied to."""
+    ids: bytes | None = None
+    """The same in tokens. Shape: (T,) int32."""
+    tools: list[dict[str, JsonValue]] = []
+    """JSON schemas for the chat template."""
+    template: dict[str, JsonValue] = {}
+    """Variables of the chat template."""
+    sampling: ServedSampling
+    sampled: bytes = b""
+    """Tokens that earlier attempts sampled, which are not sent again. Shape: (N,) int32."""
+    first_token_by_s: float
+    """Unix time on NATS's clock; a request that is taken later is not sampled."""
+
+
+class TopToken(Value):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ServedToken(Value):
+    """One sampled token. `token` may be an incomplete character, whose bytes are in `bytes`."""
+
+    token: str
+    logprob: float
+    """Of the distribution after temperature and before top_p, top_k and min_p."""
+    bytes: list[int]
+    top: list[TopToken] = []
+
+
+class ServedDelta(Value):
+    """What one request got since its last delta."""
+
+    request: str
+    attempt: int
+    number: int = Field(ge=0)
+    """Counts an attempt's deltas, from 0."""
+    ids: bytes = b""
+    """Tokens sampled since, stop tokens and those of stop strings included. Shape: (T,) int32."""
+    text: str = ""
+    """Text that no later token and no stop string can change."""
+    reasoning: str = ""
+    """The same of what the model thinks, where the pool says how that is marked."""
+    tokens: list[ServedToken] = []
+    """Where log-probabilities were requested."""
+    calls: list[ServedCall] = []
+    """Complete calls; they come in the order of the text."""
+    finish: Finish | None = None
+    """Set in the last delta of an attempt that succeeded."""
+    failure: Failure | None = None
+    """Set in the last delta of an attempt that did not."""
+    reason: Sentence = ""
+    prompt_tokens: int | None = None
+    """In the first delta."""
+    cached_tokens: int | None = None
+    """Prompt tokens from the prefix cache; in the last delta."""
+    fingerprint: str = ""
+    """Engine, pool and digest of the adapter; in the first delta."""
+
+
+class Served(Message, kind="served.1"):
+    """One flush of one replica for one gateway. Without deltas: the replica lives, and has taken these requests."""
+
+    replica: str
+    deltas: list[ServedDelta] = []
+    alive: list[str] = []
+    """Requests of the gateway that the replica has, each 0.5 s."""
+
+
+class CancelServing(Message, kind="cancel-serving.1"):
+    """End these requests of this gateway; unknown ones are no error."""
+
+    gateway: str = Field(pattern=REQUEST_PATTERN)
+    requests: list[str]
