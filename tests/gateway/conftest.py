@@ -1,3 +1,5 @@
 """A scheduler on a server that wants keys."""
 
-from tests.marlaas.conftest import keyed, keyed_world  # noqa: F401  fixtures
+from tests.marlaas.conftest import keyed, keyed_world
+
+__all__ = ["keyed", "keyed_world"]

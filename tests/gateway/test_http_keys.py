@@ -22,7 +22,7 @@ from common.streams import HTTP_KEYS_BUCKET
 from gateway_svc.access import Unauthorized
 from gateway_svc.connections import OpenAccess
 from gateway_svc.keys import HttpKeys
-from marlaas.tenancy import accounts, keys
+from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.deletion import delete_with_account
 from marlaas.tenancy.receiving import Receiver
 from scheduler_svc.maintenance import http_keys as upkeep
@@ -140,6 +140,15 @@ async def test_revocation_that_only_nats_has_heard_of_ends_the_callers(gateway: 
         await accounts.push_tenant(gateway.operator, "acme")
         await asyncio.wait_for(caller.ended.wait(), 30)
     assert await refused(gateway, text) == "no valid key"
+
+
+async def test_revocation_that_only_postgres_has_heard_of_ends_the_callers(gateway: Entering) -> None:
+    """As when the command is interrupted before it tells NATS: the bucket is enough."""
+    text = await gateway.key("acme", "ci")
+    async with gateway.access.entered(text) as caller:
+        await recording.record(gateway.operator.door, "acme", revoke=[caller.key])
+        await asyncio.wait_for(caller.ended.wait(), 30)
+        assert await refused(gateway, text) == "no valid key"
 
 
 async def test_suspended_tenant_is_closed_and_taken_again(gateway: Entering) -> None:
