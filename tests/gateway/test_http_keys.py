@@ -201,7 +201,7 @@ async def test_one_connection_for_many_requests_and_none_when_idle(keyed: Keyed,
             await asks(callers[0].door)
         await eventually(lambda: gateway.access.connections == 0, 30)
         assert not callers[0].ended.is_set()
-        assert not callers[0].door._bus.is_connected
+        await eventually(lambda: not callers[0].door._bus.is_connected, 30)
         async with gateway.access.entered(text) as caller:
             await asks(caller.door)
 
