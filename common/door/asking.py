@@ -11,7 +11,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.door.errors import ClientError, NoAnswer
+from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
@@ -43,6 +43,10 @@ class Door:
     def key(self) -> Credentials | None:
         """The key of its connection; None where NATS wants none."""
         return self._bus.key
+
+    def of(self, tenant: str | None) -> "Door":
+        """The same door, for another tenant's data."""
+        return Door(self._bus, self._shown, tenant, patience_s=self._patience_s)
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
         """The answer. `tenant`: in place of the door's own.
@@ -76,7 +80,7 @@ class Door:
         except Unavailable as error:
             return f"NATS at {self._shown} does not answer: {error}"
         except Forbidden as error:
-            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+            raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
 
     async def tasks(self) -> list[TaskStatus]:
         """Every task, by id. Raises: as `ask`."""
@@ -112,13 +116,13 @@ class Door:
         try:
             await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:
-            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+            raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
         except StreamFull:
-            raise ClientError("the deployment has as many jobs waiting as it can store; send this one again later") from None
+            raise TooManyJobs("the deployment has as many jobs waiting as it can store; send this one again later") from None
         except QueueFull:
             _, verb, tenant, *_ = out.subject.split(".")
             waiting = f"tenant '{tenant}' has {streams.MAX_WAITING_JOBS} jobs '{verb}' waiting, which is the maximum"
-            raise ClientError(f"{waiting}; send this one again once some are handled") from None
+            raise TooManyJobs(f"{waiting}; send this one again once some are handled") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
         """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.
@@ -141,7 +145,7 @@ class Door:
                 subject = f"events.{tenant or '*'}.{task or '>'}"
                 live = await entered.enter_async_context(self._bus.requests.listening(subject))
             except Forbidden as error:
-                raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+                raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
             except Unavailable as error:
                 raise NoAnswer(f"NATS at {self._shown} does not answer: {error}") from None
             yield live

@@ -28,6 +28,14 @@ class NoAnswer(ClientError):
     """NATS or the scheduler does not answer."""
 
 
+class NotPermitted(ClientError):
+    """NATS refuses what the key's role does not permit."""
+
+
+class TooManyJobs(ClientError):
+    """As many jobs wait as may; the same one may be sent later."""
+
+
 class UnknownTask(ClientError):
     """The scheduler knows no task with this id."""
 
