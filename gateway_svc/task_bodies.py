@@ -37,7 +37,7 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
 
 def id_of(tenant: str, idempotency_key: str) -> str:
     """The id of the one task that a tenant submits with this key."""
-    return f"once-{hashlib.sha256(f'{tenant}\0{idempotency_key}'.encode()).hexdigest()[:32]}"
+    return f"once-{hashlib.sha256(f'{tenant} {idempotency_key}'.encode()).hexdigest()[:32]}"
 
 
 def _read_toml(body: bytes) -> JsonValue:

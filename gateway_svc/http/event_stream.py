@@ -88,7 +88,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         pump = asyncio.create_task(self._pump(send))
         gone = asyncio.create_task(_disconnection(receive))
-        ends = {asyncio.create_task(event.wait()): problem for event, problem in self._ends.events()}
+        ends = {asyncio.create_task(_set(event)): problem for event, problem in self._ends.events()}
         try:
             await self._watch(pump, gone, ends, send)
         finally:
@@ -98,7 +98,7 @@ class EventStream(Response):
             await asyncio.gather(*runners, return_exceptions=True)
 
     async def _watch(
-        self, pump: asyncio.Task[None], gone: asyncio.Task[None], ends: Mapping[asyncio.Task[bool], Problem], send: Send
+        self, pump: asyncio.Task[None], gone: asyncio.Task[None], ends: Mapping[asyncio.Task[None], Problem], send: Send
     ) -> None:
         """Until the stream has ended. Raises: TimeoutError when the client takes nothing."""
         while not (gone.done() or pump.done()):
@@ -131,6 +131,10 @@ class EventStream(Response):
         async with asyncio.timeout(SEND_S):
             await send({"type": "http.response.body", "body": body, "more_body": more})
         self._sent_at = time.monotonic()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _disconnection(receive: Receive) -> None:
