@@ -14,48 +14,34 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import JsonValue
 
 from common import streams
-from common.access.credentials import Credentials
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
 from common.door.answers import answer_to_request
-from common.door.asking import PATIENCE_S, Door, UnknownHere
-from common.door.audit import read_audit
+from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
 from common.door.control import Verb, control, delete_task, resend
-from common.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task
+from common.door.download import Pruned, Stored, download_adapter, make_way
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.door.failures import Failure, read_failure, read_failures
+from common.door.failures import Failure, read_failure
 from common.door.following import follow
 from common.door.packages import Packages
 from common.door.submission import new_task_id, preview, submit
 from common.door.tenants import delete_tenant, set_tenant
 from common.messages import (
     AdapterRef,
-    AskDeployment,
-    AskTask,
-    AuditLine,
-    EnvironmentsAnswer,
     Event,
-    Message,
-    PoolOffer,
-    PoolsAnswer,
     PruneTasks,
     SetTenant,
-    StatusAnswer,
     TaskStatus,
-    UsageAnswer,
-    WhyAnswer,
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
-from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 from marlaas.preview import Preview
+from marlaas.reading import Reader
 
 __all__ = [
     "DEFAULT_URL", "Client", "ClientError", "Failure", "NoAnswer", "Preview", "Pruned", "Stored", "TaskRejected", "UnknownTask", "WrongId",
@@ -68,21 +54,10 @@ ANSWER_TIMEOUT_S = 60.0
 """Seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
-M = TypeVar("M", bound=Message)
 
 
-class Client:
+class Client(Reader):
     """One user's connection; create it with `connect`."""
-
-    @property
-    def tenant(self) -> str | None:
-        """Whose tasks it reads; None for everybody's."""
-        return self._door.tenant
-
-    @property
-    def key(self) -> Credentials | None:
-        """The key of this connection; None where NATS wants none."""
-        return self._door.key
 
     @property
     def billing(self) -> Billing:
@@ -95,7 +70,7 @@ class Client:
         return Packages(self._door)
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
-        self._door = Door(bus, url, tenant, patience_s=patience_s)
+        super().__init__(Door(bus, url, tenant, patience_s=patience_s))
 
     @classmethod
     @asynccontextmanager
@@ -203,57 +178,7 @@ class Client:
         """Delete all of a tenant but what it consumed; returns counts. Raises: ClientError when it is unknown; NoAnswer."""
         return await delete_tenant(self._door, tenant, timeout_s)
 
-    # ---------------------------------------------------------------------------------------------------------- reading
-
-    async def tasks(self) -> list[TaskStatus]:
-        """Every task of the tenant, or of all, oldest first. Raises: NoAnswer."""
-        return sorted(await self._door.tasks(), key=lambda status: (status.submitted_s, status.task))
-
-    async def status(self, task: str) -> TaskStatus:
-        """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
-        return (await self._ask_about(task, "status", StatusAnswer)).status
-
-    async def why(self, task: str) -> WhyAnswer:
-        """What the task waits for, and the number that would have to change. Raises: as `status`."""
-        return await self._ask_about(task, "why", WhyAnswer)
-
-    async def failures(self, task: str | None = None) -> list[Failure]:
-        """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""
-        if task is not None:
-            await self.status(task)
-        return await read_failures(self._door, task)
-
-    async def evaluations(self, task: str) -> Evaluated:
-        """Evaluations of the task that its stored events report. Raises: WrongId; UnknownTask; NoAnswer."""
-        await self.status(task)
-        return await read_evaluations(self._door, task)
-
-    async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
-        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
-        tenants = [(await self.status(task)).tenant for task in (first, second)]
-        if tenants[0] != tenants[1]:
-            raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
-        return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
-
-    async def audit(self, tenant: str | None = None, since: datetime | None = None) -> list[AuditLine]:
-        """Who has done what, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_audit(self._door, tenant, since)
-
-    async def usage(self) -> UsageAnswer:
-        """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_usage(self._door)
-
-    async def stored(self) -> dict[str, Stored]:
-        """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""
-        return stored_by_task(await self.usage())
-
-    async def environments(self) -> EnvironmentsAnswer:
-        """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
-        return await self._door.ask("envs", AskDeployment(), EnvironmentsAnswer)
-
-    async def pools(self) -> list[PoolOffer]:
-        """Base models of the deployment. Raises: NoAnswer."""
-        return (await self._door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+    # -------------------------------------------------------------------------------------------------------- following
 
     async def watch(self, *tasks: str, from_now: bool = False) -> AsyncIterator[Event]:
         """Past and future events of these tasks, in order; ends when all of them have ended.
@@ -282,14 +207,6 @@ class Client:
         """
         await self.status(task)
         return await download_adapter(self._door, task, folder, version)
-
-    async def _ask_about(self, task: str, verb: str, answer: type[M]) -> M:
-        """Raises: as `status`."""
-        check_id(task)
-        try:
-            return await self._door.ask(verb, AskTask(task=task), answer)
-        except UnknownHere:
-            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
         await control(self._door, verb, await self.status(task), reason)

@@ -14,5 +14,6 @@ tenants.py    limits of tenants
 audit.py      who has done what
 packages.py   uploads of environments
 download.py   adapters, and what is stored
+progress.py   steps, evaluations and versions of a task
 errors.py     what a client is told, and checks before anything is sent
 """
