@@ -11,44 +11,37 @@ through NATS, as any NATS client may: it publishes jobs, listens to events, and 
 """
 
 import asyncio
-import hashlib
-import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
 from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.door.answers import answer_to, answer_to_request, answer_to_submission
+from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
-from common.door.download import Pruned, Stored, download_adapter, make_way, whole_number
-from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
+from common.door.control import Verb, control, delete_task, resend
+from common.door.download import Pruned, Stored, download_adapter, make_way
+from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
+from common.door.failures import Failure, read_failure
 from common.door.following import follow
 from common.door.packages import Packages
+from common.door.submission import new_task_id, preview, submit
 from common.door.tenants import delete_tenant, set_tenant
-from common.errors import Retry
 from common.messages import (
     AdapterRef,
-    ControlTask,
     Event,
-    PreviewTask,
     PruneTasks,
-    ResendLetter,
     SetTenant,
-    SubmitTask,
     TaskStatus,
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
-from marlaas.failures import Failure, read_failure
 from marlaas.preview import Preview
 from marlaas.reading import Reader
-from marlaas.task_file import given_values, new_task_id
 
 __all__ = [
     "DEFAULT_URL", "Client", "ClientError", "Failure", "NoAnswer", "Preview", "Pruned", "Stored", "TaskRejected", "UnknownTask", "WrongId",
@@ -61,7 +54,6 @@ ANSWER_TIMEOUT_S = 60.0
 """Seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
-Verb = Literal["cancel", "pause", "resume"]
 
 
 class Client(Reader):
@@ -121,32 +113,11 @@ class Client(Reader):
 
     async def accepted(self, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Event:
         """As `submit`; returns the task's event `accepted`."""
-        if task is not None:
-            check_id(task)
-        given, tenant, name = given_values(spec)
-        resubmitted = task is not None
-        task = task or new_task_id(name)
-        body = SubmitTask(task=task, tenant=tenant, spec=given)
-        digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
-        out = Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}")
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await answer_to_submission(self._door, out, tenant, task, is_repeated=resubmitted)
-        except (TimeoutError, Retry):
-            raise NoAnswer(
-                f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
-                f" it is not lost if NATS took it: look at `marlaas status` later, or resubmit it with the same id"
-            ) from None
-        if answer.event == "rejected":
-            raise TaskRejected(task, rejection_reasons(answer))
-        return answer
+        return await submit(self._door, spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
         """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""
-        given, tenant, _ = given_values(spec)
-        request = secrets.token_hex(6)
-        out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
-        return Preview.of(await answer_to_request(self._door, out, tenant, request, timeout_s))
+        return Preview.of(await preview(self._door, spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -171,16 +142,7 @@ class Client(Reader):
             if await self._was_deleted(task):
                 raise ClientError(f"task {task} was deleted already; only what it consumed is kept") from None
             raise
-        if status.state not in ENDED:
-            raise ClientError(f"task {task} is {status.state}; end it first with `marlaas cancel {task}`, then delete it")
-        message = ControlTask(task=task, tenant=status.tenant)
-        out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{task}:{secrets.token_hex(6)}")
-        answer = await answer_to(
-            self._door, out, status.tenant, task, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s
-        )
-        if answer.event == "rejected":
-            raise ClientError("; ".join(rejection_reasons(answer)))
-        return whole_number(answer, "bytes")
+        return await delete_task(self._door, status, timeout_s=timeout_s)
 
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
@@ -206,14 +168,7 @@ class Client(Reader):
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        failure = await read_failure(self._door, letter)
-        tenant = failure.sender
-        out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
-        answer = await answer_to(
-            self._door, out, tenant, failure.task or "none", lambda event: event.data.get("letter") == letter, timeout_s
-        )
-        if answer.event == "rejected":
-            raise ClientError("; ".join(rejection_reasons(answer)))
+        await resend(self._door, await read_failure(self._door, letter), timeout_s=timeout_s)
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
@@ -254,14 +209,7 @@ class Client(Reader):
         return await download_adapter(self._door, task, folder, version)
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
-        status = await self.status(task)
-        if status.state in ENDED:
-            raise ClientError(f"task {task} is {status.state} already; there is nothing to {verb}")
-        message = ControlTask(task=task, tenant=status.tenant, reason=reason)
-        try:
-            await self._door.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
-        except Retry as error:
-            raise NoAnswer(f"could not {verb} task {task}: {error}") from None
+        await control(self._door, verb, await self.status(task), reason)
 
     async def _was_deleted(self, task: str) -> bool:
         return "deleted" in [event.event async for event in self._door.events_after(task, 0)]

@@ -11,6 +11,7 @@ from common.door.asking import Door, UnknownHere
 from common.door.audit import read_audit
 from common.door.download import Stored, read_usage, stored_by_task
 from common.door.errors import ClientError, UnknownTask, check_id
+from common.door.failures import Failure, read_failures
 from common.door.progress import read_steps, read_versions
 from common.messages import (
     AskDeployment,
@@ -33,7 +34,6 @@ from common.messages import (
 )
 from common.messages.asks import TaskState
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
-from marlaas.failures import Failure, read_failures
 
 M = TypeVar("M", bound=Message)
 

@@ -93,6 +93,11 @@ def operator(_: Deployment) -> list[Row]:
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
 
 
+def gateway(_: Deployment) -> list[Row]:
+    """HTTP in; jobs and questions out, each with the key of its sender. By itself it only learns whether a scheduler answers."""
+    return [CLOCK, *rows.publishes(streams.ask(None, "pools")), *rows.watches(streams.REPLICAS_BUCKET)]
+
+
 def _reports(service: str) -> list[Row]:
     """Keep the entry of a replica."""
     name = streams.REPLICAS_BUCKET
@@ -104,6 +109,7 @@ SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {
     "env": env,
     "rollout": rollout,
     "trainer": trainer,
+    "gateway": gateway,
     "operator": operator,
 }
 """Users of the services' account."""
