@@ -11,7 +11,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.door.errors import ClientError, NoAnswer
+from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
@@ -24,6 +24,8 @@ PATIENCE_S = 10.0
 ANSWER_S = 12.0
 """Maximum time for one answer: a little more than a scheduler takes to say that it has none."""
 PAUSE = Backoff(first_s=0.1, max_s=1.0)
+
+EVERY_TASK = AskTasks()
 
 
 class UnknownHere(ClientError):
@@ -44,6 +46,10 @@ class Door:
         """The key of its connection; None where NATS wants none."""
         return self._bus.key
 
+    def of(self, tenant: str | None, *, patience_s: float | None = None) -> "Door":
+        """The same door, for another tenant's data, or with another patience."""
+        return Door(self._bus, self._shown, tenant, patience_s=self._patience_s if patience_s is None else patience_s)
+
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
         """The answer. `tenant`: in place of the door's own.
 
@@ -60,7 +66,7 @@ class Door:
                 if refused.code == "unknown":
                     raise UnknownHere(refused.reason)
                 if refused.code == "invalid":
-                    raise ClientError(f"the scheduler refuses the question '{verb}': {refused.reason}")
+                    raise WrongQuestion(verb, refused.reason)
                 found = f"the scheduler at {self._shown} does not answer: {refused.reason}"
             if time.monotonic() - began > self._patience_s:
                 raise NoAnswer(found)
@@ -76,13 +82,13 @@ class Door:
         except Unavailable as error:
             return f"NATS at {self._shown} does not answer: {error}"
         except Forbidden as error:
-            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+            raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
 
-    async def tasks(self) -> list[TaskStatus]:
-        """Every task, by id. Raises: as `ask`."""
-        found, cursor = list[TaskStatus](), None
+    async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
+        """Every task that is wanted, in its order. Raises: as `ask`."""
+        found, cursor = list[TaskStatus](), wanted.cursor
         while True:
-            page = await self.ask("tasks", AskTasks(cursor=cursor), TasksAnswer)
+            page = await self.ask("tasks", wanted.model_copy(update={"cursor": cursor}), TasksAnswer)
             found, cursor = [*found, *page.tasks], page.cursor
             if cursor is None:
                 return found
@@ -112,13 +118,13 @@ class Door:
         try:
             await self._bus.unless_refused(out.subject, self._bus.publish(out))
         except Forbidden as error:
-            raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+            raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
         except StreamFull:
-            raise ClientError("the deployment has as many jobs waiting as it can store; send this one again later") from None
+            raise TooManyJobs("the deployment has as many jobs waiting as it can store; send this one again later") from None
         except QueueFull:
             _, verb, tenant, *_ = out.subject.split(".")
             waiting = f"tenant '{tenant}' has {streams.MAX_WAITING_JOBS} jobs '{verb}' waiting, which is the maximum"
-            raise ClientError(f"{waiting}; send this one again once some are handled") from None
+            raise TooManyJobs(f"{waiting}; send this one again once some are handled") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
         """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.
@@ -141,7 +147,7 @@ class Door:
                 subject = f"events.{tenant or '*'}.{task or '>'}"
                 live = await entered.enter_async_context(self._bus.requests.listening(subject))
             except Forbidden as error:
-                raise ClientError(f"NATS at {self._shown} forbids this: {error}") from None
+                raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
             except Unavailable as error:
                 raise NoAnswer(f"NATS at {self._shown} does not answer: {error}") from None
             yield live

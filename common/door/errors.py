@@ -28,6 +28,37 @@ class NoAnswer(ClientError):
     """NATS or the scheduler does not answer."""
 
 
+class Unanswered(NoAnswer):
+    """NATS has stored the submission of `task`; a scheduler answers it later."""
+
+    def __init__(self, task: str, timeout_s: float) -> None:
+        super().__init__(
+            f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
+            f" it is not lost: look at `marlaas status` later, or resubmit it with the same id"
+        )
+        self.task = task
+
+
+class WrongState(ClientError):
+    """The task has ended, or has not, and what was requested needs the other."""
+
+
+class WrongQuestion(ClientError):
+    """The scheduler refuses a question; `reason` begins with the field that is wrong."""
+
+    def __init__(self, verb: str, reason: str) -> None:
+        super().__init__(f"the scheduler refuses the question '{verb}': {reason}")
+        self.reason = reason
+
+
+class NotPermitted(ClientError):
+    """NATS refuses what the key's role does not permit."""
+
+
+class TooManyJobs(ClientError):
+    """As many jobs wait as may; the same one may be sent later."""
+
+
 class UnknownTask(ClientError):
     """The scheduler knows no task with this id."""
 

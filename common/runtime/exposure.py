@@ -33,7 +33,19 @@ def objection_to_exposure(settings: Settings) -> str | None:
                 f"MARLAAS_HTTP_HOST: {settings.http_host} is reached from other machines, which needs a key for NATS; name its file in"
                 " MARLAAS_NATS_CREDS (docs/tenancy.md), or listen on 127.0.0.1"
             )
-    return None if settings.nats_insecure else _objection_to_passwords(settings)
+    return _objection_to_users(settings) or (None if settings.nats_insecure else _objection_to_passwords(settings))
+
+
+def _objection_to_users(settings: Settings) -> str | None:
+    """Without keys there are no tenants: each user of this service would be the operator."""
+    for field in settings.public_hosts if settings.nats_creds is None else ():
+        host = getattr(settings, field)
+        if not is_loopback(host):
+            return (
+                f"{settings.variable(field)}: {host} is reached from other machines, and without keys everybody there is the operator; name"
+                " the file of this service's key in MARLAAS_NATS_CREDS (docs/tenancy.md), or listen on 127.0.0.1"
+            )
+    return None
 
 
 def _objection_to_passwords(settings: Settings) -> str | None:

@@ -41,6 +41,11 @@ class Health:
         self.ready, self.detail = True, detail
         log.info("ready", detail=detail)
 
+    def set_unready(self, detail: str) -> None:
+        """`detail`: what is missing."""
+        self.ready, self.detail = False, detail
+        log.warning("unready", detail=detail)
+
     async def beat(self) -> None:
         while True:
             self._beat = time.monotonic()

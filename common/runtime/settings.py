@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from common import crashpoints
 from common.errors import Fatal
 
-SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER")
+SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER", "GATEWAY")
 
 
 def _core_list(value: object) -> object:
@@ -38,6 +38,8 @@ class Settings(BaseSettings):
     service: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ("nats_url",)
     """Fields that may hold a password: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
+    public_hosts: ClassVar[tuple[str, ...]] = ()
+    """Fields with addresses at which users reach this service: beyond loopback it needs a key for NATS, a password does not do."""
     declares_streams: ClassVar[bool] = False
     """Whether this service makes the streams; the others wait for them."""
 

@@ -1,5 +1,34 @@
-"""A scheduler on a server that wants keys."""
+"""A scheduler with a test as environment, sampler and trainer, and a gateway before it."""
 
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.bus import Bus
+from common.messages import GroupContext
+from tests.gateway.serving import client, gateway
 from tests.marlaas.conftest import keyed, keyed_world
+from tests.scheduler.finished import stages
+from tests.scheduler.stages import World, running_world
 
 __all__ = ["keyed", "keyed_world"]
+
+
+def _is_slow(group: GroupContext, member: int) -> bool:
+    return group.task.startswith("slow")
+
+
+@pytest.fixture
+async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
+    """Groups of tasks whose id begins with `slow` never end."""
+    async with running_world(bus, database_url, stages(bus, tmp_path / "made", withheld=_is_slow)) as world:
+        yield world
+
+
+@pytest.fixture
+async def door(world: World, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of a gateway on a server without keys."""
+    async with gateway(world.bus, nats_url) as address, client(address) as found:
+        yield found

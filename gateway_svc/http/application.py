@@ -1,0 +1,70 @@
+"""The application, of families of routes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from common.errors import MarlaasError
+from gateway_svc.http.description import describe
+from gateway_svc.http.errors import as_problem
+from gateway_svc.http.family import Family
+from gateway_svc.http.forwarded import Forwarded
+from gateway_svc.http.gateway import Gateway
+from gateway_svc.http.guard import Guard
+from gateway_svc.http.routes import deployment, health, records, tasks, versions
+from gateway_svc.problems import Problem
+
+VERSION = "1"
+"""Version of the interface."""
+DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
+CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
+CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id")
+EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range")
+
+
+def all_families() -> list[Family]:
+    """Every family of routes; other parts of the gateway add theirs here."""
+    return [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY]
+
+
+def described(families: Sequence[Family]) -> FastAPI:
+    """The routes with their description, without what they need to run."""
+    app = FastAPI(title="MARLaaS", version=VERSION, description=DESCRIPTION, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+    for family in families:
+        app.include_router(family.router)
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(describe(app))
+        return document
+
+    app.openapi = openapi  # FastAPI's documented way to change it
+    return app
+
+
+def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
+    """What the server runs."""
+    app = described(families)
+    app.state.gateway = gateway
+    guard = Guard(app, gateway, list(families))
+
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = as_problem(error)
+        if problem is None:
+            raise error
+        return guard.render(request.url.path, problem)
+
+    for kind in (Problem, MarlaasError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+    outer: ASGIApp = guard
+    if gateway.settings.cors_origins:
+        outer = CORSMiddleware(
+            outer, gateway.settings.cors_origins, CORS_METHODS, CORS_HEADERS, allow_credentials=False, expose_headers=EXPOSED_HEADERS
+        )
+    return Forwarded(outer, gateway.settings.trusted_proxies)

@@ -1,0 +1,73 @@
+"""Problems as answers: `application/problem+json`."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from gateway_svc.problems import FieldError, Problem, invalid, not_found, problem_of
+
+
+class WrongField(BaseModel):
+    field: str
+    """Path in the body, or name of a parameter; empty where the whole request is meant."""
+    reason: str
+
+
+class ProblemBody(BaseModel):
+    """RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str = Field(examples=["not_found"])
+    errors: list[WrongField]
+
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem_json(problem: Problem) -> Response:
+    body = ProblemBody(
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        code=problem.code or HTTPStatus(problem.status).name.lower(),
+        errors=[WrongField(field=error.field, reason=error.reason) for error in problem.errors],
+    )
+    return JSONResponse(body.model_dump(), problem.status, headers=dict(problem.headers), media_type=MEDIA_TYPE)
+
+
+def as_problem(error: Exception) -> Problem | None:
+    """The problem that an error is, of the framework's too; None for a bug."""
+    if isinstance(error, RequestValidationError):
+        return invalid(*map(_field_error, error.errors()))
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, Problem):  # FastAPI's own error for whatever a body's reader raises
+            return error.__cause__
+        return _framework_problem(error)
+    return problem_of(error)
+
+
+def _framework_problem(error: HTTPException) -> Problem:
+    if error.status_code == 404:
+        return not_found()
+    return Problem(error.status_code, HTTPStatus(error.status_code).phrase, error.detail, headers=error.headers or {})
+
+
+def _field_error(error: Mapping[str, Any]) -> FieldError:
+    """One of pydantic's errors, whose path begins with the part of the request: `body`, `query`, …"""
+    where: Sequence[object] = error["loc"]
+    return FieldError(".".join(str(part) for part in where[1:]), str(error["msg"]))
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documentation of a route's errors."""
+    described = {"model": ProblemBody, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}}
+    return {status: described | {"description": HTTPStatus(status).phrase} for status in statuses}

@@ -1,0 +1,89 @@
+"""Gateway: what all routes have in common, and the caller of a request."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from fastapi import Depends, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from common.bus import Bus
+from common.messages.access import Role
+from common.runtime.health import Health
+from common.spec import Name
+from gateway_svc.access import Access, Caller
+from gateway_svc.drain import Drain
+from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
+from gateway_svc.settings import GatewaySettings
+
+BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
+PATIENCE_S = 4.0
+"""Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What a route may use; `gateway_of` finds it."""
+
+    settings: GatewaySettings
+    bus: Bus
+    """The gateway's own connection; everything that a user asks for goes through `Caller.door`."""
+    access: Access
+    health: Health
+    drain: Drain = field(default_factory=Drain)
+
+
+def gateway_of(request: Request) -> Gateway:
+    found = request.app.state.gateway
+    assert isinstance(found, Gateway)
+    return found
+
+
+async def entered(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+) -> AsyncGenerator[Caller]:
+    """The sender of the request, until it is answered. Raises: Unauthorized; Unavailable."""
+    bearer = credentials.credentials if credentials is not None else None
+    async with gateway_of(request).access.entered(bearer) as caller:
+        yield replace(caller, door=caller.door.of(caller.tenant, patience_s=PATIENCE_S))
+
+
+Sender = Annotated[Caller, Depends(entered)]
+"""The sender, as its key says."""
+
+
+async def acting(
+    sender: Sender, tenant: Annotated[Name | None, Query(description="Whose data it is about; for admins only.")] = None
+) -> Caller:
+    """The sender, or a tenant that an admin names. Raises: Problem when another names one."""
+    if tenant is None or tenant == sender.tenant:
+        return sender
+    if sender.role != "admin":
+        raise forbidden(["admin"])
+    return replace(sender, door=sender.door.of(tenant), tenant=tenant)
+
+
+Acting = Annotated[Caller, Depends(acting)]
+"""The sender, acting for the tenant that it named, where it is an admin."""
+
+
+def check_job(caller: Caller, verb: str) -> None:
+    """Raises: Problem naming the roles that may send such a job. NATS refuses it too."""
+    _check_role(caller, roles_of_job(verb))
+
+
+def check_question(caller: Caller, verb: str) -> None:
+    """Raises: Problem naming the roles that may ask so."""
+    _check_role(caller, roles_of_question(verb))
+
+
+def _check_role(caller: Caller, permitted: list[Role]) -> None:
+    if caller.role not in permitted:
+        raise forbidden(permitted)
+
+
+def tenant_of(caller: Caller) -> str:
+    """The tenant that a new thing belongs to. Raises: Problem when an admin named none."""
+    if caller.tenant is None:
+        raise Problem(400, "Invalid request", "name the tenant, with ?tenant=NAME", "tenant_required")
+    return caller.tenant

@@ -1,0 +1,167 @@
+"""What holds for every request: its id, the limits of its body, and the gateway's drain."""
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from typing import TypeVar
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from common.bus import is_loopback
+from gateway_svc.http.errors import as_problem
+from gateway_svc.http.family import Family, Render, problem_json
+from gateway_svc.http.gateway import Gateway
+from gateway_svc.problems import Problem
+
+MIN_RATE = 16 * 1024
+"""Bytes a second that a body must come with, on average, beyond the general time limit."""
+DISCARDED = 8 * 1024 * 1024
+"""Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
+DISCARD_S = 2.0
+HEALTH = ("/healthz", "/readyz")
+_HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Guard:
+    """The outermost application."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family]) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._renders: Mapping[str, Render] = {path: family.render for family in families for path in family.paths}
+        self._limits: Mapping[str, int] = {path: limit for family in families for path, limit in family.body_bytes.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request_id = secrets.token_hex(12)
+        scope.setdefault("state", {})["request_id"] = request_id
+        body = _Body(receive, Headers(scope=scope), self._limit(scope["path"]), self._gateway.settings.timeout_s)
+        sent = _Sent(send, body, request_id)
+        drain, is_health = self._gateway.drain, scope["path"] in HEALTH
+        with structlog.contextvars.bound_contextvars(request=request_id), nullcontext() if is_health else drain.request():
+            began = time.monotonic()
+            try:
+                self._check(scope, is_health=is_health)
+                body.check_announced()
+                await self._app(scope, body, sent)
+            except Exception as error:
+                await self._fail(error, scope, receive, sent)
+            finally:
+                if not is_health:
+                    _log(scope, sent.status, time.monotonic() - began)
+
+    def render(self, path: str, problem: Problem) -> Response:
+        """A problem in the shape of the family that the path belongs to."""
+        return (_longest(self._renders, path) or problem_json)(problem)
+
+    def _limit(self, path: str) -> int:
+        return _longest(self._limits, path) or self._gateway.settings.body_bytes
+
+    def _check(self, scope: Scope, *, is_health: bool) -> None:
+        """Raises: Problem for a request that no route may get."""
+        if self._gateway.drain.began.is_set() and not is_health:
+            headers = {"Retry-After": "1", "Connection": "close"}
+            raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=headers)
+        host = _HOST.match(Headers(scope=scope).get("host", ""))
+        if self._gateway.settings.nats_creds is None and (host is None or not is_loopback(host["name"])):
+            # Without keys, a page whose name leads to this machine (DNS rebinding) would be an admin.
+            raise Problem(421, "Misdirected request", "without keys, the door has only names of this machine", "misdirected")
+
+    async def _fail(self, error: Exception, scope: Scope, receive: Receive, sent: "_Sent") -> None:
+        problem = as_problem(error)
+        if problem is None:
+            log.error("request_crashed", exc_info=error)
+            problem = Problem(500, "Internal error", "the gateway's log has the reason under the id in x-request-id", "internal")
+        if sent.status is None:
+            await self.render(scope["path"], problem)(scope, receive, sent)
+
+
+def _longest(by_path: Mapping[str, T], path: str) -> T | None:
+    """The value of the longest beginning of the path."""
+    found = [start for start in by_path if path == start or path.startswith(f"{start}/")]
+    return by_path[max(found, key=len)] if found else None
+
+
+class _Sent:
+    """Adds the request's id to the answer, and notes its status."""
+
+    def __init__(self, send: Send, body: "_Body", request_id: str) -> None:
+        self._send = send
+        self._body = body
+        self._request_id = request_id
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if message["status"] == 413:
+                await self._body.discard()
+            self.status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self._request_id
+        await self._send(message)
+
+
+class _Body:
+    """The body of a request, bounded in size and time."""
+
+    def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float) -> None:
+        self._receive: Callable[[], Awaitable[Message]] = receive
+        self._headers = headers
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._began = time.monotonic()
+        self._size = 0
+        self._is_read = False
+
+    def check_announced(self) -> None:
+        """Raises: Problem before anything is read of a body that is too large."""
+        announced = self._headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > self._limit:
+            raise self._too_large()
+
+    async def __call__(self) -> Message:
+        """Raises: Problem when the body is too large, or comes too slowly."""
+        if self._is_read:  # what comes now is that the client has gone
+            return await self._receive()
+        left_s = self._began + self._timeout_s + self._size / MIN_RATE - time.monotonic()
+        try:
+            async with asyncio.timeout(left_s):
+                message = await self._receive()
+        except TimeoutError:
+            headers = {"Connection": "close"}
+            raise Problem(408, "Request timeout", "the body came too slowly", "too_slow", headers=headers) from None
+        self._size += len(message.get("body", b""))
+        self._is_read = not message.get("more_body", False)
+        if self._size > self._limit:
+            raise self._too_large()
+        return message
+
+    async def discard(self) -> None:
+        """Read some more than the limit: closing a connection while bytes come resets it, and the client never sees the answer."""
+        if "expect" in self._headers:  # the client waits for permission to send it
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S):
+                while not self._is_read and self._size < self._limit + DISCARDED:
+                    message = await self._receive()
+                    self._size += len(message.get("body", b""))
+                    self._is_read = not message.get("more_body", False)
+
+    def _too_large(self) -> Problem:
+        detail = f"a body has at most {self._limit} bytes here"
+        return Problem(413, "Too large", detail, "too_large", headers={"Connection": "close"})
+
+
+def _log(scope: Scope, status: int | None, took_s: float) -> None:
+    """The route's pattern, not the path: logs name no task."""
+    route = getattr(scope.get("route"), "path", None)
+    log.info("http_request", method=scope["method"], route=route, status=status, took_s=round(took_s, 4))

@@ -1,0 +1,107 @@
+"""uvicorn in the service's loop. The process keeps its own handlers of signals."""
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import h11
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from common.errors import Fatal
+from gateway_svc.settings import GatewaySettings
+
+BACKLOG = 2048
+VANISHED_MS = 30_000
+"""Time without an acknowledgement after which the kernel ends a connection: a client that vanished is not streamed to for ever."""
+ENDING_S = 2
+"""Seconds for connections to close once their answers are complete."""
+
+
+class GatewayServer(Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """`run_service` handles them."""
+        yield
+
+
+class TimelyProtocol(H11Protocol):
+    """HTTP/1.1 whose header must be complete within the time of an idle connection."""
+
+    _overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            with suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._time()
+
+    def _time(self) -> None:
+        """Bound the time for a header, and for the rest of a body that nobody reads any more; the application times other bodies."""
+        is_unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+        if self.conn.their_state is h11.IDLE or is_unread:
+            self._expect_header()
+        else:
+            self._forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _expect_header(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(self.config.timeout_keep_alive, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+
+def listener(settings: GatewaySettings) -> socket.socket:
+    """A bound socket. Raises: Fatal when the address is taken."""
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise Fatal(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); set MARLAAS_GATEWAY_PORT to a free port"
+        ) from None
+
+
+def server(app: ASGIApp, settings: GatewaySettings) -> GatewayServer:
+    """Raises: Fatal when the certificate cannot be read."""
+    config = Config(
+        app,
+        loop="asyncio",
+        http=TimelyProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        root_path=settings.root_path,
+        backlog=BACKLOG,
+        timeout_keep_alive=int(settings.timeout_s) or 1,
+        timeout_graceful_shutdown=ENDING_S,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise Fatal(f"MARLAAS_GATEWAY_TLS_CERT and _TLS_KEY: {error}") from None
+    return GatewayServer(config)

@@ -1,0 +1,118 @@
+"""Problem: what a client is told when a request fails (RFC 9457), and which error is which. No HTTP library is needed here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.access.roles import JOBS_OF_ROLE, OWNERS_QUESTIONS, ROLES
+from common.door.asking import UnknownHere
+from common.door.errors import (
+    ClientError,
+    NoAnswer,
+    NotPermitted,
+    TaskRejected,
+    TooManyJobs,
+    UnknownTask,
+    WrongId,
+    WrongQuestion,
+    WrongState,
+)
+from common.errors import Reject, Retry
+from common.messages.access import Role
+from gateway_svc.access import Unauthorized
+
+RETRY_AFTER_S = 2
+"""Seconds after which a request is worth repeating once NATS or the scheduler is unavailable."""
+
+
+@dataclass(frozen=True)
+class FieldError:
+    field: str
+    """Path in the body, such as `algorithm.group_size`, or name of a parameter; empty where the whole request is meant."""
+    reason: str
+
+
+@dataclass
+class Problem(Exception):
+    """A request that fails."""
+
+    status: int
+    title: str
+    """The same for every occurrence of this kind of problem."""
+    detail: str = ""
+    code: str = ""
+    """Name of the problem, for programs."""
+    errors: Sequence[FieldError] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def unauthorized() -> Problem:
+    """One text for all keys that do not count: it does not say which are known."""
+    detail = "give a valid key: 'Authorization: Bearer mk-…'"
+    return Problem(401, "No valid key", detail, "unauthorized", headers={"WWW-Authenticate": 'Bearer realm="marlaas"'})
+
+
+def not_found() -> Problem:
+    """The same whether there is no such thing or it is another tenant's."""
+    return Problem(404, "Not found", "there is no such resource, or the key does not show it", "not_found")
+
+
+def forbidden(roles: Sequence[Role]) -> Problem:
+    names = " or ".join(filter(None, [", ".join(roles[:-1]), roles[-1]]))
+    return Problem(403, "Not permitted", f"this needs a key of the role {names}", "forbidden")
+
+
+def unavailable(detail: str) -> Problem:
+    return Problem(503, "Unavailable", detail, "unavailable", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def invalid(*errors: FieldError, detail: str = "") -> Problem:
+    shown = detail or "; ".join(f"{error.field}: {error.reason}" if error.field else error.reason for error in errors)
+    return Problem(400, "Invalid request", shown, "invalid", errors)
+
+
+def rejected(reasons: Sequence[str]) -> Problem:
+    """A task that was refused; a reason that begins with a field's path is about that field."""
+    return invalid(*map(_field_error, reasons))
+
+
+def _field_error(reason: str) -> FieldError:
+    name, colon, rest = reason.partition(": ")
+    is_path = bool(colon) and all(part.replace("_", "").isalnum() for part in name.split("."))
+    return FieldError(name, rest) if is_path else FieldError("", reason)
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The problem that an error of the door is; None for a bug."""
+    match error:
+        case Problem():
+            return error
+        case Unauthorized():
+            return unauthorized()
+        case UnknownHere() | UnknownTask() | WrongId():
+            return not_found()
+        case NotPermitted():
+            return Problem(403, "Not permitted", "the role of this key does not permit it", "forbidden")
+        case WrongQuestion():
+            return rejected([error.reason])
+        case TaskRejected():
+            return rejected(error.reasons)
+        case WrongState():
+            return Problem(409, "Wrong state", str(error), "wrong_state")
+        case TooManyJobs():
+            return Problem(429, "Too many jobs", str(error), "too_many_jobs", headers={"Retry-After": str(RETRY_AFTER_S)})
+        case NoAnswer() | Retry():
+            return unavailable("the scheduler or NATS does not answer; ask again later")
+        case ClientError() | Reject():
+            return invalid(FieldError("", str(error)))
+        case _:
+            return None
+
+
+def roles_of_job(verb: str) -> list[Role]:
+    """Roles that may send such a job."""
+    return [role for role in ROLES if verb in JOBS_OF_ROLE[role]]
+
+
+def roles_of_question(verb: str) -> list[Role]:
+    """Roles that may ask it."""
+    return [role for role in ROLES if role in ("owner", "admin") or verb not in OWNERS_QUESTIONS]

@@ -1,0 +1,40 @@
+"""Whether the gateway can do its work: NATS is there, and a scheduler answers."""
+
+import asyncio
+
+import structlog
+
+from common import streams
+from common.bus import Bus, NoResponder
+from common.errors import Forbidden, Unavailable
+from common.messages import AskDeployment
+from common.runtime.health import Health
+
+EVERY_S = 2.0
+ANSWER_S = 5.0
+
+log = structlog.get_logger()
+
+
+async def keep_readiness(bus: Bus, health: Health) -> None:
+    """Keep `health` as it is, until cancelled."""
+    while True:
+        obstacle = await obstacle_of(bus)
+        if obstacle is None and not health.ready:
+            health.set_ready()
+        elif obstacle is not None and (health.ready or health.detail != obstacle):
+            health.set_unready(obstacle)
+        await asyncio.sleep(EVERY_S)
+
+
+async def obstacle_of(bus: Bus) -> str | None:
+    """What the gateway cannot work without; None when all is there."""
+    if not bus.is_connected:
+        return "NATS is unavailable"
+    try:
+        await bus.requests.ask(streams.ask(None, "pools"), AskDeployment(), timeout_s=ANSWER_S)
+    except NoResponder:
+        return "no scheduler answers"
+    except (Unavailable, Forbidden) as error:
+        return f"the scheduler does not answer: {error}"
+    return None

@@ -1,0 +1,57 @@
+"""Settings of the gateway: `MARLAAS_GATEWAY_…`."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from common.runtime.settings import Settings
+
+
+def _words(value: object) -> object:
+    return tuple(word for word in value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+"""Words, separated by commas."""
+
+
+class GatewaySettings(Settings):
+    service: ClassVar[str] = "GATEWAY"
+    public_hosts: ClassVar[tuple[str, ...]] = ("host",)
+
+    host: str = "127.0.0.1"
+    """Address of the HTTP door. Beyond this machine the gateway needs a key for NATS (MARLAAS_NATS_CREDS): without keys everybody who
+    reaches it is an admin."""
+    port: int = Field(default=8000, ge=0, le=65_535)
+    """0: any free port, written to the log."""
+    tls_cert: Path | None = None
+    """File with the certificate, where the gateway ends TLS by itself; needs `tls_key`."""
+    tls_key: Path | None = None
+    """File with its private key."""
+    cors_origins: Words = ()
+    """Origins, separated by commas, whose pages may use the door from a browser, such as `https://app.example.org`; empty: none. They send
+    a key with each request: cookies are never permitted."""
+    trusted_proxies: Words = ()
+    """Addresses or networks of proxies, separated by commas, whose X-Forwarded-For, -Proto and -Prefix count; empty: none."""
+    root_path: str = Field(default="", pattern=r"^(/[\w.~-]+)*$")
+    """Prefix under which a proxy publishes the door, and which it removes, such as `/marlaas`."""
+    drain_s: float = Field(default=30.0, ge=0, le=3600)
+    """Maximum seconds from SIGTERM until the last stream has ended."""
+    body_bytes: int = Field(default=1024 * 1024, ge=1024)
+    """Maximum bytes of a request's body, where its route has no limit of its own."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Maximum seconds for a request's header, and for its body beyond the time that 16 KiB/s take; also of an idle connection."""
+    submit_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds to wait for the answer to a submission until the gateway answers 202."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key need each other")
+        if "*" in self.cors_origins:
+            raise ValueError("cors_origins: '*' is no origin; name each")
+        for proxy in self.trusted_proxies:
+            ipaddress.ip_network(proxy)
+        return self
