@@ -1,4 +1,4 @@
-"""A scheduler with a test as environment, sampler and trainer, and a gateway before it."""
+"""A scheduler with a test as environment, sampler and trainer, and a gateway before it; without keys, and on a server that wants them."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from common.bus import Bus
 from common.messages import GroupContext
 from tests.gateway.serving import client, gateway
+from tests.marlaas.conftest import keyed, keyed_world  # noqa: F401  fixtures
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
 
