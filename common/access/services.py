@@ -87,10 +87,11 @@ def trainer(deployment: Deployment) -> list[Row]:
 
 
 def gateway(deployment: Deployment) -> list[Row]:
-    """No job, question or event: those go over connections of the callers' own keys. Its one question is whether a scheduler answers."""
+    """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
+    found += rows.publishes(streams.ask(None, "pools"))
     found += rows.publishes(*(f"prompts.serve.{pool}.>" for pool in deployment.pools), "cancels.*")
-    return [*found, *rows.publishes(streams.ask(None, "pools")), rows.subscribes("replies.*")]
+    return [*found, rows.subscribes("replies.*")]
 
 
 def operator(_: Deployment) -> list[Row]:

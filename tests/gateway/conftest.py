@@ -1,4 +1,4 @@
-"""A scheduler with a test as environment, sampler and trainer, and a gateway before it; without keys, and on a server that wants them."""
+"""A scheduler with a test as environment, sampler and trainer, and a gateway before it."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
