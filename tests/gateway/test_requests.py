@@ -11,6 +11,8 @@ import pytest
 
 from common.bus import Bus
 from common.messages.access import Role
+from gateway_svc.http.application import described
+from gateway_svc.http.routes import deployment, health, records, tasks, versions
 from tests.common.access.keyed import Keyed
 from tests.gateway.entering import entering
 from tests.gateway.serving import client, gateway
@@ -186,6 +188,8 @@ PERMITTED = {
     ("GET", "/v1/tasks/slow-1/usage"): {"owner", "admin"},
     ("GET", "/v1/tasks/slow-1/failures"): ALL,
     ("GET", "/v1/tasks/slow-1/versions"): ALL,
+    ("GET", "/v1/tasks/slow-1/versions/1/adapter.tar"): ALL,
+    ("GET", "/v1/tasks/slow-1/versions/1/files/x"): ALL,
     ("POST", "/v1/tasks/slow-1/pause"): {"member", "owner", "admin"},
     ("POST", "/v1/tasks/slow-1/resume"): {"member", "owner", "admin"},
     ("POST", "/v1/tasks/slow-1/failures/1/resend"): {"member", "owner", "admin"},
@@ -252,3 +256,23 @@ async def test_only_admins_name_another_tenant(keyed: Keyed, keyed_world: World)
     assert [task["id"] for task in found.json()["data"]] == ["slow-1"]
     assert paused.json()["state"] == "paused"
     assert (submitted.status_code, submitted.json()["tenant"]) == (201, "acme")
+
+
+WITH_TESTS_OF_THEIR_OWN = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("POST", "/v1/tasks/slow-1/cancel"),
+}
+"""Routes without keys, and the one that ends the task of these tests."""
+VALUES = {"{task}": "slow-1", "{version}": "1", "{letter}": "1", "{name}": "x"}
+
+
+def test_every_route_has_a_row() -> None:
+    found: set[tuple[str, str]] = set()
+    families = [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY]
+    for path, operations in described(families).openapi()["paths"].items():
+        for name, value in VALUES.items():
+            path = path.replace(name, value)
+        found |= {(method.upper(), path) for method in operations}
+
+    assert found == set(PERMITTED) | WITH_TESTS_OF_THEIR_OWN
