@@ -31,6 +31,7 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_PACKAGES,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
+    streams.SCHEDULER_SERVED,
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
