@@ -164,8 +164,8 @@ def _said(message: Any, name: str) -> str:
     """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
-    if isinstance(message, ServingEnded) and name == "task":
-        return message.task or streams.BASE_MODEL
+    if isinstance(message, ServingEnded):
+        return (message.task or streams.BASE_MODEL) if name == "task" else message.request
     if name == "trajectory":
         number = message.group if isinstance(message, Settlement) else message.group.group
         return f"{number}-{message.members[0].member}"

@@ -16,6 +16,7 @@ from scheduler_svc.store.billing import budgets, prices
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, served
 from scheduler_svc.store.tenancy.limits import used_by
+from tests.conftest import eventually
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.billing.test_invoices import set_price
 from tests.scheduler.finished import clean, settled
@@ -171,26 +172,21 @@ async def test_replicas_that_book_the_same_requests_count_each_once(database: Da
     assert await broken(database) == []
 
 
-async def test_requests_cost_the_price_of_their_time_while_prices_are_set(database: Database) -> None:
+async def test_request_that_ends_while_a_price_is_set_waits_for_it(database: Database) -> None:
+    """Its time is after the price's beginning, so it must not be booked as long as nobody sees the price."""
     await tenants(database)
+    async with database.transaction() as tx:
+        await prices.add_price(tx.connection, SetPrice(request="p1", of="served_prompt", price=Decimal(2)))
+        booking = asyncio.create_task(booked(database, ended("r1")))
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
-    async def price(number: int) -> None:
-        async with database.transaction() as tx:
-            await prices.add_price(tx.connection, SetPrice(request=f"p{number}", of="served_prompt", price=Decimal(number)))
+        async def is_decided() -> bool:
+            return booking.done() or bool(await rows(database, waiting))
 
-    async def serve(number: int) -> None:
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("SELECT now()"))
-            await asyncio.sleep(0)
-            await requests_ended(tx, [ended(f"r{number}")])
-
-    for number in range(1, 16):
-        await asyncio.gather(
-            *(serve(10 * number + one) for one in range(3)), price(number), *(serve(10 * number + one) for one in range(3, 6))
-        )
-    assert await broken(database) == [], "each day's money is that of its requests, at the price that each one's time has"
-    [(money,)] = await rows(database, "SELECT sum(money) FROM served_usage WHERE kind = 'served_prompt'")
-    assert 0 < money < 15 * 6 * 10 * 15
+        await eventually(is_decided)
+    await booking
+    assert await rows(database, "SELECT kind, money FROM served_usage ORDER BY kind") == [("served_prompt", 20), ("served_sampled", 0)]
+    assert await broken(database) == []
 
 
 async def test_deleted_tenant_leaves_what_it_paid_and_no_request(database: Database) -> None:
