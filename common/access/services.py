@@ -31,6 +31,7 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_PACKAGES,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
+    streams.SCHEDULER_SERVED,
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
@@ -91,6 +92,7 @@ def gateway(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
     found += rows.publishes(streams.ask(None, "pools"))
     found += rows.publishes(*(f"prompts.serve.{pool}.>" for pool in deployment.pools), "cancels.*")
+    found += rows.publishes(streams.served("*", "*"))
     return [*found, rows.subscribes("replies.*")]
 
 
