@@ -94,8 +94,8 @@ class ServeRequest(Message, kind="serve-request.1"):
     ids: bytes | None = None
     """The same in tokens, control tokens included. Shape: (T,) int32."""
     tools: list[dict[str, JsonValue]] = []
-    """JSON schemas for the chat template: `{"type": "function", "function": {"name": …, "parameters": …}}`. With any, calls are found in the
-    text and leave it."""
+    """For the chat template: `{"type": "function", "function": {"name": …, "parameters": …}}`. With any, calls are found in the text
+    and leave it."""
     parallel_calls: bool = True
     """False: the reply ends with its first call."""
     template: dict[str, JsonValue] = {}

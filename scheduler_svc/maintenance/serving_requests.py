@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 async def sweep(bus: Bus, database: Database) -> None:
-    """Purge requests that no replica has taken in time, and those to versions of deleted tasks. Raises: Retry when a store is unavailable."""
+    """Purge requests that no replica has taken in time, and those to versions of deleted tasks. Raises: Retry."""
     subjects = await bus.streams.subjects(streams.PROMPTS, streams.serve("*", "*", "*"))
     async with database.transaction() as tx:
         gone = await deleted.deleted_among(tx.connection, set(map(streams.task_of, subjects)))
