@@ -105,6 +105,10 @@ class Adapters:
             self._room.set()
             self._tidy.set()
 
+    def is_loaded(self, ref: AdapterRef) -> bool:
+        version = self._versions.get(ref.engine_name)
+        return version is not None and version.loaded
+
     def end(self, task: str) -> None:
         """The task has ended: evict its versions once they are idle."""
         if any(version.ref.task == task for version in self._versions.values()):
