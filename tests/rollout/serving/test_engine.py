@@ -86,7 +86,9 @@ async def test_greedy_answer_is_the_engines_and_the_oracles(
         for ref in versions:
             answer = await stage.answer(stage.request(adapter=ref, sampling=greedy()))
             async with serving_adapters.using(ref) as name:
-                direct = await serving_engine.sample(sample_request(await prompt(), temperature=0.0, max_tokens=24, stop_ids=[], adapter=name))
+                direct = await serving_engine.sample(
+                    sample_request(await prompt(), temperature=0.0, max_tokens=24, stop_ids=[], adapter=name)
+                )
             assert answer.ids == direct.ids
             tokens = [token for delta in answer.deltas for token in delta.tokens]
             of = oracle.logprobs([*await prompt(), *answer.ids], peft_name(ref) if ref else None)[len(await prompt()) - 1 :]
