@@ -28,6 +28,7 @@ from common.messages import (
     PruneTasks,
     ResendLetter,
     SampleTurns,
+    ServeRequest,
     ServingEnded,
     SetAccess,
     SetBudget,
@@ -53,6 +54,7 @@ SUBJECTS = tuple(
         "prompts.package.<family>.<tenant>.<package>",
         "prompts.open.<family>.<task>.<group>",
         "prompts.sample.<pool>.<task>.<trajectory>",
+        "prompts.serve.<pool>.<shard>.<task>.<request>",
         "trajectories.turn.<family>.<task>.<trajectory>",
         "trajectories.checked.<task>",
         "trajectories.package.<tenant>.<package>",
@@ -75,6 +77,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     PackageChecked: ("tenant", "package"),
     OpenGroup: ("family", "task", "group"),
     SampleTurns: ("pool", "task", "trajectory"),
+    ServeRequest: ("pool", "task", "request"),
     TurnsSampled: ("family", "task", "trajectory"),
     EnvironmentChecked: ("task",),
     TrajectoriesScored: ("task", "trajectory"),
@@ -94,6 +97,7 @@ READ_BY: Mapping[str, Mapping[str, int]] = {
     "settle-package": {"trajectories.package": -1},
     "open": {"prompts.open": 3},
     "sample": {"prompts.sample": 3},
+    "serve": {"prompts.serve": 4},
     "turn": {"trajectories.turn": 3},
     "train": {"trajectories.batch": 3},
     "book": {"served": -1},
@@ -166,6 +170,8 @@ def _said(message: Any, name: str) -> str:
         return streams.EVERY_TENANT
     if isinstance(message, ServingEnded):
         return (message.task or streams.BASE_MODEL) if name == "task" else message.request
+    if name == "task" and type(message) is ServeRequest:
+        return message.adapter.task if message.adapter is not None else streams.BASE_MODEL
     if name == "trajectory":
         number = message.group if isinstance(message, Settlement) else message.group.group
         return f"{number}-{message.members[0].member}"
