@@ -21,7 +21,21 @@ from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, NoResponder
-from common.messages import AskAudit, AskBudgets, AskDeployment, AskEvents, AskFailures, AskInvoice, AskTask, AskTasks, AskUsage, Message
+from common.messages import (
+    AskAudit,
+    AskBudgets,
+    AskDeployment,
+    AskEvaluations,
+    AskEvents,
+    AskFailures,
+    AskInvoice,
+    AskSteps,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    AskVersions,
+    Message,
+)
 from common.streams import ask
 
 NAME = "limits"
@@ -50,6 +64,10 @@ VERBS: dict[str, Callable[[str], Message]] = {
     "audit": lambda _: AskAudit(),
     "failures": lambda _: AskFailures(),
     "envs": lambda _: AskDeployment(),
+    "spec": lambda task: AskTask(task=task),
+    "steps": lambda task: AskSteps(task=task),
+    "evaluations": lambda task: AskEvaluations(task=task),
+    "versions": lambda task: AskVersions(task=task),
 }
 """Verb → a request, given the tenant's task."""
 

@@ -11,57 +11,37 @@ through NATS, as any NATS client may: it publishes jobs, listens to events, and 
 """
 
 import asyncio
-import hashlib
-import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar
 
 from pydantic import JsonValue
 
 from common import streams
-from common.access.credentials import Credentials
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.door.answers import answer_to, answer_to_request, answer_to_submission
-from common.door.asking import PATIENCE_S, Door, UnknownHere
-from common.door.audit import read_audit
+from common.door.answers import answer_to_request
+from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
-from common.door.download import Pruned, Stored, download_adapter, make_way, read_usage, stored_by_task, whole_number
-from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id, rejection_reasons
+from common.door.control import Verb, control, delete_task, resend
+from common.door.download import Pruned, Stored, download_adapter, make_way
+from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
+from common.door.failures import Failure, read_failure
 from common.door.following import follow
 from common.door.packages import Packages
+from common.door.submission import new_task_id, preview, submit
 from common.door.tenants import delete_tenant, set_tenant
-from common.errors import Retry
 from common.messages import (
     AdapterRef,
-    AskDeployment,
-    AskTask,
-    AuditLine,
-    ControlTask,
-    EnvironmentsAnswer,
     Event,
-    Message,
-    PoolOffer,
-    PoolsAnswer,
-    PreviewTask,
     PruneTasks,
-    ResendLetter,
     SetTenant,
-    StatusAnswer,
-    SubmitTask,
     TaskStatus,
-    UsageAnswer,
-    WhyAnswer,
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
-from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
-from marlaas.failures import Failure, read_failure, read_failures
 from marlaas.preview import Preview
-from marlaas.task_file import given_values, new_task_id
+from marlaas.reading import Reader
 
 __all__ = [
     "DEFAULT_URL", "Client", "ClientError", "Failure", "NoAnswer", "Preview", "Pruned", "Stored", "TaskRejected", "UnknownTask", "WrongId",
@@ -74,22 +54,10 @@ ANSWER_TIMEOUT_S = 60.0
 """Seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
 """Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
-Verb = Literal["cancel", "pause", "resume"]
-M = TypeVar("M", bound=Message)
 
 
-class Client:
+class Client(Reader):
     """One user's connection; create it with `connect`."""
-
-    @property
-    def tenant(self) -> str | None:
-        """Whose tasks it reads; None for everybody's."""
-        return self._door.tenant
-
-    @property
-    def key(self) -> Credentials | None:
-        """The key of this connection; None where NATS wants none."""
-        return self._door.key
 
     @property
     def billing(self) -> Billing:
@@ -102,7 +70,7 @@ class Client:
         return Packages(self._door)
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
-        self._door = Door(bus, url, tenant, patience_s=patience_s)
+        super().__init__(Door(bus, url, tenant, patience_s=patience_s))
 
     @classmethod
     @asynccontextmanager
@@ -145,32 +113,11 @@ class Client:
 
     async def accepted(self, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Event:
         """As `submit`; returns the task's event `accepted`."""
-        if task is not None:
-            check_id(task)
-        given, tenant, name = given_values(spec)
-        resubmitted = task is not None
-        task = task or new_task_id(name)
-        body = SubmitTask(task=task, tenant=tenant, spec=given)
-        digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
-        out = Outgoing(streams.submit(tenant), body, f"submit:{task}:{digest}")
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await answer_to_submission(self._door, out, tenant, task, is_repeated=resubmitted)
-        except (TimeoutError, Retry):
-            raise NoAnswer(
-                f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
-                f" it is not lost if NATS took it: look at `marlaas status` later, or resubmit it with the same id"
-            ) from None
-        if answer.event == "rejected":
-            raise TaskRejected(task, rejection_reasons(answer))
-        return answer
+        return await submit(self._door, spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
         """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""
-        given, tenant, _ = given_values(spec)
-        request = secrets.token_hex(6)
-        out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
-        return Preview.of(await answer_to_request(self._door, out, tenant, request, timeout_s))
+        return Preview.of(await preview(self._door, spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -195,16 +142,7 @@ class Client:
             if await self._was_deleted(task):
                 raise ClientError(f"task {task} was deleted already; only what it consumed is kept") from None
             raise
-        if status.state not in ENDED:
-            raise ClientError(f"task {task} is {status.state}; end it first with `marlaas cancel {task}`, then delete it")
-        message = ControlTask(task=task, tenant=status.tenant)
-        out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{task}:{secrets.token_hex(6)}")
-        answer = await answer_to(
-            self._door, out, status.tenant, task, lambda event: event.event == "deleted" or event.data.get("verb") == "delete", timeout_s
-        )
-        if answer.event == "rejected":
-            raise ClientError("; ".join(rejection_reasons(answer)))
-        return whole_number(answer, "bytes")
+        return await delete_task(self._door, status, timeout_s=timeout_s)
 
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
@@ -230,14 +168,7 @@ class Client:
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        failure = await read_failure(self._door, letter)
-        tenant = failure.sender
-        out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
-        answer = await answer_to(
-            self._door, out, tenant, failure.task or "none", lambda event: event.data.get("letter") == letter, timeout_s
-        )
-        if answer.event == "rejected":
-            raise ClientError("; ".join(rejection_reasons(answer)))
+        await resend(self._door, await read_failure(self._door, letter), timeout_s=timeout_s)
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
@@ -247,57 +178,7 @@ class Client:
         """Delete all of a tenant but what it consumed; returns counts. Raises: ClientError when it is unknown; NoAnswer."""
         return await delete_tenant(self._door, tenant, timeout_s)
 
-    # ---------------------------------------------------------------------------------------------------------- reading
-
-    async def tasks(self) -> list[TaskStatus]:
-        """Every task of the tenant, or of all, oldest first. Raises: NoAnswer."""
-        return sorted(await self._door.tasks(), key=lambda status: (status.submitted_s, status.task))
-
-    async def status(self, task: str) -> TaskStatus:
-        """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
-        return (await self._ask_about(task, "status", StatusAnswer)).status
-
-    async def why(self, task: str) -> WhyAnswer:
-        """What the task waits for, and the number that would have to change. Raises: as `status`."""
-        return await self._ask_about(task, "why", WhyAnswer)
-
-    async def failures(self, task: str | None = None) -> list[Failure]:
-        """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""
-        if task is not None:
-            await self.status(task)
-        return await read_failures(self._door, task)
-
-    async def evaluations(self, task: str) -> Evaluated:
-        """Evaluations of the task that its stored events report. Raises: WrongId; UnknownTask; NoAnswer."""
-        await self.status(task)
-        return await read_evaluations(self._door, task)
-
-    async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
-        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
-        tenants = [(await self.status(task)).tenant for task in (first, second)]
-        if tenants[0] != tenants[1]:
-            raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
-        return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
-
-    async def audit(self, tenant: str | None = None, since: datetime | None = None) -> list[AuditLine]:
-        """Who has done what, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_audit(self._door, tenant, since)
-
-    async def usage(self) -> UsageAnswer:
-        """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""
-        return await read_usage(self._door)
-
-    async def stored(self) -> dict[str, Stored]:
-        """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""
-        return stored_by_task(await self.usage())
-
-    async def environments(self) -> EnvironmentsAnswer:
-        """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
-        return await self._door.ask("envs", AskDeployment(), EnvironmentsAnswer)
-
-    async def pools(self) -> list[PoolOffer]:
-        """Base models of the deployment. Raises: NoAnswer."""
-        return (await self._door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+    # -------------------------------------------------------------------------------------------------------- following
 
     async def watch(self, *tasks: str, from_now: bool = False) -> AsyncIterator[Event]:
         """Past and future events of these tasks, in order; ends when all of them have ended.
@@ -327,23 +208,8 @@ class Client:
         await self.status(task)
         return await download_adapter(self._door, task, folder, version)
 
-    async def _ask_about(self, task: str, verb: str, answer: type[M]) -> M:
-        """Raises: as `status`."""
-        check_id(task)
-        try:
-            return await self._door.ask(verb, AskTask(task=task), answer)
-        except UnknownHere:
-            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None
-
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
-        status = await self.status(task)
-        if status.state in ENDED:
-            raise ClientError(f"task {task} is {status.state} already; there is nothing to {verb}")
-        message = ControlTask(task=task, tenant=status.tenant, reason=reason)
-        try:
-            await self._door.publish(Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{task}:{secrets.token_hex(6)}"))
-        except Retry as error:
-            raise NoAnswer(f"could not {verb} task {task}: {error}") from None
+        await control(self._door, verb, await self.status(task), reason)
 
     async def _was_deleted(self, task: str) -> bool:
         return "deleted" in [event.event async for event in self._door.events_after(task, 0)]

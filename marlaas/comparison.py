@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from common.door.asking import Door
 from common.door.errors import ClientError
+from common.door.progress import read_evaluations as read_finished
 from common.evaluation.intervals import Difference, paired_difference
 from common.evaluation.report import EvaluationReport
+from common.messages import from_json
 from common.spec import MAIN_PROTOCOL
 
 FIELDS = {
@@ -86,12 +88,8 @@ class Comparison:
 
 
 async def read_evaluations(door: Door, task: str) -> Evaluated:
-    """Evaluations in the task's stored events; a version that was reported twice counts once. Raises: ClientError; NoAnswer."""
-    found: dict[tuple[str, int], EvaluationReport] = {}
-    async for event in door.events_after(task, 0):
-        if (report := EvaluationReport.in_event(event)) is not None:
-            found[report.protocol, report.version] = report
-    return Evaluated(task, [*found.values()])
+    """Finished evaluations of the task. Raises: UnknownHere; ClientError; NoAnswer."""
+    return Evaluated(task, [from_json(EvaluationReport, one.report) for one in await read_finished(door, task)])
 
 
 def compare(first: Evaluated, second: Evaluated, *, protocol: str | None = None, version: str = "last") -> Comparison:

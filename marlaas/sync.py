@@ -8,7 +8,7 @@ with connect("nats://127.0.0.1:4222") as client:
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
@@ -17,10 +17,26 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from common.messages import AdapterRef, BudgetOf, Event, InvoiceLine, OwnPackage, PriceOf, SetPrice, TaskStatus, UsageAnswer, WhyAnswer
+from common.messages import (
+    AdapterRef,
+    BudgetOf,
+    Event,
+    InvoiceLine,
+    OwnPackage,
+    PriceOf,
+    ReplicasOf,
+    SetPrice,
+    StepOf,
+    TaskStatus,
+    UsageAnswer,
+    VersionsAnswer,
+    WhyAnswer,
+)
+from common.messages.asks import TaskState
 from common.messages.billing import Period, Unit
 from common.spec import TaskSpec
-from marlaas.client import DEFAULT_URL, Client, Comparison, Evaluated, Failure, Pruned, Stored
+from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
+from marlaas.comparison import Comparison, Evaluated
 
 T = TypeVar("T")
 
@@ -119,14 +135,28 @@ class SyncClient(_Blocking):
     def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
         return self._run(self._client.compare(first, second, protocol=protocol, version=version))
 
-    def tasks(self) -> list[TaskStatus]:
-        return self._run(self._client.tasks())
+    def tasks(
+        self, *, states: Sequence[TaskState] = (), pool: str | None = None, name: str | None = None, text: str | None = None
+    ) -> list[TaskStatus]:
+        return self._run(self._client.tasks(states=states, pool=pool, name=name, text=text))
 
     def status(self, task: str) -> TaskStatus:
         return self._run(self._client.status(task))
 
     def why(self, task: str) -> WhyAnswer:
         return self._run(self._client.why(task))
+
+    def spec(self, task: str) -> dict[str, JsonValue]:
+        return self._run(self._client.spec(task))
+
+    def steps(self, task: str, after: int = 0) -> list[StepOf]:
+        return self._run(self._client.steps(task, after))
+
+    def versions(self, task: str) -> VersionsAnswer:
+        return self._run(self._client.versions(task))
+
+    def replicas(self) -> list[ReplicasOf]:
+        return self._run(self._client.replicas())
 
     def wait(self, task: str) -> TaskStatus:
         return self._run(self._client.wait(task))

@@ -1,6 +1,5 @@
 """Task files: TOML, checked before it is sent."""
 
-import secrets
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from common.door.errors import check_spec
 from common.errors import Reject
 from common.spec import TaskSpec, check_fields, parse_spec
 
@@ -28,19 +26,6 @@ def read_given(path: Path) -> dict[str, JsonValue]:
         return raw
 
     return _checked(path, check)
-
-
-def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
-    """What a task says, its tenant, and its name. Raises: TaskRejected, with every wrong field."""
-    if isinstance(spec, TaskSpec):
-        return spec.model_dump(mode="json", exclude_unset=True), spec.tenant, spec.name
-    check_spec(spec)
-    return spec, str(spec["tenant"]), str(spec["name"])
-
-
-def new_task_id(name: str) -> str:
-    """An unused id: the name, and 48 random bits."""
-    return f"{name[:50]}-{secrets.token_hex(6)}"
 
 
 def _checked(path: Path, check: Callable[[dict[str, JsonValue]], T]) -> T:

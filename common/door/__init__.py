@@ -6,10 +6,14 @@ hears `events.<tenant>.>` and its inbox.
 asking.py     Door: asks, with retries and clear errors
 following.py  events without loss or repetition
 answers.py    answers to jobs, which are events
+submission.py submissions of tasks
+control.py    jobs about a task that there is
+failures.py   dead letters
 billing.py    invoices, prices and budgets
 tenants.py    limits of tenants
 audit.py      who has done what
 packages.py   uploads of environments
 download.py   adapters, and what is stored
+progress.py   steps, evaluations and versions of a task
 errors.py     what a client is told, and checks before anything is sent
 """

@@ -63,8 +63,9 @@ async def result_of(door: Door, out: Outgoing, tenant: str, request: str, timeou
     return {name: value for name, value in answer.data.items() if name != "request"}
 
 
-async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str, *, is_repeated: bool) -> Event:
+async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:
     """Publish a submission; returns its event, accepted or rejected. `is_repeated`: the id may have been submitted before.
+    `stored`: set once NATS has the job.
 
     The scheduler does not answer the same submission twice: then the first answer stands. Raises: NoAnswer; ClientError; Unavailable.
     """
@@ -74,6 +75,7 @@ async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str
             with suppress(NoAnswer):  # jobs are taken while the scheduler is unavailable
                 before = await door.last_event(task, tenant=tenant)
         await door.publish(out)
+        stored.set()
         began, recheck_s = time.monotonic(), REPEATED_TIMEOUT_S if before else RECHECK_S
         while True:
             event = await door.next_event(live, recheck_s)

@@ -25,6 +25,8 @@ ANSWER_S = 12.0
 """Maximum time for one answer: a little more than a scheduler takes to say that it has none."""
 PAUSE = Backoff(first_s=0.1, max_s=1.0)
 
+EVERY_TASK = AskTasks()
+
 
 class UnknownHere(ClientError):
     """The tenant has no such task, or the task no such version."""
@@ -82,11 +84,11 @@ class Door:
         except Forbidden as error:
             raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
 
-    async def tasks(self) -> list[TaskStatus]:
-        """Every task, by id. Raises: as `ask`."""
-        found, cursor = list[TaskStatus](), None
+    async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
+        """Every task that is wanted, in its order. Raises: as `ask`."""
+        found, cursor = list[TaskStatus](), wanted.cursor
         while True:
-            page = await self.ask("tasks", AskTasks(cursor=cursor), TasksAnswer)
+            page = await self.ask("tasks", wanted.model_copy(update={"cursor": cursor}), TasksAnswer)
             found, cursor = [*found, *page.tasks], page.cursor
             if cursor is None:
                 return found

@@ -28,6 +28,21 @@ class NoAnswer(ClientError):
     """NATS or the scheduler does not answer."""
 
 
+class Unanswered(NoAnswer):
+    """NATS has stored the submission of `task`; a scheduler answers it later."""
+
+    def __init__(self, task: str, timeout_s: float) -> None:
+        super().__init__(
+            f"the scheduler does not answer: task {task} was neither accepted nor rejected within {timeout_s:.0f} s;"
+            f" it is not lost: look at `marlaas status` later, or resubmit it with the same id"
+        )
+        self.task = task
+
+
+class WrongState(ClientError):
+    """The task has ended, or has not, and what was requested needs the other."""
+
+
 class NotPermitted(ClientError):
     """NATS refuses what the key's role does not permit."""
 

@@ -13,8 +13,11 @@ RECHECK_S = 15.0
 """Seconds between questions for events that were lost on their way; one that lacks its successor is missed at once."""
 
 
-async def follow(door: Door, tasks: Sequence[str], *, from_now: bool, recheck_s: float = RECHECK_S) -> AsyncIterator[Event]:
+async def follow(
+    door: Door, tasks: Sequence[str], *, from_now: bool, after: int | None = None, recheck_s: float = RECHECK_S
+) -> AsyncIterator[Event]:
     """Past and future events of these tasks, in order; ends when all of them have ended. Without tasks: future events of every task.
+    `after`: number of the last event of the one task that is not wanted.
 
     Raises: ClientError; NoAnswer when no scheduler answers at the start. Later it waits for one.
     """
@@ -23,8 +26,8 @@ async def follow(door: Door, tasks: Sequence[str], *, from_now: bool, recheck_s:
         if not tasks:
             await door.ask("pools", AskDeployment(), PoolsAnswer)  # whether a scheduler answers
         for task in tasks:
-            if from_now:
-                await followed.skip_past(task)
+            if from_now or after is not None:
+                await followed.skip_past(task, after)
             async for event in followed.missed(task):
                 yield event
         checked = time.monotonic()
@@ -61,9 +64,9 @@ class _Followed:
     def unended(self) -> list[str]:
         return sorted(self._seen if self._is_everything else self._awaited)
 
-    async def skip_past(self, task: str) -> None:
-        """Leave out what has happened; a task that has ended is not awaited."""
-        self._seen[task] = await self._door.last_event(task)
+    async def skip_past(self, task: str, number: int | None = None) -> None:
+        """Leave out the events up to `number`, or all that there are; a task that has ended is not awaited."""
+        self._seen[task] = await self._door.last_event(task) if number is None else number
         with suppress(UnknownHere):
             status = (await self._door.ask("status", AskTask(task=task), StatusAnswer)).status
             self._owner[task] = status.tenant

@@ -30,6 +30,8 @@ from common.messages.asks import (
     OwnPackage,
     PoolOffer,
     PoolsAnswer,
+    ReplicasAnswer,
+    ReplicasOf,
     StatusAnswer,
     TasksAnswer,
     TaskUsage,
@@ -68,6 +70,20 @@ from common.messages.packages import (
     is_own,
     own_name,
     wheel_name,
+)
+from common.messages.progress import (
+    AskEvaluations,
+    AskSteps,
+    AskVersions,
+    EvaluationOf,
+    EvaluationsAnswer,
+    SpecAnswer,
+    StepDurations,
+    StepOf,
+    StepsAnswer,
+    StepTimes,
+    VersionOf,
+    VersionsAnswer,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus

@@ -15,20 +15,28 @@ Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered 
     failures  AskFailures    FailuresAnswer      dead letters
     envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
     pools     AskDeployment  PoolsAnswer         base models
+    replicas  AskDeployment  ReplicasAnswer      live replicas of services, and their load
     adapter   AskAdapter     AdapterAnswer       one version's adapter: name, size and digest of its blob
     chunk     AskChunk       ChunkAnswer         a part of that blob
+
+Those about what one task has come to, `progress.py`:
+
+    spec         AskTask         SpecAnswer         the task as it was accepted
+    steps        AskSteps        StepsAnswer        optimizer steps after a version, a page at a time
+    evaluations  AskEvaluations  EvaluationsAnswer  finished evaluations, a page at a time
+    versions     AskVersions     VersionsAnswer     stored versions, the latest and the best
 
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from common.messages.artifacts import AdapterRef
 from common.messages.base import Message, Sentence, Value
-from common.messages.status import Event, TaskStatus
-from common.spec import TASK_ID_PATTERN
+from common.messages.status import Ended, Event, TaskStatus
+from common.spec import TASK_ID_PATTERN, Name
 
 MAX_ANSWER_BYTES = 512 * 1024
 """Maximum size of an answer; what does not fit is on the next page."""
@@ -40,9 +48,30 @@ MAX_VERSION = 2**31 - 1
 MAX_NUMBER = 2**63 - 1
 
 
+Text = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
+TaskState = Literal["submitted", "running", "paused", Ended]
+TaskOrder = Literal["id", "created", "reward", "state"]
+MAX_TASKS = 200
+"""Maximum tasks of a page, also where more would fit: one question must not occupy a replica for long."""
+
+
 class AskTasks(Message, kind="ask-tasks.1"):
-    cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
-    """`cursor` of the page before; None for the first."""
+    """Tasks that satisfy every condition. Older schedulers know the cursor only, and answer all tasks by id."""
+
+    cursor: str | None = Field(default=None, max_length=128, pattern=rf"^([a-z0-9.+-]{{1,32}}~)?{TASK_ID_PATTERN[1:]}")
+    """`cursor` of the page before, of a request that is otherwise the same; None for the first."""
+    states: list[TaskState] = Field(default=[], max_length=7)
+    """Any of these; empty: all."""
+    pool: Name | None = None
+    name: Text | None = None
+    """The whole name."""
+    text: Text | None = None
+    """Part of the id or the name; capital letters and small ones are equal."""
+    sort: TaskOrder = "id"
+    """Equal ones by id. `reward`: the status's; tasks without one are the lowest."""
+    descending: bool = False
+    most: int = Field(default=MAX_TASKS, ge=1, le=MAX_TASKS)
+    """Maximum tasks of the page."""
 
 
 class AskTask(Message, kind="ask-task.1"):
@@ -88,7 +117,8 @@ class AskChunk(Message, kind="ask-chunk.1"):
 
 class TasksAnswer(Message, kind="tasks-answer.1"):
     tasks: list[TaskStatus]
-    """By id."""
+    """In the order that was asked for. Of pages of one listing, a task whose reward or state changes meanwhile may be on two or on none
+    where that is the order; every other task is on exactly one."""
     cursor: str | None
     """For the next page; None on the last."""
 
@@ -237,6 +267,28 @@ class PoolOffer(Value):
 
 class PoolsAnswer(Message, kind="pools-answer.1"):
     pools: list[PoolOffer]
+
+
+class ReplicasOf(Value):
+    """Live replicas of one service, of one pool."""
+
+    service: str
+    pool: str | None
+    """None for environment services, which serve every pool."""
+    replicas: int
+    sequences: int
+    """That samplers decode at once, all together."""
+    kv_tokens: int
+    """That samplers' KV caches hold."""
+    busy: dict[str, float]
+    """Present load by name, summed."""
+    names: list[str] = []
+    """For the operator only."""
+
+
+class ReplicasAnswer(Message, kind="replicas-answer.1"):
+    replicas: list[ReplicasOf]
+    """By service and pool."""
 
 
 class AdapterAnswer(Message, kind="adapter-answer.1"):

@@ -26,7 +26,8 @@ from marlaas.cli.session import (
 
 if TYPE_CHECKING:
     from common.messages import TaskStatus, UsageAnswer
-    from marlaas.client import Client, Evaluated
+    from marlaas.client import Client
+    from marlaas.comparison import Evaluated
 
 Pools = Annotated[Path | None, typer.Option(help="Pools file; default: the stack's.", envvar="MARLAAS_POOLS_FILE")]
 Reason = Annotated[str, typer.Option(help="Text kept with the task.")]

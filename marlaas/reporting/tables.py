@@ -9,7 +9,8 @@ from rich.text import Text
 from common.evaluation.report import EvaluationReport
 from common.messages import Event, TaskStatus
 from common.spec import MAIN_PROTOCOL
-from marlaas.client import Comparison, Evaluated, Failure
+from marlaas.client import Failure
+from marlaas.comparison import Comparison, Evaluated
 from marlaas.reporting.listing import Field, listing, scaled
 from marlaas.reporting.progress import Progress, sparkline, step_of
 from marlaas.stack.state_files import Stack

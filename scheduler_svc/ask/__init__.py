@@ -11,7 +11,8 @@ audit.py       audit
 billing.py     prices, budgets, invoice
 tasks.py       tasks, status, events, usage, failures
 waiting.py     why
-deployment.py  envs, pools
+deployment.py  envs, pools, replicas
+progress.py    spec, steps, evaluations, versions
 adapters.py    adapter, chunk
 downloads.py   downloads that are in the audit already
 """

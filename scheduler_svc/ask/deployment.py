@@ -1,6 +1,9 @@
-"""Answers about the deployment: what a task may name."""
+"""Answers about the deployment: what a task may name, and what works for it."""
 
-from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer
+from collections.abc import Sequence
+from itertools import groupby
+
+from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf
 from scheduler_svc.ask.question import Question, page
 from scheduler_svc.store.asked import packages, reports
 
@@ -37,3 +40,26 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
         for name, pool in sorted(question.sources.pools.items())
     ]
     return PoolsAnswer(pools=offers)
+
+
+async def answer_replicas(question: Question, _: AskDeployment) -> ReplicasAnswer:
+    """Names of replicas, which may be those of hosts, are for the operator."""
+
+    def kind(report: ReplicaReport) -> tuple[str, str]:
+        return report.service, report.pool or ""
+
+    found = groupby(sorted(question.sources.replicas(), key=kind), kind)
+    return ReplicasAnswer(replicas=[_replicas_of([*reports], is_named=question.tenant is None) for _, reports in found])
+
+
+def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> ReplicasOf:
+    loads = sorted({load for report in reports for load in report.busy})
+    return ReplicasOf(
+        service=reports[0].service,
+        pool=reports[0].pool,
+        replicas=len(reports),
+        sequences=sum(report.sequences for report in reports),
+        kv_tokens=sum(report.kv_tokens for report in reports),
+        busy={load: sum(report.busy.get(load, 0.0) for report in reports) for load in loads},
+        names=sorted(report.replica for report in reports) if is_named else [],
+    )

@@ -27,11 +27,12 @@ MOST = 200
 
 
 async def answer_tasks(question: Question, request: AskTasks) -> TasksAnswer:
+    """Raises: Reject when the cursor is one of another order."""
     async with question.reading() as connection:
-        found = await statuses.statuses(connection, question.tenant, after=request.cursor, most=MOST)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST
-    return TasksAnswer(tasks=kept, cursor=kept[-1].task if has_more else None)
+        found = await statuses.statuses(connection, question.tenant, request)
+    kept = page([one.status for one in found])
+    has_more = len(kept) < len(found) or len(found) == request.most
+    return TasksAnswer(tasks=kept, cursor=found[len(kept) - 1].cursor if has_more else None)
 
 
 async def answer_status(question: Question, request: AskTask) -> StatusAnswer:

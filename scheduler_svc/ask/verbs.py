@@ -11,20 +11,24 @@ from common.messages import (
     AskBudgets,
     AskChunk,
     AskDeployment,
+    AskEvaluations,
     AskEvents,
     AskFailures,
     AskInvoice,
     AskPrices,
+    AskSteps,
     AskTask,
     AskTasks,
     AskUsage,
+    AskVersions,
     Message,
 )
 from scheduler_svc.ask.access import answer_access
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
 from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
-from scheduler_svc.ask.deployment import answer_envs, answer_pools
+from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
+from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.ask.waiting import answer_why
@@ -51,6 +55,11 @@ VERBS = {
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
     "pools": Verb(AskDeployment, answer_pools),
+    "replicas": Verb(AskDeployment, answer_replicas),
+    "spec": Verb(AskTask, answer_spec),
+    "steps": Verb(AskSteps, answer_steps),
+    "evaluations": Verb(AskEvaluations, answer_evaluations),
+    "versions": Verb(AskVersions, answer_versions),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

@@ -173,6 +173,59 @@ ASKS: list[Message] = [
     ),
     messages.AdapterAnswer(adapter=ADAPTER),
     messages.ChunkAnswer(data=b"\x00\xff"),
+    messages.ReplicasAnswer(
+        replicas=[
+            messages.ReplicasOf(
+                service="rollout", pool="p", replicas=2, sequences=4, kv_tokens=64, busy={"sequences": 1.0}, names=["one", "two"]
+            )
+        ]
+    ),
+    messages.SpecAnswer(task="a", spec={"name": "n"}),
+    messages.AskSteps(task="a", after=1),
+    messages.StepsAnswer(
+        steps=[
+            messages.StepOf(
+                version=1,
+                state="trained",
+                reward=0.5,
+                staleness_mean=0.5,
+                staleness_max=1,
+                sampled_tokens=4,
+                trained_tokens=7,
+                groups=[0, 2],
+                metrics={"loss": 0.25},
+                times=messages.StepTimes(
+                    first_admitted_s=1.0,
+                    first_sampled_s=2.0,
+                    last_sampled_s=3.0,
+                    batched_s=4.0,
+                    started_s=5.0,
+                    trained_s=6.0,
+                    advanced_s=7.0,
+                ),
+                durations=messages.StepDurations(
+                    sampling_s=2.0, wait_for_batch_s=1.0, wait_for_trainer_s=1.0, training_s=1.0, publishing_s=1.0
+                ),
+            )
+        ],
+        has_more=True,
+    ),
+    messages.AskEvaluations(task="a", version=1, protocol="main"),
+    messages.EvaluationsAnswer(
+        evaluations=[messages.EvaluationOf(version=1, protocol="main", finished_s=2.0, is_best=True, report={"reward": 0.5})],
+        has_more=False,
+    ),
+    messages.AskVersions(task="a", after=1),
+    messages.VersionsAnswer(
+        versions=[
+            messages.VersionOf(
+                version=2, adapter_bytes=7, sha256="0" * 64, rank=8, advanced_s=2.0, reward=0.5, is_best=True, is_latest=False
+            )
+        ],
+        best=2,
+        latest=None,
+        has_more=False,
+    ),
     messages.AskRefused(code="unknown", reason="r"),
 ]
 SAMPLES += ASKS
@@ -198,7 +251,20 @@ def test_bytes_of_older_senders_stay_readable() -> None:
         assert type(BY_KIND[kind]).decode(bytes.fromhex(older)) == BY_KIND[kind], kind
 
 
-FREE = {"options", "protocols", "headers", "weights", "rank_weights", "components", "metrics", "data", "busy", "warnings", "template"}
+FREE = {
+    "options",
+    "protocols",
+    "headers",
+    "report",
+    "weights",
+    "rank_weights",
+    "components",
+    "metrics",
+    "data",
+    "busy",
+    "warnings",
+    "template",
+}
 """Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 
 
@@ -206,7 +272,9 @@ FREE = {"options", "protocols", "headers", "weights", "rank_weights", "component
 def test_newer_senders_may_add_fields(kind: str) -> None:
     """New fields at the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
-    free = FREE | {"submit-task.1": {"spec"}, "preview-task.1": {"spec"}, "audit-answer.1": {"detail"}}.get(kind, set())
+    free = FREE | {"submit-task.1": {"spec"}, "preview-task.1": {"spec"}, "audit-answer.1": {"detail"}, "spec-answer.1": {"spec"}}.get(
+        kind, set()
+    )
     newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), free)
     assert type(sample).decode(msgpack.packb(newer) or b"") == sample
     newer = with_fields_of_the_future(sample.model_dump(mode="json"), free)

@@ -1,25 +1,33 @@
 """Statuses of tasks, as the key-value bucket `tasks` has them, from the rows themselves."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, and_, case, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import AdapterRef, TaskStatus, from_json
+from common.messages import AdapterRef, AskTasks, TaskStatus, from_json
+from scheduler_svc.store.asked.listing import cursor_of, listing
 from scheduler_svc.store.queries.progress import LATEST_GROUPS
-from scheduler_svc.store.queries.sql.parameters import in_state
+from scheduler_svc.store.queries.sql.parameters import any_of, in_state
 from scheduler_svc.store.states import GroupState, StepState, VoidReason
 from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
 
 
-async def statuses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TaskStatus]:
-    """At most so many statuses, by id, from the first id above `after` on."""
-    statement = _STATUSES.order_by(tasks.c.id).limit(most)
-    if tenant is not None:
-        statement = statement.where(tasks.c.tenant == tenant)
-    if after is not None:
-        statement = statement.where(tasks.c.id > after)
-    return [_status(row) for row in (await connection.execute(statement)).all()]
+@dataclass(frozen=True)
+class Listed:
+    """A task of a listing, and the cursor of what follows it."""
+
+    status: TaskStatus
+    cursor: str
+
+
+async def statuses(connection: AsyncConnection, tenant: str | None, asked: AskTasks) -> list[Listed]:
+    """At most `asked.most` statuses, in the order that was asked for. Raises: Reject when the cursor is one of another order."""
+    listed = (await connection.execute(listing(tenant, asked))).all()
+    of_page = _STATUSES.where(tasks.c.id == any_of("of_page"))
+    rows = {row.id: row for row in (await connection.execute(of_page, {"of_page": [one.id for one in listed]})).all()}
+    return [Listed(_status(rows[one.id]), cursor_of(asked.sort, one.key, one.id)) for one in listed]
 
 
 async def status(connection: AsyncConnection, tenant: str | None, task: str) -> TaskStatus | None:

@@ -69,7 +69,7 @@ _TASK = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).s
 """Columns of `task_of`."""
 
 
-def _accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
+def accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
     """The task as it was accepted. Validation takes 35 µs and admission reads every running task, so the last `SPECS_KEPT` are kept."""
     kept = _specs.get(task)
     if kept is not None and kept[0] == stored:  # an operator or a migration may change what is stored
@@ -95,7 +95,7 @@ def task_of(row: Any) -> Task:
         id=row.id,
         tenant=row.tenant,
         weight=row.weight,
-        spec=_accepted_spec(row.id, row.spec),
+        spec=accepted_spec(row.id, row.spec),
         submission=row.submission,
         by_operator=row.by_operator,
         family=row.family,

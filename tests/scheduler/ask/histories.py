@@ -26,8 +26,19 @@ from tests.scheduler.stages import ControlVerb, World, spec
 
 TENANTS = ("acme", "globex")
 CONTROLS: tuple[ControlVerb, ...] = ("cancel", "pause", "resume", "delete")
-ABOUT_NO_TASK = ("tasks", "usage", "failures", "envs", "pools", "invoice", "prices", "budgets", "access")
-ABOUT_A_TASK = {"status": {}, "why": {}, "events": {}, "failures": {}, "adapter": {}, "chunk": {"version": 1, "offset": 0}}
+ABOUT_NO_TASK = ("tasks", "usage", "failures", "envs", "pools", "replicas", "invoice", "prices", "budgets", "access")
+ABOUT_A_TASK = {
+    "status": {},
+    "why": {},
+    "spec": {},
+    "steps": {},
+    "evaluations": {},
+    "versions": {},
+    "events": {},
+    "failures": {},
+    "adapter": {},
+    "chunk": {"version": 1, "offset": 0},
+}
 ENDED = ("finished", "cancelled", "rejected", "failed")
 
 

@@ -21,12 +21,15 @@ from common.messages import (
     AskAudit,
     AskBudgets,
     AskDeployment,
+    AskEvaluations,
     AskEvents,
     AskFailures,
     AskInvoice,
+    AskSteps,
     AskTask,
     AskTasks,
     AskUsage,
+    AskVersions,
     Message,
 )
 from common.spec import parse_spec
@@ -67,6 +70,12 @@ INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, 
            jsonb_build_object('name', id || 'a', 'size_bytes', 1, 'sha256', repeat('0', 64)), 'canary',
            jsonb_build_object('ids', '', 'logprobs', '')),
            jsonb_build_object('name', id || 'c', 'size_bytes', 1, 'sha256', repeat('0', 64)), now(), now(), now(), now() FROM tasks;
+INSERT INTO evaluations (task, version, protocol, state, reward, lower_bound, finished_at)
+    SELECT id, 1, 'main', 'finished', 0, 0, now() FROM tasks;
+INSERT INTO evaluation_groups (task, number, version, protocol, prompt, size, state)
+    SELECT id, 1000000000 + n, 1, 'main', n, 1, 'ended' FROM tasks, generate_series(0, 1) n;
+INSERT INTO evaluation_members (task, number, member, reward, prompt_tokens, sampled_tokens, turns, truncated)
+    SELECT task, number, 0, 1, 1, 1, 1, false FROM evaluation_groups;
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, 2) n;
 INSERT INTO events (tenant, task, event, data, number) SELECT tenant, id, 'step', '{{}}', n FROM tasks, generate_series(1, 5) n;
@@ -98,7 +107,10 @@ REQUESTS: dict[str, Message] = {
     "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
     "why, of a step": AskTask(task=f"{ASKED}-1"),
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
-    "envs": AskDeployment(), "adapter": AskAdapter(task=TASK),
+    "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
+    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
+    "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
+    "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
 
 
@@ -158,4 +170,6 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
 
 
 def test_no_verb_with_rows_is_left_out() -> None:
-    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "chunk"}, "a list of all, none of the database's, and what `adapter` reads"
+    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "replicas", "chunk"}, (
+        "a list of all, none of the database's, and what `adapter` reads"
+    )

@@ -36,6 +36,21 @@ GARBAGE = [
     ("chunk", b'{"task": "a", "version": 1, "offset": "x"}', "offset: Input should be a valid integer"),
     ("chunk", b'{"task": "a", "version": 1}', "offset: Field required"),
     ("tasks", b'{"cursor": "%"}', "cursor: String should match pattern"),
+    ("tasks", b'{"cursor": "0.5~a"}', "cursor: it is not one of a listing by 'id'"),
+    ("tasks", b'{"cursor": "a", "sort": "reward"}', "cursor: it is not one of a listing by 'reward'"),
+    ("tasks", b'{"cursor": "x~a", "sort": "created"}', "cursor: it is not one of a listing by 'created'"),
+    ("tasks", b'{"cursor": "99999999999999999999999~a", "sort": "created"}', "cursor: it is not one of a listing by 'created'"),
+    ("tasks", b'{"sort": "cost"}', "sort: Input should be 'id', 'created', 'reward' or 'state'"),
+    ("tasks", b'{"states": ["asleep"]}', "states.0: Input should be"),
+    ("tasks", b'{"text": "a\\u0000"}', "text: String should match pattern"),
+    ("tasks", b'{"text": ""}', "text: String should have at least 1 character"),
+    ("tasks", b'{"most": 201}', "most: Input should be less than or equal to 200"),
+    ("steps", b"{}", "task: Field required"),
+    ("steps", b'{"task": "a", "after": 2147483648}', "after: Input should be less than or equal to 2147483647"),
+    ("versions", b'{"task": "a", "after": -1}', "after: Input should be greater than or equal to 0"),
+    ("evaluations", b'{"task": "a", "protocol": "A B"}', "protocol: String should match pattern"),
+    ("spec", b'{"task": ""}', "task: String should match pattern"),
+    ("replicas", b"[]", "not a ask-deployment.1 message"),
     ("failures", b"{" + b" " * 20_000 + b"}", "the request has 20002 bytes, the maximum is 16384"),
     ("why-not", b"{}", "no verb 'why-not'; there are: tasks, status, events"),
 ]
@@ -83,7 +98,16 @@ async def test_another_tenants_task_and_none_are_one_answer(bus: Bus, nats_url: 
     async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
         await world.run("theirs", spec(tenant="globex"))
         await settled(world)
-        fields = {"status": {}, "why": {}, "adapter": {"version": 1}, "chunk": {"version": 1, "offset": 0}}
+        fields = {
+            "status": {},
+            "why": {},
+            "spec": {},
+            "steps": {},
+            "versions": {},
+            "evaluations": {"version": 1},
+            "adapter": {"version": 1},
+            "chunk": {"version": 1, "offset": 0},
+        }
         for verb, others in fields.items():
             theirs, absent = [await asks.refused("acme", verb, task=task, **others) for task in ("theirs", "absent")]
             assert (theirs[0], theirs[1].replace("theirs", "absent")) == absent == ("unknown", "no task 'absent' of tenant 'acme'")

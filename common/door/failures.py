@@ -1,4 +1,4 @@
-"""Dead letters, as users read them. `marlaas.client` re-exports `Failure`."""
+"""Dead letters, as users read them."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,44 @@
+"""Reads what one task has come to, page by page."""
+
+from common.door.asking import Door
+from common.messages import (
+    AskEvaluations,
+    AskSteps,
+    AskVersions,
+    EvaluationOf,
+    EvaluationsAnswer,
+    StepOf,
+    StepsAnswer,
+    VersionsAnswer,
+)
+
+
+async def read_steps(door: Door, task: str, after: int = 0) -> list[StepOf]:
+    """Steps that made versions above `after`. Raises: as `Door.ask`."""
+    found: list[StepOf] = []
+    while True:
+        answer = await door.ask("steps", AskSteps(task=task, after=found[-1].version if found else after), StepsAnswer)
+        found += answer.steps
+        if not answer.has_more:
+            return found
+
+
+async def read_versions(door: Door, task: str) -> VersionsAnswer:
+    """Every stored version. Raises: as `Door.ask`."""
+    answer = await door.ask("versions", AskVersions(task=task), VersionsAnswer)
+    found = answer.versions
+    while answer.has_more:
+        answer = await door.ask("versions", AskVersions(task=task, after=found[-1].version), VersionsAnswer)
+        found = [*found, *answer.versions]
+    return answer.model_copy(update={"versions": found})
+
+
+async def read_evaluations(door: Door, task: str) -> list[EvaluationOf]:
+    """Every finished evaluation. Raises: as `Door.ask`."""
+    found: list[EvaluationOf] = []
+    while True:
+        last = (found[-1].version, found[-1].protocol) if found else (0, None)
+        answer = await door.ask("evaluations", AskEvaluations(task=task, version=last[0], protocol=last[1]), EvaluationsAnswer)
+        found += answer.evaluations
+        if not answer.has_more:
+            return found

@@ -1,0 +1,65 @@
+"""Submission of a task, and its preview."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Outgoing
+from common.door.answers import answer_to_request, answer_to_submission
+from common.door.asking import Door
+from common.door.errors import NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
+from common.errors import Retry
+from common.messages import Event, PreviewTask, SubmitTask
+from common.spec import TaskSpec
+
+
+def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
+    """What a task says, its tenant, and its name. Raises: TaskRejected, with every wrong field."""
+    if isinstance(spec, TaskSpec):
+        return spec.model_dump(mode="json", exclude_unset=True), spec.tenant, spec.name
+    check_spec(spec)
+    return spec, str(spec["tenant"]), str(spec["name"])
+
+
+def new_task_id(name: str) -> str:
+    """An unused id: the name, and 48 random bits."""
+    return f"{name[:50]}-{secrets.token_hex(6)}"
+
+
+async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float) -> Event:
+    """Submit a task; returns its event `accepted`. `task`: its id, which may have been submitted before; None: a new one.
+
+    Raises: WrongId; TaskRejected; Unanswered when NATS has stored the job, and no scheduler has answered; NoAnswer otherwise.
+    """
+    if task is not None:
+        check_id(task)
+    given, tenant, name = given_values(spec)
+    is_repeated = task is not None
+    task = task or new_task_id(name)
+    digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
+    out = Outgoing(streams.submit(tenant), SubmitTask(task=task, tenant=tenant, spec=given), f"submit:{task}:{digest}")
+    stored = asyncio.Event()
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await answer_to_submission(door, out, tenant, task, is_repeated=is_repeated, stored=stored)
+    except (TimeoutError, Retry):
+        if stored.is_set():
+            raise Unanswered(task, timeout_s) from None
+        raise NoAnswer(f"NATS did not take task {task} within {timeout_s:.0f} s; submit it again with the same id") from None
+    except NoAnswer:
+        raise (Unanswered(task, timeout_s) if stored.is_set() else NoAnswer(f"NATS did not take task {task}")) from None
+    if answer.event == "rejected":
+        raise TaskRejected(task, rejection_reasons(answer))
+    return answer
+
+
+async def preview(door: Door, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
+    """The event `previewed`: what would be accepted, and the reasons against it. Raises: TaskRejected when a field is wrong; NoAnswer."""
+    given, tenant, _ = given_values(spec)
+    request = secrets.token_hex(6)
+    out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
+    return await answer_to_request(door, out, tenant, request, timeout_s)

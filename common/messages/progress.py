@@ -1,0 +1,134 @@
+"""Asks about what one task has come to: its spec, steps, evaluations and versions (`asks.py` has the table of verbs)."""
+
+from pydantic import Field, JsonValue
+
+from common.messages.asks import MAX_VERSION
+from common.messages.base import Message, Value
+from common.spec import NAME_PATTERN, TASK_ID_PATTERN
+
+
+class AskSteps(Message, kind="ask-steps.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    after: int = Field(default=0, ge=0, le=MAX_VERSION)
+    """Version that the last step made that the client has; steps of later versions follow."""
+
+
+class AskVersions(Message, kind="ask-versions.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    after: int = Field(default=0, ge=0, le=MAX_VERSION)
+    """The last version that the client has."""
+
+
+class AskEvaluations(Message, kind="ask-evaluations.1"):
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    version: int = Field(default=0, ge=0, le=MAX_VERSION)
+    """With `protocol`, of the last evaluation that the client has."""
+    protocol: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """None: evaluations of `version` by all protocols, and those of later versions, are answered."""
+
+
+class StepTimes(Value):
+    """Unix times. The trainer's are by its own clock."""
+
+    first_admitted_s: float
+    first_sampled_s: float
+    last_sampled_s: float
+    batched_s: float
+    started_s: float | None
+    """Of the trainer; None, as the next two, until the step is trained."""
+    trained_s: float | None
+    """End of the trainer's work."""
+    advanced_s: float | None
+    """The scheduler has the new version."""
+
+
+class StepDurations(Value):
+    """Seconds of each stage; None for stages that have not ended."""
+
+    sampling_s: float
+    wait_for_batch_s: float
+    wait_for_trainer_s: float | None
+    training_s: float | None
+    publishing_s: float | None
+
+
+class StepOf(Value):
+    """An optimizer step."""
+
+    version: int
+    """After the step."""
+    state: str
+    """`batched`: it is with the trainer; `trained`."""
+    reward: float
+    """Mean over the batch."""
+    staleness_mean: float
+    staleness_max: int
+    sampled_tokens: int
+    trained_tokens: int | None
+    """None until it is trained."""
+    groups: list[int]
+    """Numbers of the groups that it trains on."""
+    metrics: dict[str, float]
+    """The trainer's, by name: docs/algorithms.md. Empty until it is trained."""
+    times: StepTimes
+    durations: StepDurations
+
+
+class StepsAnswer(Message, kind="steps-answer.1"):
+    steps: list[StepOf]
+    """By version."""
+    has_more: bool
+    """Whether there are steps after the last of these."""
+
+
+class EvaluationOf(Value):
+    """A finished evaluation of one version by one protocol."""
+
+    version: int
+    protocol: str
+    finished_s: float
+    is_best: bool
+    """Whether this is the task's best version (`VersionsAnswer.best`), by the protocol that decides."""
+    report: dict[str, JsonValue]
+    """As in the event `evaluation`."""
+
+
+class EvaluationsAnswer(Message, kind="evaluations-answer.1"):
+    evaluations: list[EvaluationOf]
+    """By version and protocol."""
+    has_more: bool
+    """Whether there are evaluations after the last of these."""
+
+
+class VersionOf(Value):
+    """A version whose adapter is stored."""
+
+    version: int
+    adapter_bytes: int
+    sha256: str
+    """Digest of the adapter's blob."""
+    rank: int
+    advanced_s: float
+    """Unix time at which the task got this version."""
+    reward: float
+    """Mean over the batch that made it."""
+    is_best: bool
+    is_latest: bool
+
+
+class VersionsAnswer(Message, kind="versions-answer.1"):
+    versions: list[VersionOf]
+    """By version; the base model, version 0, is not among them."""
+    best: int | None
+    """Of the versions that are stored, the one with the best evaluation, as `keep.best` judges; without evaluations, of the last 5
+    steps, the one with the highest reward. The earlier of equals."""
+    latest: int | None
+    """None before the first step, or when its adapter has been deleted with the data of an ended task."""
+    has_more: bool
+    """Whether there are versions after the last of these."""
+
+
+class SpecAnswer(Message, kind="spec-answer.1"):
+    task: str
+    spec: dict[str, JsonValue]
+    """The task as it was accepted, completed by defaults."""

@@ -1,0 +1,112 @@
+"""Parts of an adapter as they are sent: in order, a few at a time, and compared with the digest before the last byte."""
+
+import asyncio
+import hashlib
+import re
+import tarfile
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from common.door.asking import Door
+from common.door.errors import ClientError
+from common.messages import AdapterRef, AskChunk, ChunkAnswer
+from common.messages.asks import CHUNK_BYTES
+
+AHEAD = 4
+"""Parts that are on their way at once; a download holds no more of the blob."""
+BLOCK = tarfile.BLOCKSIZE
+MAX_FILES = 100
+_RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
+
+
+class Unsatisfiable(Exception):
+    """A range that begins behind the end."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+def requested_span(header: str | None, size: int) -> Span | None:
+    """The one range that is requested; None for the whole, also where the header is none that is served. Raises: Unsatisfiable."""
+    found = _RANGE.match(header.strip()) if header else None
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if len(first) > 18 or len(last) > 18:
+        raise Unsatisfiable
+    span = Span(int(first), min(int(last or size), size - 1)) if first else Span(max(size - int(last), 0), size - 1)
+    if first and last and int(last) < int(first):
+        return None
+    if span.size <= 0:
+        raise Unsatisfiable
+    return span
+
+
+async def bytes_of(door: Door, adapter: AdapterRef, sent: Span, *, is_checked: bool) -> AsyncGenerator[bytes]:
+    """A span of the adapter's blob. Raises: ClientError; NoAnswer.
+
+    `is_checked`: the whole blob is read, and the last bytes of the span are held back until its digest is the announced one.
+    """
+    digest, held = hashlib.sha256(), b""
+    async with aclosing(_parts(door, adapter, Span(0, adapter.blob.size_bytes - 1) if is_checked else sent)) as parts:
+        async for offset, data in parts:
+            if is_checked:
+                digest.update(data)
+            if piece := data[max(sent.first - offset, 0) : max(sent.last + 1 - offset, 0)]:
+                if held:
+                    yield held
+                held = piece
+    if is_checked and digest.hexdigest() != adapter.blob.sha256:
+        raise ClientError(f"{adapter.name} did not arrive as it is stored; fetch it again")
+    yield held
+
+
+async def files_of(door: Door, adapter: AdapterRef) -> dict[str, Span]:
+    """Files in the adapter's blob, an uncompressed tar, found by its headers alone. Raises: ClientError; NoAnswer."""
+    found, offset = dict[str, Span](), 0
+    while offset + BLOCK <= adapter.blob.size_bytes and len(found) < MAX_FILES:
+        header = b"".join([part async for part in bytes_of(door, adapter, Span(offset, offset + BLOCK - 1), is_checked=False)])
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.HeaderError, UnicodeError):  # the blocks of zeros at the end
+            return found
+        offset += BLOCK
+        if info.isreg() and info.size > 0:
+            found[info.name] = Span(offset, offset + info.size - 1)
+        offset += -(-info.size // BLOCK) * BLOCK
+    return found
+
+
+async def _parts(door: Door, adapter: AdapterRef, wanted: Span) -> AsyncGenerator[tuple[int, bytes]]:
+    """Whole parts with their offsets, in order. Raises: ClientError for one of another size; NoAnswer."""
+
+    async def fetch(offset: int) -> tuple[int, bytes]:
+        request = AskChunk(task=adapter.task, version=adapter.version, offset=offset)
+        data = (await door.ask("chunk", request, ChunkAnswer)).data
+        if len(data) != min(CHUNK_BYTES, adapter.blob.size_bytes - offset):
+            raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
+        return offset, data
+
+    offsets = iter(range(wanted.first // CHUNK_BYTES * CHUNK_BYTES, wanted.last + 1, CHUNK_BYTES))
+    pending = deque[asyncio.Task[tuple[int, bytes]]]()
+    try:
+        while True:
+            while len(pending) < AHEAD and (offset := next(offsets, None)) is not None:
+                pending.append(asyncio.create_task(fetch(offset)))
+            if not pending:
+                return
+            yield await pending.popleft()
+    finally:
+        for one in pending:
+            one.cancel()

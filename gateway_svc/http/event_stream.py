@@ -1,0 +1,142 @@
+"""Server-sent events, which end when the client goes, its key ends, or the gateway does."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway_svc.access import Caller
+from gateway_svc.drain import Drain
+from gateway_svc.http.errors import as_problem
+from gateway_svc.problems import Problem, unauthorized
+
+COMMENT_EVERY_S = 15.0
+"""Seconds without an event after which a comment is sent, so that proxies keep the connection, and a client that has gone is noticed."""
+SEND_S = 30.0
+"""Maximum seconds until a client takes what is sent; one that does not has gone."""
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+DRAINING = Problem(503, "Unavailable", "this replica ends; connect again", "draining")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Sse:
+    """One server-sent event."""
+
+    data: str
+    event: str | None = None
+    id: str | None = None
+
+    def encode(self) -> bytes:
+        lines = [f"event: {self.event}"] if self.event is not None else []
+        lines += [f"id: {self.id}"] if self.id is not None else []
+        return "\n".join([*lines, *(f"data: {line}" for line in self.data.split("\n")), "", ""]).encode()
+
+
+def error_event(problem: Problem) -> Sse:
+    """An error that ends a stream."""
+    return Sse(json.dumps({"status": problem.status, "code": problem.code, "detail": problem.detail}), event="error")
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends a stream besides its last event."""
+
+    caller: Caller
+    drain: Drain
+    is_resumable: bool
+    """Whether a client that is cut off goes on elsewhere: then the stream ends as soon as the gateway begins to drain."""
+
+    def events(self) -> list[tuple[asyncio.Event, Problem]]:
+        drain = self.drain.began if self.is_resumable else self.drain.overdue
+        return [(drain, DRAINING), (self.caller.ended, unauthorized())]
+
+
+class EventStream(Response):
+    """Sends what a generator yields.
+
+    The generator begins, and is closed, while the response is sent: what it acquires by itself is released whenever the client goes.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[Sse],
+        ends: Ends,
+        *,
+        error: Callable[[Problem], Sse] = error_event,
+        headers: Mapping[str, str] | None = None,
+        comment_every_s: float = COMMENT_EVERY_S,
+    ) -> None:
+        super().__init__(headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self._events = events
+        self._ends = ends
+        self._error = error
+        self._comment_every_s = comment_every_s
+        self._sent_at = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pump = asyncio.create_task(self._pump(send))
+        gone = asyncio.create_task(_disconnection(receive))
+        ends = {asyncio.create_task(_set(event)): problem for event, problem in self._ends.events()}
+        try:
+            await self._watch(pump, gone, ends, send)
+        finally:
+            runners = [pump, gone, *ends]
+            for runner in runners:
+                runner.cancel()
+            await asyncio.gather(*runners, return_exceptions=True)
+
+    async def _watch(
+        self, pump: asyncio.Task[None], gone: asyncio.Task[None], ends: Mapping[asyncio.Task[None], Problem], send: Send
+    ) -> None:
+        """Until the stream has ended. Raises: TimeoutError when the client takes nothing."""
+        while not (gone.done() or pump.done()):
+            done, _ = await asyncio.wait({pump, gone, *ends}, timeout=self._comment_every_s, return_when=asyncio.FIRST_COMPLETED)
+            if (problem := next((ends[end] for end in done if end in ends), None)) is not None and not pump.done():
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+                await self._send(send, self._error(problem).encode())
+            elif not done and time.monotonic() - self._sent_at >= self._comment_every_s:
+                await self._send(send, b":\n\n")
+        if not gone.done():
+            if not pump.cancelled():
+                pump.result()
+            await self._send(send, b"", more=False)
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            try:
+                async for event in events:
+                    await self._send(send, event.encode())
+            except Exception as error:
+                problem = as_problem(error)
+                if problem is None:
+                    log.error("stream_crashed", exc_info=error)
+                    problem = Problem(500, "Internal error", "the gateway's log has the reason", "internal")
+                await self._send(send, self._error(problem).encode())
+
+    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        """Raises: TimeoutError when the client does not take it."""
+        async with asyncio.timeout(SEND_S):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+        self._sent_at = time.monotonic()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _disconnection(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,66 @@
+"""Task files as requests have them: JSON or TOML, for one tenant."""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from gateway_svc.problems import FieldError, Problem, forbidden, invalid
+from gateway_svc.strict_json import MAX_DEPTH, check_texts, read_json
+
+JSON, TOML = "application/json", "application/toml"
+IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
+_VALUE = TypeAdapter[JsonValue](JsonValue)
+
+
+def read_task(body: bytes, media_type: str) -> dict[str, JsonValue]:
+    """The task file. Raises: Problem."""
+    found = read_json(body) if media_type == JSON else _read_toml(body)
+    if not isinstance(found, dict):
+        raise invalid(FieldError("", "a task file is one object"))
+    return found
+
+
+def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, JsonValue]:
+    """The task file with its tenant. `tenant`: who submits it; None: an admin, who names one in the file or in the address.
+
+    Raises: Problem when the file names another.
+    """
+    said = spec.get("tenant", tenant)
+    if said is None:
+        raise invalid(FieldError("tenant", "name the tenant, here or with ?tenant=NAME"))
+    if tenant is not None and said != tenant:
+        raise forbidden(["admin"])
+    return {**spec, "tenant": said}
+
+
+def id_of(tenant: str, idempotency_key: str) -> str:
+    """The id of the one task that a tenant submits with this key."""
+    return f"once-{hashlib.sha256(f'{tenant} {idempotency_key}'.encode()).hexdigest()[:32]}"
+
+
+def _read_toml(body: bytes) -> JsonValue:
+    try:
+        found = _VALUE.validate_python(tomllib.loads(body.decode()), strict=True)
+    except UnicodeDecodeError as error:
+        raise invalid(FieldError("", f"not UTF-8: byte {error.start}")) from None
+    except tomllib.TOMLDecodeError as error:
+        raise invalid(FieldError("", f"not TOML: {error}")) from None
+    except ValidationError:
+        raise invalid(FieldError("", "dates and times are in no task file")) from None
+    except RecursionError:
+        raise _too_deep() from None
+    if _depth(found) > MAX_DEPTH:
+        raise _too_deep()
+    check_texts(found)
+    return found
+
+
+def _too_deep() -> Problem:
+    return invalid(FieldError("", f"more than {MAX_DEPTH} arrays and tables are nested"))
+
+
+def _depth(value: JsonValue) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=0) if isinstance(value, dict | list) else 0

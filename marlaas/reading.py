@@ -1,0 +1,137 @@
+"""What a user reads: tasks and what they have come to, and what the deployment offers. `Client` is made of it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from pydantic import JsonValue
+
+from common.access.credentials import Credentials
+from common.door.asking import Door, UnknownHere
+from common.door.audit import read_audit
+from common.door.download import Stored, read_usage, stored_by_task
+from common.door.errors import ClientError, UnknownTask, check_id
+from common.door.failures import Failure, read_failures
+from common.door.progress import read_steps, read_versions
+from common.messages import (
+    AskDeployment,
+    AskTask,
+    AskTasks,
+    AuditLine,
+    EnvironmentsAnswer,
+    Message,
+    PoolOffer,
+    PoolsAnswer,
+    ReplicasAnswer,
+    ReplicasOf,
+    SpecAnswer,
+    StatusAnswer,
+    StepOf,
+    TaskStatus,
+    UsageAnswer,
+    VersionsAnswer,
+    WhyAnswer,
+)
+from common.messages.asks import TaskState
+from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
+
+M = TypeVar("M", bound=Message)
+
+
+class Reader:
+    """Reads what a tenant has, or everybody's."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose tasks it reads; None for everybody's."""
+        return self._door.tenant
+
+    @property
+    def key(self) -> Credentials | None:
+        """The key of this connection; None where NATS wants none."""
+        return self._door.key
+
+    async def tasks(
+        self, *, states: Sequence[TaskState] = (), pool: str | None = None, name: str | None = None, text: str | None = None
+    ) -> list[TaskStatus]:
+        """Tasks of the tenant, or of all, oldest first. `states`: in any of these; `name`: the whole one; `text`: part of the id or name.
+
+        Raises: NoAnswer.
+        """
+        wanted = AskTasks(states=[*states], pool=pool, name=name, text=text)
+        return sorted(await self._door.tasks(wanted), key=lambda status: (status.submitted_s, status.task))
+
+    async def status(self, task: str) -> TaskStatus:
+        """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
+        return (await self._ask_about(task, "status", StatusAnswer)).status
+
+    async def why(self, task: str) -> WhyAnswer:
+        """What the task waits for, and the number that would have to change. Raises: as `status`."""
+        return await self._ask_about(task, "why", WhyAnswer)
+
+    async def spec(self, task: str) -> dict[str, JsonValue]:
+        """The task as it was accepted, completed by defaults. Raises: as `status`."""
+        return (await self._ask_about(task, "spec", SpecAnswer)).spec
+
+    async def steps(self, task: str, after: int = 0) -> list[StepOf]:
+        """Optimizer steps that made versions above `after`, with metrics, times and groups. Raises: as `status`."""
+        await self.status(task)
+        return await read_steps(self._door, task, after)
+
+    async def versions(self, task: str) -> VersionsAnswer:
+        """Versions whose adapters are stored, the latest and the best. Raises: as `status`."""
+        await self.status(task)
+        return await read_versions(self._door, task)
+
+    async def failures(self, task: str | None = None) -> list[Failure]:
+        """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""
+        if task is not None:
+            await self.status(task)
+        return await read_failures(self._door, task)
+
+    async def evaluations(self, task: str) -> Evaluated:
+        """Finished evaluations of the task. Raises: WrongId; UnknownTask; NoAnswer."""
+        await self.status(task)
+        return await read_evaluations(self._door, task)
+
+    async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
+        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
+        tenants = [(await self.status(task)).tenant for task in (first, second)]
+        if tenants[0] != tenants[1]:
+            raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
+        return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
+
+    async def audit(self, tenant: str | None = None, since: datetime | None = None) -> list[AuditLine]:
+        """Who has done what, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
+        return await read_audit(self._door, tenant, since)
+
+    async def usage(self) -> UsageAnswer:
+        """Tokens and stored bytes, by tenant and by task; for owners and the operator. Raises: ClientError; NoAnswer."""
+        return await read_usage(self._door)
+
+    async def stored(self) -> dict[str, Stored]:
+        """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""
+        return stored_by_task(await self.usage())
+
+    async def environments(self) -> EnvironmentsAnswer:
+        """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
+        return await self._door.ask("envs", AskDeployment(), EnvironmentsAnswer)
+
+    async def replicas(self) -> list[ReplicasOf]:
+        """Live replicas by service and pool, and their load; with their names for the operator. Raises: NoAnswer."""
+        return (await self._door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+
+    async def pools(self) -> list[PoolOffer]:
+        """Base models of the deployment. Raises: NoAnswer."""
+        return (await self._door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+
+    async def _ask_about(self, task: str, verb: str, answer: type[M]) -> M:
+        """Raises: as `status`."""
+        check_id(task)
+        try:
+            return await self._door.ask(verb, AskTask(task=task), answer)
+        except UnknownHere:
+            raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None

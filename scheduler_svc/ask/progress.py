@@ -1,0 +1,71 @@
+"""Answers about what one task has come to: its spec, steps, evaluations and versions."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import (
+    AskEvaluations,
+    AskSteps,
+    AskTask,
+    AskVersions,
+    EvaluationsAnswer,
+    SpecAnswer,
+    StepsAnswer,
+    VersionsAnswer,
+    as_json,
+)
+from scheduler_svc.ask.question import Question, page
+from scheduler_svc.store.asked import progress
+from scheduler_svc.store.asked.progress import AskedTask
+
+MOST = 200
+"""Maximum steps, and versions, of a page."""
+MOST_EVALUATIONS = 20
+"""Maximum evaluations of a page: each is read prompt by prompt."""
+AFTER_EVERY_NAME = "~"
+"""Sorts above every name of a protocol."""
+
+
+async def answer_spec(question: Question, request: AskTask) -> SpecAnswer:
+    """Raises: Unknown."""
+    async with question.reading() as connection:
+        task = await _task(connection, question, request.task)
+    return SpecAnswer(task=task.id, spec=as_json(task.spec))
+
+
+async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
+    """Raises: Unknown."""
+    async with question.reading() as connection:
+        task = await _task(connection, question, request.task)
+        found = await progress.steps_after(connection, task.id, request.after, most=MOST)
+    kept = page(found)
+    return StepsAnswer(steps=kept, has_more=len(kept) < len(found) or len(found) == MOST)
+
+
+async def answer_versions(question: Question, request: AskVersions) -> VersionsAnswer:
+    """Raises: Unknown."""
+    async with question.reading() as connection:
+        task = await _task(connection, question, request.task)
+        stored = await progress.stored_versions(connection, task.id)
+        best = await progress.best_of(connection, task, stored)
+        found = await progress.versions_after(connection, task, request.after, best, most=MOST)
+    kept = page(found)
+    latest = task.version if task.version in stored else None
+    return VersionsAnswer(versions=kept, best=best, latest=latest, has_more=len(kept) < len(found) or len(found) == MOST)
+
+
+async def answer_evaluations(question: Question, request: AskEvaluations) -> EvaluationsAnswer:
+    """Raises: Unknown."""
+    after = (request.version - 1, AFTER_EVERY_NAME) if request.protocol is None else (request.version, request.protocol)
+    async with question.reading() as connection:
+        task = await _task(connection, question, request.task)
+        best = await progress.best_of(connection, task, await progress.stored_versions(connection, task.id))
+        found = await progress.evaluations_after(connection, task, after, best, most=MOST_EVALUATIONS)
+    kept = page(found)
+    return EvaluationsAnswer(evaluations=kept, has_more=len(kept) < len(found) or len(found) == MOST_EVALUATIONS)
+
+
+async def _task(connection: AsyncConnection, question: Question, task: str) -> AskedTask:
+    """Raises: Unknown."""
+    if (found := await progress.asked_task(connection, question.tenant, task)) is None:
+        raise question.unknown(task)
+    return found
