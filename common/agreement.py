@@ -28,6 +28,7 @@ from common.messages import (
     PruneTasks,
     ResendLetter,
     SampleTurns,
+    ServeRequest,
     SetAccess,
     SetBudget,
     SetPrice,
@@ -52,6 +53,7 @@ SUBJECTS = tuple(
         "prompts.package.<family>.<tenant>.<package>",
         "prompts.open.<family>.<task>.<group>",
         "prompts.sample.<pool>.<task>.<trajectory>",
+        "prompts.serve.<pool>.<shard>.<task>.<request>",
         "trajectories.turn.<family>.<task>.<trajectory>",
         "trajectories.checked.<task>",
         "trajectories.package.<tenant>.<package>",
@@ -73,6 +75,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     PackageChecked: ("tenant", "package"),
     OpenGroup: ("family", "task", "group"),
     SampleTurns: ("pool", "task", "trajectory"),
+    ServeRequest: ("pool", "task", "request"),
     TurnsSampled: ("family", "task", "trajectory"),
     EnvironmentChecked: ("task",),
     TrajectoriesScored: ("task", "trajectory"),
@@ -91,6 +94,7 @@ READ_BY: Mapping[str, Mapping[str, int]] = {
     "settle-package": {"trajectories.package": -1},
     "open": {"prompts.open": 3},
     "sample": {"prompts.sample": 3},
+    "serve": {"prompts.serve": 4},
     "turn": {"trajectories.turn": 3},
     "train": {"trajectories.batch": 3},
     "settle": {"trajectories.checked": 2, "trajectories.scored": 2, "weight-updated": 2, "failed": 2},
@@ -160,6 +164,8 @@ def _said(message: Any, name: str) -> str:
     """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
+    if isinstance(message, ServeRequest) and name == "task":
+        return message.adapter.task if message.adapter is not None else streams.BASE_MODEL
     if name == "trajectory":
         number = message.group if isinstance(message, Settlement) else message.group.group
         return f"{number}-{message.members[0].member}"

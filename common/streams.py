@@ -6,6 +6,7 @@
     prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
     prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
+    prompts.serve.<pool>.<shard>.<task>.<request>     gateway → rollout           work queue
     trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
     trajectories.checked.<task>                       env → scheduler             work queue
     trajectories.package.<tenant>.<package>           env → scheduler             work queue
@@ -15,6 +16,8 @@
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
+    replies.<gateway>                                 rollout → gateway           none: lost where nobody listens
+    cancels.<replica>                                 gateway → rollout           none: lost where nobody listens
     filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
@@ -219,6 +222,25 @@ def sample(pool: str, task: str, trajectory: str) -> str:
     return f"prompts.sample.{pool}.{task}.{trajectory}"
 
 
+SHARD = "0"
+"""The only part of a pool's replicas so far."""
+BASE_MODEL = "_base"
+"""In place of the task in a subject of serving: the pool's base model. No task can have this name."""
+
+
+def serve(pool: str, task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"prompts.serve.{pool}.{SHARD}.{task or BASE_MODEL}.{request}"
+
+
+def replies(gateway: str) -> str:
+    return f"replies.{gateway}"
+
+
+def cancels(replica: str) -> str:
+    return f"cancels.{replica}"
+
+
 def turn(family: str, task: str, trajectory: str) -> str:
     return f"trajectories.turn.{family}.{task}.{trajectory}"
 
@@ -279,12 +301,17 @@ def in_flight(task: str) -> list[tuple[Stream, str]]:
 
 
 def stored_reports(task: str) -> list[tuple[Stream, str]]:
-    """Stored reports about a task: (stream, subject filter), for purging a deleted task."""
-    return [(WEIGHTS, f"weight-updated.*.{task}"), (FAILED, f"failed.*.{task}"), (EVENTS, f"events.*.{task}")]
+    """Stored reports about a task, and requests to its versions: (stream, subject filter), for purging a deleted task."""
+    return [
+        (WEIGHTS, f"weight-updated.*.{task}"),
+        (FAILED, f"failed.*.{task}"),
+        (EVENTS, f"events.*.{task}"),
+        (PROMPTS, serve("*", task, "*")),
+    ]
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
-"""Streams whose every message is about one task, and useless once that has ended."""
+"""Streams whose every message is about one task, and useless once that has ended; except requests to versions (`is_serving`)."""
 
 BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
 """Streams whose senders wait where they are full."""
@@ -300,7 +327,14 @@ def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
     if token(subject, 1) == "package":
         return ""
+    if is_serving(subject):
+        return token(subject, 4) or ""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
+
+
+def is_serving(subject: str) -> bool:
+    """Whether it is a request of `serve`: versions of ended tasks are served too."""
+    return subject.startswith("prompts.serve.")
 
 
 def package_of(subject: str) -> tuple[str, str] | None:
@@ -354,6 +388,10 @@ def env_turns(family: str) -> Consumer:
 
 def rollout_samples(pool: str) -> Consumer:
     return Consumer(f"rollout-sample-{pool}", "PROMPTS", f"prompts.sample.{pool}.>", "sample", task_token=3)
+
+
+def rollout_serves(pool: str) -> Consumer:
+    return Consumer(f"rollout-serve-{pool}", "PROMPTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
 
 
 def trainer_batches(pool: str) -> Consumer:

@@ -72,8 +72,9 @@ def env(deployment: Deployment) -> list[Row]:
 def rollout(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
     for pool in deployment.pools:
-        found += rows.consumes(streams.rollout_samples(pool))
-    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families))
+        found += [*rows.consumes(streams.rollout_samples(pool)), *rows.consumes(streams.rollout_serves(pool))]
+    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
+    found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
 
 
