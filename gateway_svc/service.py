@@ -10,6 +10,7 @@ from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
 from gateway_svc.open_access import OpenAccess
+from gateway_svc.openai.choices import Sampler
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.settings import GatewaySettings
 
@@ -21,10 +22,10 @@ async def serve(running: Running[GatewaySettings]) -> None:
     await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
 
 
-async def serve_with(running: Running[GatewaySettings], access: Access) -> None:
+async def serve_with(running: Running[GatewaySettings], access: Access, sampler: Sampler | None = None) -> None:
     """Serve until cancelled; then no request is taken, and those in flight end within the drain's time."""
     settings = running.settings
-    gateway = Gateway(settings, running.bus, access, running.health)
+    gateway = Gateway(settings, running.bus, access, running.health, sampler)
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:
         log.info("listening", host=settings.host, port=socket.getsockname()[1])

@@ -14,7 +14,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, health, tasks
+from gateway_svc.http.routes import deployment, health, inference, tasks
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -26,7 +26,7 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-r
 
 def all_families() -> list[Family]:
     """Every family of routes; other parts of the gateway add theirs here."""
-    return [health.FAMILY, tasks.FAMILY, deployment.FAMILY]
+    return [health.FAMILY, tasks.FAMILY, deployment.FAMILY, inference.FAMILY]
 
 
 def described(families: Sequence[Family]) -> FastAPI:

@@ -72,11 +72,11 @@ class ResponseStream:
             found += self._ended(is_cut=delta.finish == "length")
         return found
 
-    def failed(self, code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"], message: str) -> list[Event]:
+    def failed(self, code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"], message: str) -> Event:
         """The end of a response that sampling could not complete."""
-        found = self._closed("incomplete")
+        self._closed("incomplete")
         response = self._response("failed").model_copy(update={"error": ResponseError(code=code, message=message)})
-        return [*found, ResponseEvent(type="response.failed", sequence_number=self._next(), response=response)]
+        return ResponseEvent(type="response.failed", sequence_number=self._next(), response=response)
 
     def _ended(self, *, is_cut: bool) -> list[Event]:
         found = self._opened("message") if not self._done and self._open is None else []

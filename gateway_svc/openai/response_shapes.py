@@ -127,67 +127,67 @@ class ResponseOf(BaseModel):
     """Not a field of OpenAI's: as in chat completions."""
 
 
-class Event(BaseModel):
+class Event(BaseModel, frozen=True):
     """An event of a stream; `type` is the server-sent event's name too."""
 
     type: str
     sequence_number: int
 
 
-class ResponseEvent(Event):
+class ResponseEvent(Event, frozen=True):
     type: Literal["response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"]
     response: ResponseOf
 
 
-class ItemEvent(Event):
+class ItemEvent(Event, frozen=True):
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
     item: OutputItem
 
 
-class _InItem(Event):
+class _InItem(Event, frozen=True):
     output_index: int
     item_id: str
 
 
-class PartEvent(_InItem):
+class PartEvent(_InItem, frozen=True):
     type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: int = 0
     part: OutputText | ReasoningText
 
 
-class TextDeltaEvent(_InItem):
+class TextDeltaEvent(_InItem, frozen=True):
     type: Literal["response.output_text.delta"] = "response.output_text.delta"
     content_index: int = 0
     delta: str
     logprobs: list[PartLogprob]
 
 
-class TextDoneEvent(_InItem):
+class TextDoneEvent(_InItem, frozen=True):
     type: Literal["response.output_text.done"] = "response.output_text.done"
     content_index: int = 0
     text: str
     logprobs: list[PartLogprob]
 
 
-class ReasoningDeltaEvent(_InItem):
+class ReasoningDeltaEvent(_InItem, frozen=True):
     type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
     content_index: int = 0
     delta: str
 
 
-class ReasoningDoneEvent(_InItem):
+class ReasoningDoneEvent(_InItem, frozen=True):
     type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
     content_index: int = 0
     text: str
 
 
-class ArgumentsDeltaEvent(_InItem):
+class ArgumentsDeltaEvent(_InItem, frozen=True):
     type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
     delta: str
 
 
-class ArgumentsDoneEvent(_InItem):
+class ArgumentsDoneEvent(_InItem, frozen=True):
     type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
     name: str
     arguments: str

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from common.messages.serving import ServedSampling
-from gateway_svc.openai.parsing import Strict
+from gateway_svc.openai.parsing import WholeRequest
 
 MAX_CHOICES = 8
 """Maximum choices for one prompt."""
@@ -27,7 +27,7 @@ Stops = Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=4)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class SamplingFields(Strict):
+class SamplingFields(WholeRequest):
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
