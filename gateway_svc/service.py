@@ -10,7 +10,7 @@ from gateway_svc.connections import OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
-from gateway_svc.openai.choices import Sampler
+from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.settings import GatewaySettings
 

@@ -18,12 +18,12 @@ from gateway_svc.http.connected import while_connected
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import gateway_of
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.openai.choices import sampled
-from gateway_svc.openai.counting import Head
 from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of
 from gateway_svc.openai.models import resolve
-from gateway_svc.openai.order import Choice, Target
 from gateway_svc.openai.parsing import problem_of
+from gateway_svc.openai.sampling.choices import sampled
+from gateway_svc.openai.sampling.counting import Head
+from gateway_svc.openai.sampling.order import Choice, Target
 from gateway_svc.problems import Problem
 
 MODEL_HEADER = "x-marlaas-model"

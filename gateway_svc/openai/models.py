@@ -25,7 +25,7 @@ from common.messages.asks import MAX_VERSION
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import model_not_found
 from gateway_svc.openai.model_names import BaseName, VersionName, name_of, parse_name
-from gateway_svc.openai.order import Target
+from gateway_svc.openai.sampling.order import Target
 from gateway_svc.problems import FieldError, Problem
 
 MAX_LISTED = 1000

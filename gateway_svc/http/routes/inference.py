@@ -10,15 +10,15 @@ from gateway_svc.http.event_stream import Sse
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting
 from gateway_svc.http.openai_family import DONE, OpenAIRoute, Sampling, chunk, json_answer, render, responses
-from gateway_svc.openai.chat_answer import ChatAnswer, ChatStream, chat_answer
-from gateway_svc.openai.chat_request import ChatRequest
-from gateway_svc.openai.choices import whole
-from gateway_svc.openai.completion_answer import TextAnswer, TextStream, text_answer
-from gateway_svc.openai.completion_request import CompletionRequest
+from gateway_svc.openai.chat.answer import ChatAnswer, ChatStream, chat_answer
+from gateway_svc.openai.chat.request import ChatRequest
 from gateway_svc.openai.models import Model, ModelList, as_model, listed, resolve
-from gateway_svc.openai.response_answer import ResponseStream, response_answer
-from gateway_svc.openai.response_request import ResponseRequest
-from gateway_svc.openai.response_shapes import Event, ResponseOf
+from gateway_svc.openai.responses.answer import ResponseStream, response_answer
+from gateway_svc.openai.responses.request import ResponseRequest
+from gateway_svc.openai.responses.shapes import Event, ResponseOf
+from gateway_svc.openai.sampling.choices import whole
+from gateway_svc.openai.text.answer import TextAnswer, TextStream, text_answer
+from gateway_svc.openai.text.request import CompletionRequest
 from gateway_svc.problems import Problem
 
 MAX_BODY_BYTES = 8 * 1024 * 1024

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.messages.access import Key
 from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
-from gateway_svc.openai.order import Choice, Target
+from gateway_svc.openai.sampling.order import Choice, Target
 
 FINGERPRINT = "vllm-0.32.0/tiny/0123456789ab"
 

@@ -12,12 +12,12 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from common.messages.serving import Finish, ServedDelta
-from gateway_svc.openai.chat_answer import ChatStream, chat_answer
-from gateway_svc.openai.completion_answer import TextStream, text_answer
-from gateway_svc.openai.counting import Head
+from gateway_svc.openai.chat.answer import ChatStream, chat_answer
 from gateway_svc.openai.parsing import parse_request
-from gateway_svc.openai.response_answer import ResponseStream, response_answer
-from gateway_svc.openai.response_request import ResponseRequest
+from gateway_svc.openai.responses.answer import ResponseStream, response_answer
+from gateway_svc.openai.responses.request import ResponseRequest
+from gateway_svc.openai.sampling.counting import Head
+from gateway_svc.openai.text.answer import TextStream, text_answer
 from tests.gateway.openai.deltas import FINGERPRINT, Part, call, deltas
 
 HEAD = Head("0" * 24, 1_790_000_000, "sums-1@7")

@@ -18,7 +18,7 @@ from common.bus import Bus
 from common.door.asking import Door
 from common.messages.serving import Failure
 from gateway_svc.access import Caller
-from gateway_svc.openai.choices import id_of
+from gateway_svc.openai.sampling.choices import id_of
 from tests.conftest import eventually
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.deltas import FINGERPRINT, Part, Source, call, deltas, failing

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from common.messages.serving import ServedCall, ServedDelta, ServedToken
-from gateway_svc.openai.chat_answer import TopLogprob
-from gateway_svc.openai.counting import Counted, Head
-from gateway_svc.openai.response_request import ResponseRequest
-from gateway_svc.openai.response_shapes import (
+from gateway_svc.openai.chat.answer import TopLogprob
+from gateway_svc.openai.responses.request import ResponseRequest
+from gateway_svc.openai.responses.shapes import (
     ArgumentsDeltaEvent,
     ArgumentsDoneEvent,
     Event,
@@ -33,6 +32,7 @@ from gateway_svc.openai.response_shapes import (
     TextDeltaEvent,
     TextDoneEvent,
 )
+from gateway_svc.openai.sampling.counting import Counted, Head
 
 Kind = Literal["message", "reasoning"]
 

@@ -4,12 +4,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from gateway_svc.openai.chat_request import MAX_MESSAGES, Metadata, TextFormat, is_not_padded
-from gateway_svc.openai.order import Choice, Prompt
+from gateway_svc.openai.chat.request import MAX_MESSAGES, Metadata, TextFormat, is_not_padded
 from gateway_svc.openai.parsing import Strict, not_honoured
-from gateway_svc.openai.response_input import InputItem, as_messages, one_message
-from gateway_svc.openai.sampling import SamplingFields
-from gateway_svc.openai.tools import MAX_TOOLS, ResponseTool, ToolChoice
+from gateway_svc.openai.responses.items import InputItem, as_messages, one_message
+from gateway_svc.openai.sampling.order import Choice, Prompt
+from gateway_svc.openai.sampling.settings import SamplingFields
+from gateway_svc.openai.sampling.tools import MAX_TOOLS, ResponseTool, ToolChoice
 
 LOGPROBS = "message.output_text.logprobs"
 

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from common.messages.serving import ServedCall, ServedDelta, ServedToken
-from gateway_svc.openai.counting import Counted, FinishReason, Head, UsageOf, usage_of
+from gateway_svc.openai.sampling.counting import Counted, FinishReason, Head, UsageOf, usage_of
 
 
 class TopLogprob(BaseModel):

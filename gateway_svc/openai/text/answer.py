@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from common.messages.serving import ServedDelta, ServedToken
-from gateway_svc.openai.counting import Counted, Head, UsageOf, usage_of
+from gateway_svc.openai.sampling.counting import Counted, Head, UsageOf, usage_of
 
 
 class TextLogprobs(BaseModel):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
-from gateway_svc.openai.chat_answer import TopLogprob
+from gateway_svc.openai.chat.answer import TopLogprob
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

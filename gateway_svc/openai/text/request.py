@@ -5,9 +5,9 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from gateway_svc.openai.chat_request import Metadata, StreamOptions
-from gateway_svc.openai.order import Choice, Prompt
-from gateway_svc.openai.sampling import MAX_CHOICES, MAX_TOKEN_ID, SamplingFields, seed_of_choice
+from gateway_svc.openai.chat.request import Metadata, StreamOptions
+from gateway_svc.openai.sampling.order import Choice, Prompt
+from gateway_svc.openai.sampling.settings import MAX_CHOICES, MAX_TOKEN_ID, SamplingFields, seed_of_choice
 
 MAX_TOKENS = 16
 """Tokens of an answer where none are given, as OpenAI has it."""

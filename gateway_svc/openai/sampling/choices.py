@@ -8,7 +8,7 @@ from typing import Protocol
 from common.messages.access import Key
 from common.messages.serving import ServedDelta
 from gateway_svc.openai.errors import failed_sampling
-from gateway_svc.openai.order import Choice, Target
+from gateway_svc.openai.sampling.order import Choice, Target
 
 WAITING = 64
 """Maximum deltas of all choices that wait to be taken; the sampler's own buffers are behind it."""

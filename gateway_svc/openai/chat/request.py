@@ -4,12 +4,12 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from gateway_svc.openai.chat_messages import ChatMessageIn, as_messages
+from gateway_svc.openai.chat.messages import ChatMessageIn, as_messages
 from gateway_svc.openai.fields import CONSTRAINED, MAX_METADATA
-from gateway_svc.openai.order import Choice, Prompt
 from gateway_svc.openai.parsing import Strict, not_honoured
-from gateway_svc.openai.sampling import MAX_CHOICES, SamplingFields, seed_of_choice
-from gateway_svc.openai.tools import MAX_TOOLS, ChatTool, ToolChoice
+from gateway_svc.openai.sampling.order import Choice, Prompt
+from gateway_svc.openai.sampling.settings import MAX_CHOICES, SamplingFields, seed_of_choice
+from gateway_svc.openai.sampling.tools import MAX_TOOLS, ChatTool, ToolChoice
 
 MAX_MESSAGES = 4096
 Metadata = Annotated[
