@@ -1,13 +1,13 @@
 """Requests as values: each field is honoured, harmless or refused by name, and none is ignored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
-from gateway_svc.openai.fields import HARMLESS, REFUSED
+from gateway_svc.openai.fields import Harmless
 from gateway_svc.problems import Problem
 
 R = TypeVar("R", bound=BaseModel)
@@ -40,6 +40,11 @@ Unset = Annotated[None, BeforeValidator(_null_is_absent)]
 class WholeRequest(Strict):
     """A request's body. Null counts as absent."""
 
+    harmless: ClassVar[Mapping[str, Harmless]] = {}
+    """Fields that it has besides, and that cannot change an answer."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Fields that are refused, all or but for harmless values → the reason."""
+
     @model_validator(mode="before")
     @classmethod
     def _has_nothing_that_is_ignored(cls, raw: Any) -> Any:
@@ -59,18 +64,18 @@ def parse_request(model: type[R], body: JsonValue) -> R:
         raise problem_of(first["type"], first["msg"], first["loc"], first.get("ctx", {}), body) from None
 
 
-def _is_honoured(model: type[BaseModel], name: str, value: JsonValue) -> bool:
+def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool:
     """Whether the model reads it. Raises: PydanticCustomError for what is neither honoured nor harmless."""
     if name in model.model_fields:
         return value is not None
-    harmless = HARMLESS.get(name)
+    harmless, refused = model.harmless.get(name), model.refused.get(name)
     if harmless is not None and (value is None or harmless.permits(value)):
         return False
-    if name in REFUSED and value is None:
+    if refused is not None and value is None:
         return False
-    if name in REFUSED or harmless is not None:
-        raise not_honoured(REFUSED.get(name) or f"it may be {harmless.values if harmless else ''} only", name)
-    raise not_honoured("there is no such field here", name)
+    if harmless is not None:
+        raise not_honoured(refused or f"it may be {harmless.values} only", name)
+    raise not_honoured(refused or "there is no such field here", name)
 
 
 def problem_of(kind: str, message: str, location: Sequence[int | str], context: Mapping[str, Any], body: JsonValue) -> Problem:

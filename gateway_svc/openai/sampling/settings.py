@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from common.messages.serving import ServedSampling
+from gateway_svc.openai.fields import HARMLESS, REFUSED
 from gateway_svc.openai.parsing import WholeRequest
 
 MAX_CHOICES = 8
@@ -28,6 +29,11 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class SamplingFields(WholeRequest):
+    """What a request of inference may set besides its prompt."""
+
+    harmless = HARMLESS
+    refused = REFUSED
+
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
