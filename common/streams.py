@@ -37,6 +37,7 @@ REPLICA_TTL_S = 10.0
 TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
+HTTP_KEYS_BUCKET = "http-keys"
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
@@ -118,12 +119,13 @@ SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
-FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.05, drops_oldest=True)
+FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
-BUCKETS = (REPLICAS, TASKS, HISTORY)
+HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.01)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS)
 
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""

@@ -4,12 +4,14 @@ import asyncio
 
 import structlog
 
+from common.bus import TlsFiles
 from common.runtime.service import Running
 from gateway_svc.access import Access
-from gateway_svc.connections import OpenAccess
+from gateway_svc.connections import KeyAccess, Nats, OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
+from gateway_svc.keys import HttpKeys
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.settings import GatewaySettings
@@ -19,7 +21,19 @@ log = structlog.get_logger()
 
 async def serve(running: Running[GatewaySettings]) -> None:
     """Serve until cancelled. Raises: Fatal when it cannot listen."""
-    await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
+    settings = running.settings
+    if settings.nats_creds is None:
+        return await serve_with(running, OpenAccess(running.bus, settings.nats_url))
+    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
+    nats = Nats(settings.nats_url, f"gateway-{settings.replica}", insecure=settings.nats_insecure, tls=tls)
+    access = KeyAccess(HttpKeys(running.bus), nats)
+    async with asyncio.TaskGroup() as runners:
+        following = runners.create_task(access.run())
+        try:
+            await serve_with(running, access)
+        finally:
+            following.cancel()
+    return None
 
 
 async def serve_with(running: Running[GatewaySettings], access: Access, sampler: Sampler | None = None) -> None:

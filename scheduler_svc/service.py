@@ -33,7 +33,7 @@ from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.lifecycle.packages import request_waiting_checks
-from scheduler_svc.maintenance import status_bucket, store_alarm
+from scheduler_svc.maintenance import http_keys, status_bucket, store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
@@ -56,6 +56,7 @@ STORE_EVERY_TICKS = 5
 STALLS_EVERY_S = 30.0
 RETENTION_EVERY_S = 600.0
 PACKAGES_EVERY_S = 300.0
+OLD_KEYS_EVERY_S = 600.0
 STORED_EVERY_S = 300.0
 """Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
@@ -126,6 +127,7 @@ class Scheduler:
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
             runners.create_task(run_periodically(self.apply_retention, RETENTION_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._clean_packages, PACKAGES_EVERY_S, postpone, at_once=True))
+            runners.create_task(run_periodically(self._remove_old_keys, OLD_KEYS_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
@@ -184,6 +186,9 @@ class Scheduler:
 
     async def _clean_packages(self) -> None:
         await clean_packages(self._database, self._bus, self._relay.wake)
+
+    async def _remove_old_keys(self) -> None:
+        await http_keys.remove_over(self._database, self._bus)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""

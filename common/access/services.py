@@ -40,7 +40,7 @@ CLOCK = rows.inspects(streams.JOBS.name)
 def scheduler(_: Deployment) -> list[Row]:
     """Owns every stream. It may publish all subjects, since it sends a repaired dead letter's message again."""
     found = rows.publishes(*(subject for stream in streams.STREAMS for subject in stream.subjects))
-    found += rows.publishes(*(streams.value_subject(name, ">") for name in (streams.TASKS_BUCKET, streams.HISTORY_BUCKET)))
+    found += rows.publishes(*(streams.value_subject(each.name, ">") for each in streams.BUCKETS if each is not streams.REPLICAS))
     for store in STORES:
         found += [rows.inspects(store), rows.declares(store), rows.reads(store), rows.purges(store)]
     found += [rows.recreates(stream.name) for stream in (*streams.IN_FLIGHT, streams.WEIGHTS)]
@@ -87,16 +87,19 @@ def trainer(deployment: Deployment) -> list[Row]:
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
 
+def gateway(deployment: Deployment) -> list[Row]:
+    """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
+    found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
+    found += rows.publishes(streams.ask(None, "pools"))
+    found += rows.publishes(*(f"prompts.serve.{pool}.>" for pool in deployment.pools), "cancels.*")
+    return [*found, rows.subscribes("replies.*")]
+
+
 def operator(_: Deployment) -> list[Row]:
     """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
     found += rows.fetches_blobs(streams.BLOBS_BUCKET)
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
-
-
-def gateway(_: Deployment) -> list[Row]:
-    """HTTP in; jobs and questions out, each with the key of its sender. By itself it only learns whether a scheduler answers."""
-    return [CLOCK, *rows.publishes(streams.ask(None, "pools")), *rows.watches(streams.REPLICAS_BUCKET)]
 
 
 def _reports(service: str) -> list[Row]:

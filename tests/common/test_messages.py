@@ -42,6 +42,7 @@ DAY = datetime(2030, 1, 2, tzinfo=UTC)
 STATUS = messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0)
 
 WHEEL = messages.BlobRef(name=messages.wheel_name("t", "a" * 64), size_bytes=2, sha256="a" * 64)
+HTTP = messages.HttpPart(digest="a" * 64, token="a.b.c")
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
     messages.PreviewTask(tenant="t", request="r", spec={"name": "n"}),
@@ -64,7 +65,10 @@ SAMPLES: list[Message] = [
         tenant="t", request="r", weight=2.0, limits=[messages.LimitValue(of="max_tasks", value=3)], defaults=["max_adapters"]
     ),
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
-    messages.SetAccess(tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY)),
+    messages.SetAccess(
+        tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY, http=HTTP)
+    ),
+    messages.HttpKey(digest="a" * 64, tenant="t", role="owner", name="k", key="U" * 56, ends=DAY, token="a.b.c"),
     messages.AskAccess(cursor="t"),
     messages.AskAudit(since=DAY, cursor=3),
     messages.AuditAnswer(

@@ -105,7 +105,7 @@ def test_every_call_of_the_bus_has_a_row() -> None:
 def test_services_share_nothing_but_what_both_are_told() -> None:
     """A row that lets a second service publish a family of messages, or take a consumer's, changes this list, and SECURITY.md."""
     writers: dict[str, list[str]] = {}
-    for service in ("env", "rollout", "trainer"):
+    for service in ("env", "rollout", "trainer", "gateway"):
         for subject in service_permissions(service, DEPLOYMENT).publish:
             writers.setdefault(subject, []).append(service)
     shared = {subject for subject, names in writers.items() if len(names) > 1}
@@ -126,8 +126,9 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_hears_its_own_replies_only(service: str) -> None:
     heard = set(service_permissions(service, DEPLOYMENT).subscribe)
-    assert heard - {"ask.*.*", "stored.jobs.>", "events.>", "cancels.*"} == {f"_INBOX.{service}.>"}
+    assert heard - {"ask.*.*", "stored.jobs.>", "events.>", "cancels.*", "replies.*"} == {f"_INBOX.{service}.>"}
     assert ("cancels.*" in heard) == (service == "rollout")
+    assert ("replies.*" in heard) == (service == "gateway")
     assert ("events.>" in heard) == (service == "operator")
     assert ({"ask.*.*", "stored.jobs.>"} <= heard) == (service == "scheduler")
 
