@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import Fatal
+from common.pools import precision_on
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import URGENT_PRIORITY
 
@@ -66,6 +67,14 @@ async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[Strea
                 raise Fatal("the inference engine has aborted a request")
             logprobs = [] if request.top_logprobs is None else _logprobs(answer.logprobs, request.top_logprobs)
             yield StreamPart(list(answer.token_ids), logprobs, answer.finish_reason, output.num_cached_tokens or 0)
+
+
+def engine_name(engine: Engine) -> str:
+    """Names the arithmetic: on a CPU the same name gives the same tokens."""
+    import vllm
+
+    device = "cpu" if engine.is_cpu else "gpu"
+    return f"vllm-{vllm.__version__}-{device}-{precision_on(engine.settings.precision, cpu=engine.is_cpu)}"
 
 
 def _params(request: StreamRequest) -> Any:
