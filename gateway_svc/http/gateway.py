@@ -31,8 +31,7 @@ class Gateway:
     """The gateway's own connection; everything that a user asks for goes through `Caller.door`."""
     access: Access
     health: Health
-    sampler: Sampler | None = None
-    """None: nothing is sampled here."""
+    sampler: Sampler
     drain: Drain = field(default_factory=Drain)
 
 

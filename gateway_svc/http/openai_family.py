@@ -84,10 +84,8 @@ class Sampling:
 
     @classmethod
     async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice]) -> "Sampling":
-        """Raises: Problem when there is no such model, or nothing that samples."""
+        """Raises: Problem when there is no such model."""
         sampler = gateway_of(request).sampler
-        if sampler is None:
-            raise Problem(503, "Unavailable", "this gateway has no samplers", "no_sampler")
         target = (await resolve(caller.door, model)).target(caller)
         deltas = sampled(sampler, choices, target, request=request.state.request_id, key=caller.key or None)
         return cls(request, caller, target, deltas)
