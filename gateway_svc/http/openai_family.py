@@ -16,7 +16,7 @@ from common.messages.serving import ServedDelta
 from gateway_svc.access import Caller
 from gateway_svc.http.connected import while_connected
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
-from gateway_svc.http.gateway import gateway_of
+from gateway_svc.http.gateway import check_job, gateway_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of
 from gateway_svc.openai.models import resolve
@@ -84,7 +84,8 @@ class Sampling:
 
     @classmethod
     async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice]) -> "Sampling":
-        """Raises: Problem when there is no such model."""
+        """Raises: Problem when there is no such model, or the role may not spend."""
+        check_job(caller, "submit")  # both cost the tenant
         sampler = gateway_of(request).sampler
         target = (await resolve(caller.door, model)).target(caller)
         deltas = sampled(sampler, choices, target, request=request.state.request_id, key=caller.key or None)

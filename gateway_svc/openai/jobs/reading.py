@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
-from common.door.download import read_usage
 from common.door.progress import read_steps, read_versions
 from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
@@ -24,8 +23,8 @@ Metadata = Mapping[str, str]
 
 async def read_job(door: Door, status: TaskStatus) -> Job:
     """Raises: as `Door.ask`."""
-    spec, steps, tokens = await asyncio.gather(_spec(door, status.task), _latest_steps(door, status), _trained_tokens(door, [status]))
-    return job_of(status, spec, steps, trained_tokens=tokens.get(status.task, 0))
+    spec, steps, tokens = await asyncio.gather(_spec(door, status.task), _latest_steps(door, status), _trained_tokens(door, status))
+    return job_of(status, spec, steps, trained_tokens=tokens)
 
 
 async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadata | None) -> Page[Job]:
@@ -36,8 +35,8 @@ async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadat
             found.append((status, spec))
         if len(found) > limit:
             break
-    tokens = await _trained_tokens(door, [status for status, _ in found])
-    return page_of([job_of(status, spec, trained_tokens=tokens.get(status.task, 0)) for status, spec in found], limit)
+    tokens = await asyncio.gather(*(_trained_tokens(door, status) for status, _ in found))
+    return page_of([job_of(status, spec, trained_tokens=of) for (status, spec), of in zip(found, tokens, strict=True)], limit)
 
 
 async def list_events(door: Door, task: str, after: str | None, limit: int) -> Page[JobEvent]:
@@ -110,11 +109,11 @@ async def _latest_steps(door: Door, status: TaskStatus) -> list[StepOf]:
     return await read_steps(door, status.task, max(status.version - PACE_STEPS, 0))
 
 
-async def _trained_tokens(door: Door, statuses: list[TaskStatus]) -> Mapping[str, int]:
-    """Of tasks that have ended, as the ledger has them."""
-    if not any(status_of(status) in ENDED for status in statuses):
-        return {}
-    return {one.task: one.trained_tokens for one in (await read_usage(door)).tasks}
+async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:
+    """Of a task that has ended: the sum over its steps, which every role may read and the ledger has too."""
+    if status_of(status) not in ENDED:
+        return None
+    return sum(step.trained_tokens or 0 for step in await read_steps(door, status.task))
 
 
 def _has(metadata: Metadata, wanted: Metadata) -> bool:
