@@ -67,10 +67,11 @@ def chunk(answer: BaseModel) -> Sse:
     return Sse(answer.model_dump_json(exclude_unset=True))
 
 
-def responses(answer: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documentation of a route's answers."""
+def responses(answer: type[BaseModel], *statuses: int, is_streamed: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Documentation of a route's answers. `is_streamed`: whether it may be a stream of events too."""
     errors = {status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in statuses}
-    return {200: {"model": answer}, **errors}
+    content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if is_streamed else {}
+    return {200: {"model": answer, "description": "The answer.", **content}, **errors}
 
 
 @dataclass(frozen=True)
@@ -131,14 +132,14 @@ class Sampling:
             for line in last():
                 yield line
 
-        return _Closing(self.deltas, events(), self.ends, error=error, headers=self.headers)
+        return SamplingStream(self.deltas, events(), self.ends, error=error, headers=self.headers)
 
 
 async def _next(deltas: AsyncGenerator[Numbered]) -> Numbered:
     return await anext(deltas)
 
 
-class _Closing(EventStream):
+class SamplingStream(EventStream):
     """Ends the sampling, which has begun before the stream does, however the stream ends."""
 
     def __init__(

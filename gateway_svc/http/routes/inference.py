@@ -29,7 +29,7 @@ router = APIRouter(prefix="/v1", tags=["inference"], route_class=OpenAIRoute)
 FAMILY = Family(router, render, PATHS, dict.fromkeys(PATHS[:3], MAX_BODY_BYTES))
 
 
-@router.post("/chat/completions", responses=responses(ChatAnswer, *ERRORS), response_class=Response)
+@router.post("/chat/completions", responses=responses(ChatAnswer, *ERRORS, is_streamed=True), response_class=Response)
 async def chat_completions(request: Request, caller: Acting, body: ChatRequest) -> Response:
     """A reply to a conversation, whole or streamed."""
     sampling = await Sampling.of(request, caller, body.model, body.choices())
@@ -45,7 +45,7 @@ async def chat_completions(request: Request, caller: Acting, body: ChatRequest) 
     return await sampling.streamed(lines, lambda: [*map(chunk, stream.end()), DONE])
 
 
-@router.post("/completions", responses=responses(TextAnswer, *ERRORS), response_class=Response)
+@router.post("/completions", responses=responses(TextAnswer, *ERRORS, is_streamed=True), response_class=Response)
 async def completions(request: Request, caller: Acting, body: CompletionRequest) -> Response:
     """A continuation of a text or of tokens, whole or streamed."""
     choices = body.choices()
@@ -61,7 +61,7 @@ async def completions(request: Request, caller: Acting, body: CompletionRequest)
     return await sampling.streamed(lines, lambda: [*map(chunk, stream.end()), DONE])
 
 
-@router.post("/responses", responses=responses(ResponseOf, *ERRORS), response_class=Response)
+@router.post("/responses", responses=responses(ResponseOf, *ERRORS, is_streamed=True), response_class=Response)
 async def create_response(request: Request, caller: Acting, body: ResponseRequest) -> Response:
     """A reply to items, whole or as typed events. Nothing is kept."""
     sampling = await Sampling.of(request, caller, body.model, [body.choice()])

@@ -65,11 +65,20 @@ class _FunctionOutput(_Item):
     caller: Unset = None
 
 
-def _kind_of(item: JsonValue) -> str:
-    """Raises: PydanticCustomError for kinds that are not supported."""
+KINDS = ("message", "function_call", "function_call_output")
+
+
+def _is_supported(item: JsonValue) -> JsonValue:
     match item:
-        case {"type": str(kind)} if kind not in ("message", "function_call", "function_call_output"):
+        case {"type": str(kind)} if kind not in KINDS:
             raise not_honoured(f"items of the type '{kind[:40]}' are not supported")
+        case _:
+            return item
+
+
+def _kind_of(item: JsonValue) -> str:
+    """A message need not say that it is one."""
+    match item:
         case {"type": str(kind)}:
             return kind
         case _:
@@ -81,6 +90,7 @@ InputItem = Annotated[
     | Annotated[_FunctionCall, Tag("function_call")]
     | Annotated[_FunctionOutput, Tag("function_call_output")],
     Discriminator(_kind_of),
+    BeforeValidator(_is_supported),
 ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -16,9 +16,13 @@ from openai.types.responses import Response
 
 from common.bus import Bus
 from common.door.asking import Door
-from common.messages.serving import Failure
+from common.messages.serving import Failure, ServedSampling
 from gateway_svc.access import Caller
-from gateway_svc.openai.sampling.choices import id_of
+from gateway_svc.drain import Drain
+from gateway_svc.http.event_stream import Ends, Sse
+from gateway_svc.http.openai_family import SamplingStream, error_event
+from gateway_svc.openai.sampling.choices import id_of, sampled
+from gateway_svc.openai.sampling.order import Choice, Prompt, Target
 from tests.conftest import eventually
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.deltas import FINGERPRINT, Part, Source, call, deltas, failing
@@ -355,3 +359,24 @@ async def test_errors_of_no_route_and_of_no_json_have_openais_shape(opened: Open
     for answer in answers:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert answer.headers["x-request-id"]
+
+
+async def test_sampling_ends_where_its_stream_never_begins() -> None:
+    """The client goes between the first token and the first byte: no generator of the stream has run then."""
+    source = Source(lambda _: deltas(WORDS), hold_after=1)
+    choice, target = Choice(Prompt(text="x"), ServedSampling(seed=1)), Target("tiny", "acme", "tiny", None)
+    sampling = sampled(source, [choice], target, request="r", key=None)
+    await anext(sampling)
+
+    async def events() -> AsyncGenerator[Sse]:
+        yield Sse("never")
+
+    async def refuse(_: object) -> None:
+        raise OSError("the client has gone")
+
+    door = cast(Door, None)
+    ends = Ends(Caller(door, "acme", "member", ""), Drain(), is_resumable=False)
+    with pytest.raises(OSError, match="gone"):
+        await SamplingStream(sampling, events(), ends, error=error_event, headers={})({"type": "http"}, asyncio.Event().wait, refuse)
+
+    assert source.open == set()
