@@ -164,7 +164,7 @@ def _said(message: Any, name: str) -> str:
     """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
-    if isinstance(message, ServeRequest) and name == "task":
+    if name == "task" and type(message) is ServeRequest:
         return message.adapter.task if message.adapter is not None else streams.BASE_MODEL
     if name == "trajectory":
         number = message.group if isinstance(message, Settlement) else message.group.group

@@ -25,7 +25,7 @@ class ServingScheduler(AsyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._rollout_adapters = int(self.vllm_config.additional_config[ROLLOUT_ADAPTERS])
+        self._rollout_adapters = rollout_adapters(self.vllm_config)
         assert self.lora_config is not None
         self._most_adapters = self.lora_config.max_loras
         self.lora_config = copy(self.lora_config)  # its maximum changes with each step, and the worker has the original
@@ -81,6 +81,11 @@ class ServingScheduler(AsyncScheduler):
         # Where it resumes in the same step, the model's runner must not take it for one that has gone on.
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         self._preempt_request(request, 0.0)
+
+
+def rollout_adapters(config: Any) -> int:
+    """Adapters that rollouts may have in a batch. `Any`: vLLM's types are loose."""
+    return int(config.additional_config[ROLLOUT_ADAPTERS])
 
 
 def _is_urgent(request: Request) -> bool:

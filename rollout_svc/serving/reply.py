@@ -85,12 +85,13 @@ class Reply:
             piece.reasoning += part.text
 
     def _served(self, token: int, logprobs: TokenLogprobs) -> ServedToken:
-        top = [TopToken(**self._spelled(one), logprob=_finite(logprob)) for one, logprob in logprobs.top]
-        return ServedToken(**self._spelled(token), logprob=_finite(logprobs.chosen), top=top)
+        top = [self._top(one, logprob) for one, logprob in logprobs.top]
+        chosen = self._top(token, logprobs.chosen)
+        return ServedToken(token=chosen.token, logprob=chosen.logprob, bytes=chosen.bytes, top=top)
 
-    def _spelled(self, token: int) -> dict[str, object]:
+    def _top(self, token: int, logprob: float) -> TopToken:
         spelled = self._chat.token_bytes(token)
-        return {"token": spelled.decode(errors="replace"), "bytes": list(spelled)}
+        return TopToken(token=spelled.decode(errors="replace"), logprob=_finite(logprob), bytes=list(spelled))
 
 
 def _finite(logprob: float) -> float:

@@ -95,11 +95,12 @@ class Wire:
 
 
 class Replica:
-    def __init__(self, bus: Bus, name: str, sequences: int = 4, adapters: int = 2) -> None:
+    def __init__(self, bus: Bus, name: str, sequences: int = 4, adapters: int = 2, means: Means | None = None) -> None:
+        """`means`: of a real engine, in place of the source."""
         self.name, self.bus = name, bus
         self.source, self.wire, self.slots = Source(), Wire(bus), Slots(4 * sequences)
         stand_in: Any = Adapters()
-        means = Means(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source")
+        means = means or Means(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source")
         self.serving = Serving(means, Replies(name, self.wire.tell), self.slots, bus.clock.now_s)
         self.work: asyncio.Task[None] | None = None
 
