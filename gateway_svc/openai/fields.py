@@ -43,7 +43,7 @@ HARMLESS: Mapping[str, Harmless] = {
 """Top-level field → what it may be."""
 
 _STATELESS = "answers are not stored, so that nothing can be continued or named; send the whole conversation"
-_CONSTRAINED = "it needs constrained decoding, which the engine does not offer"
+CONSTRAINED = "it needs constrained decoding, which the engine does not offer"
 REFUSED: Mapping[str, str] = {
     "audio": "answers are text",
     "modalities": "answers are text",
@@ -70,9 +70,8 @@ REFUSED: Mapping[str, str] = {
     "echo": "an answer does not repeat its prompt",
     "prompt_cache_retention": "the prefix cache is in memory",
     "service_tier": "there is one tier",
-    "guided_json": _CONSTRAINED,
-    "structured_outputs": _CONSTRAINED,
+    "guided_json": CONSTRAINED,
+    "structured_outputs": CONSTRAINED,
 }
 """Fields of OpenAI's requests that would change an answer and are not honoured, or some values of them → the reason. All other fields are
 refused as unknown."""
-CONSTRAINED = _CONSTRAINED

@@ -12,6 +12,7 @@ from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import client, gateway
 from tests.gateway.test_requests import ROLES
 from tests.scheduler.stages import World
+from tests.serving.replicas import Replica
 
 ALL = {"reader", "member", "owner", "admin"}
 SPENDING = ALL - {"reader"}
@@ -81,3 +82,23 @@ async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> No
 async def _tried(address: str, key: str, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
     async with client(address, key) as door:
         return await door.request(method, path, **({} if body is None else {"json": body}))
+
+
+async def test_services_keys_suffice_to_sample(keyed: Keyed, keyed_world: World) -> None:
+    """The gateway asks and the replica answers, each with its own key on a server with keys."""
+    async with entering(keyed) as made, await keyed.connect("rollout") as bus:
+        await made.tenant("acme")
+        key = await made.key("acme", "one", "member")
+        replica = Replica(bus, "r0")
+        replica.start()
+        try:
+            async with gateway(made.bus, keyed.url, access=made.access) as address:
+                body = {"model": "tiny", "messages": HELLO, "max_tokens": 8}
+                whole = await _tried(address, key, "POST", "/v1/chat/completions", body)
+                streamed = await _tried(address, key, "POST", "/v1/chat/completions", body | {"stream": True})
+        finally:
+            await replica.stop()
+
+    assert whole.status_code == 200, whole.text
+    assert whole.json()["usage"]["completion_tokens"] == 8
+    assert streamed.text.endswith("data: [DONE]\n\n")
