@@ -74,6 +74,11 @@ class AskTasks(Message, kind="ask-tasks.1"):
     """Maximum tasks of the page."""
 
 
+def cursor_after(status: TaskStatus) -> str:
+    """Cursor of a listing by `created` that begins after this task: the time, in microseconds, and the id."""
+    return f"{round(status.submitted_s * 1e6)}~{status.task}"
+
+
 class AskTask(Message, kind="ask-task.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
 

@@ -321,6 +321,7 @@ FREE = {
     "warnings",
     "template",
     "logit_bias",
+    "metadata",
 }
 """Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 
