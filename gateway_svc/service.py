@@ -4,12 +4,14 @@ import asyncio
 
 import structlog
 
+from common.bus import TlsFiles
 from common.runtime.service import Running
 from gateway_svc.access import Access
-from gateway_svc.connections import OpenAccess
+from gateway_svc.connections import KeyAccess, Nats, OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
+from gateway_svc.keys import HttpKeys
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.settings import GatewaySettings
 
@@ -18,7 +20,20 @@ log = structlog.get_logger()
 
 async def serve(running: Running[GatewaySettings]) -> None:
     """Serve until cancelled. Raises: Fatal when it cannot listen."""
-    await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
+    if running.settings.nats_creds is None:
+        await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
+        return
+    access = KeyAccess(HttpKeys(running.bus), _nats(running.settings))
+    async with asyncio.TaskGroup() as runners:
+        following = runners.create_task(access.run())
+        await serve_with(running, access)
+        following.cancel()
+
+
+def _nats(settings: GatewaySettings) -> Nats:
+    """Where callers' keys connect to."""
+    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
+    return Nats(settings.nats_url, f"gateway-{settings.replica}", insecure=settings.nats_insecure, tls=tls)
 
 
 async def serve_with(running: Running[GatewaySettings], access: Access) -> None:
