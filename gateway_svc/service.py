@@ -20,20 +20,19 @@ log = structlog.get_logger()
 
 async def serve(running: Running[GatewaySettings]) -> None:
     """Serve until cancelled. Raises: Fatal when it cannot listen."""
-    if running.settings.nats_creds is None:
-        await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
-        return
-    access = KeyAccess(HttpKeys(running.bus), _nats(running.settings))
+    settings = running.settings
+    if settings.nats_creds is None:
+        return await serve_with(running, OpenAccess(running.bus, settings.nats_url))
+    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
+    nats = Nats(settings.nats_url, f"gateway-{settings.replica}", insecure=settings.nats_insecure, tls=tls)
+    access = KeyAccess(HttpKeys(running.bus), nats)
     async with asyncio.TaskGroup() as runners:
         following = runners.create_task(access.run())
-        await serve_with(running, access)
-        following.cancel()
-
-
-def _nats(settings: GatewaySettings) -> Nats:
-    """Where callers' keys connect to."""
-    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
-    return Nats(settings.nats_url, f"gateway-{settings.replica}", insecure=settings.nats_insecure, tls=tls)
+        try:
+            await serve_with(running, access)
+        finally:
+            following.cancel()
+    return None
 
 
 async def serve_with(running: Running[GatewaySettings], access: Access) -> None:

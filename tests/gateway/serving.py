@@ -19,13 +19,15 @@ from tests.conftest import eventually
 
 
 @asynccontextmanager
-async def gateway(bus: Bus, url: str, *, access: Access | None = None, until_ready: bool = True, **settings: Any) -> AsyncGenerator[str]:
+async def gateway(
+    bus: Bus, url: str, *, access: Access | None = None, until_ready: bool = True, scheme: str = "http", **settings: Any
+) -> AsyncGenerator[str]:
     """Its address. It ends as on SIGTERM."""
     settings = {"port": servers.free_port(), "drain_s": 2.0, "submit_timeout_s": 3.0, "nats_url": url} | settings
     health = Health()
     running = Running(GatewaySettings(**settings), bus, health)
     runner = asyncio.create_task(serve_with(running, access or OpenAccess(bus, url)))
-    address = f"http://127.0.0.1:{settings['port']}"
+    address = f"{scheme}://127.0.0.1:{settings['port']}"
     try:
         await eventually(lambda: runner.done() or _answers(address, health if until_ready else None), 60)
         assert not runner.done(), runner
@@ -37,7 +39,7 @@ async def gateway(bus: Bus, url: str, *, access: Access | None = None, until_rea
 
 async def _answers(address: str, health: Health | None) -> bool:
     try:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=False) as client:
             await client.get(f"{address}/healthz")
     except httpx.HTTPError:
         return False

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -10,10 +11,21 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import APIRouter, Response
+from starlette.responses import JSONResponse
 
 from common.bus import Bus
+from common.runtime.health import Health
+from gateway_svc.connections import OpenAccess
+from gateway_svc.drain import Drain
+from gateway_svc.http.application import all_families, application
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Gateway
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.problems import Problem
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
+from tests.common.bus.test_tls import Authority
 from tests.conftest import HASTY, eventually, running
 from tests.gateway.serving import client, gateway
 from tests.gateway.test_events import STREAM, Stream
@@ -103,3 +115,81 @@ async def test_nats_away_and_back(database_url: str, tmp_path: Path) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert (alive.status_code, unready.status_code) == (200, 503)
     assert again.status_code in (201, 202)
+
+
+async def test_gateway_ends_tls_by_itself(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "authority")
+    cert, key = authority.issue("gateway")
+    port = servers.free_port()
+    async with gateway(bus, nats_url, until_ready=False, scheme="https", port=port, tls_cert=cert, tls_key=key) as address:
+        async with httpx.AsyncClient(base_url=address, verify=ssl.create_default_context(cafile=str(authority.ca))) as door:
+            assert (await door.get("/healthz")).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            async with httpx.AsyncClient() as door:
+                await door.get(f"http://127.0.0.1:{port}/healthz")
+
+
+async def test_prefix_that_a_proxy_removes(bus: Bus, nats_url: str) -> None:
+    async with gateway(bus, nats_url, until_ready=False, root_path="/marlaas", submit_timeout_s=0.5) as address, client(address) as door:
+        answer = await door.post("/v1/tasks", json=spec())
+
+    assert answer.headers["location"].startswith("/marlaas/v1/tasks/")
+
+
+async def test_drain_waits_for_requests_and_refuses_new_ones() -> None:
+    drain = Drain()
+    with drain.request():
+        finishing = asyncio.create_task(drain.finish(60))
+        await drain.began.wait()
+        assert not finishing.done()
+        assert not drain.overdue.is_set()
+    await asyncio.wait_for(finishing, 30)
+
+    assert not drain.overdue.is_set()
+
+
+async def test_what_does_not_end_in_time_is_told_to() -> None:
+    drain = Drain()
+    with drain.request():
+        finishing = asyncio.create_task(drain.finish(0.2))
+        await asyncio.wait_for(drain.overdue.wait(), 30)
+    await asyncio.wait_for(finishing, 30)
+
+
+async def test_requests_during_the_drain_are_refused(bus: Bus, nats_url: str) -> None:
+    settings = GatewaySettings(nats_url=nats_url)
+    found = Gateway(settings, bus, OpenAccess(bus, nats_url), Health())
+    found.drain.began.set()
+    transport = httpx.ASGITransport(application(found, all_families()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as door:
+        refused, unready = await door.get("/v1/tasks"), await door.get("/readyz")
+
+    assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "draining", "1")
+    assert unready.status_code == 503
+
+
+async def test_family_has_its_own_errors_and_limits(bus: Bus, nats_url: str) -> None:
+    router = APIRouter(route_class=StrictRoute)
+
+    @router.post("/v1/other")
+    async def take(body: dict[str, int]) -> dict[str, int]:
+        return body
+
+    def render(problem: Problem) -> Response:
+        return JSONResponse({"error": problem.detail}, problem.status)
+
+    family = Family(router, render, paths=("/v1/other",), body_bytes={"/v1/other": 3_000_000})
+    found = Gateway(GatewaySettings(nats_url=nats_url), bus, OpenAccess(bus, nats_url), Health())
+    transport = httpx.ASGITransport(application(found, [*all_families(), family]))
+    json_type = {"content-type": "application/json"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as door:
+        good = await door.post("/v1/other", json={"a": 1})
+        large = await door.post("/v1/other", content=b'{"a": 1' + b" " * 2_000_000 + b"}", headers=json_type)
+        twice = await door.post("/v1/other", content=b'{"a": 1, "a": 2}', headers=json_type)
+        typed = await door.post("/v1/other", json={"a": "x"})
+        absent = await door.get("/v1/other/none")
+
+    assert (good.json(), large.json()) == ({"a": 1}, {"a": 1})
+    assert "given twice" in twice.json()["error"]
+    assert (typed.status_code, absent.status_code) == (400, 404)
+    assert typed.json().keys() == absent.json().keys() == {"error"}
