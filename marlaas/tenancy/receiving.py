@@ -29,7 +29,10 @@ class Receiver:
             write_credentials(self.file, token, seed)
 
     def refuse_unfit(self, signing: SigningKeys, tenant: str, name: str, *, is_http: bool) -> None:
-        """Raises: ClientError when a key for NATS has no file, or the file has no folder, or is there and no interrupted command wrote it."""
+        """Check the file before a key is made.
+
+        Raises: ClientError when a key for NATS has no file, or the file has no folder, or is there and no interrupted command wrote it.
+        """
         if self.file is None:
             if is_http:
                 return

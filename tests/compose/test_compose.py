@@ -258,7 +258,7 @@ def says_one_line_an_attempt(deployment: Deployment, container: str, event: str)
 
 
 def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment: Deployment, tmp_path: Path) -> None:
-    job = Job(deployment, tmp_path, "resumed", steps=30)
+    job = Job(deployment, tmp_path, "resumed", steps=60)
     job.advance(2)
     deployment.compose("down")
     seconds = deployment.up()
