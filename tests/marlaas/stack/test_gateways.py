@@ -11,7 +11,8 @@ import pytest
 from common.access.credentials import read_credentials
 from common.access.folder import credentials_path
 from marlaas.stack import control, gateways, servers
-from marlaas.stack.state_files import Gateway, Stack, StackError, StackPlan, log_path, read_plan, read_stack, write_stack
+from marlaas.stack.os_processes import Identity
+from marlaas.stack.state_files import Component, Gateway, Stack, StackError, StackPlan, log_path, read_plan, read_stack, write_stack
 from marlaas.stack.supervised_process import ProcessSpec
 from tests.marlaas.command import marlaas
 from tests.marlaas.waiting import until
@@ -119,6 +120,17 @@ def test_drain_ends_before_the_supervisor_kills_unless_the_user_says_otherwise(d
     assert drain_s() < GRACE_S
     monkeypatch.setenv(gateways.DRAIN, "3")
     assert drain_s() == 3
+
+
+@pytest.mark.parametrize(("gateway", "reason"), [(None, "older version"), (Gateway(port=81, url="http://127.0.0.1:81"), "is restarting")])
+def test_dashboard_without_a_gateway_that_is_ready_says_why(gateway: Gateway | None, reason: str) -> None:
+    process = Identity(pid=1, started="now")
+    stack = Stack(
+        supervisor=process, nats_port=1, postgres_port=2, nats_url="nats://x", database_url="postgresql://x", started_s=0, gateway=gateway,
+        components=[Component(name="gateway", condition="restarting")],
+    )  # fmt: skip
+    with pytest.raises(StackError, match=reason):
+        gateways.dashboard(stack)
 
 
 def test_dashboard_of_a_stack_that_has_none_is_one_line(tmp_path: Path) -> None:
