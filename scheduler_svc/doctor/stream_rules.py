@@ -185,12 +185,12 @@ async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
     """One that has ended may be there or not."""
     told = {value.digest: value for value in await bus.kv.values(streams.HTTP_KEYS_BUCKET, HttpKey)}
     now = datetime.now(UTC)
-    ended = {each.value.digest for each in recorded.http_keys if each.value.ends is not None and each.value.ends <= now}
-    valid = {each.value.digest: each.value for each in recorded.http_keys if each.is_valid}
+    valid = [each.value for each in recorded.http_keys if each.is_valid]
+    wanted = {value.digest: value for value in valid if value.digest in told or value.ends is None or value.ends > now}
     return [
-        Violation(HTTP_KEYS, f"digest={digest} valid={digest in valid} told={digest in told}")
-        for digest in sorted(told.keys() | valid.keys())
-        if told.get(digest) != valid.get(digest) and not (digest in valid and digest in ended and digest not in told)
+        Violation(HTTP_KEYS, f"digest={digest} valid={digest in wanted} told={digest in told}")
+        for digest in sorted(told.keys() | wanted.keys())
+        if told.get(digest) != wanted.get(digest)
     ]
 
 

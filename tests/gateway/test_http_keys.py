@@ -4,10 +4,11 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
 from common import streams
@@ -18,18 +19,24 @@ from common.door.asking import Door
 from common.door.errors import ClientError
 from common.errors import Unavailable
 from common.messages import AskTasks, ControlTask, HttpKey, TasksAnswer
+from common.runtime.health import Health
+from common.runtime.service import Running
 from common.streams import HTTP_KEYS_BUCKET
 from gateway_svc.access import Unauthorized
 from gateway_svc.connections import OpenAccess
 from gateway_svc.keys import HttpKeys
-from marlaas.tenancy import accounts, keys
+from gateway_svc.service import serve
+from gateway_svc.settings import GatewaySettings
+from marlaas.stack import servers
+from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.deletion import delete_with_account
 from marlaas.tenancy.receiving import Receiver
 from scheduler_svc.maintenance import http_keys as upkeep
 from scheduler_svc.reconcile import accept
 from tests.common.access.keyed import Keyed
-from tests.conftest import eventually, eventually_equals, running
+from tests.conftest import at_work, eventually, eventually_equals, running
 from tests.gateway.entering import Entering, entering
+from tests.gateway.serving import client
 from tests.scheduler.canaries import in_streams, in_tables
 from tests.scheduler.stages import World
 
@@ -142,6 +149,15 @@ async def test_revocation_that_only_nats_has_heard_of_ends_the_callers(gateway: 
     assert await refused(gateway, text) == "no valid key"
 
 
+async def test_revocation_that_only_postgres_has_heard_of_ends_the_callers(gateway: Entering) -> None:
+    """As when the command is interrupted before it tells NATS: the bucket is enough."""
+    text = await gateway.key("acme", "ci")
+    async with gateway.access.entered(text) as caller:
+        await recording.record(gateway.operator.door, "acme", revoke=[caller.key])
+        await asyncio.wait_for(caller.ended.wait(), 30)
+        assert await refused(gateway, text) == "no valid key"
+
+
 async def test_suspended_tenant_is_closed_and_taken_again(gateway: Entering) -> None:
     text, other = await gateway.key("acme", "ci"), await gateway.key("globex", "ci")
     async with gateway.access.entered(text) as caller, gateway.access.entered(other) as neighbour:
@@ -192,7 +208,7 @@ async def test_one_connection_for_many_requests_and_none_when_idle(keyed: Keyed,
             await asks(callers[0].door)
         await eventually(lambda: gateway.access.connections == 0, 30)
         assert not callers[0].ended.is_set()
-        assert not callers[0].door._bus.is_connected
+        await eventually(lambda: not callers[0].door._bus.is_connected, 30)
         async with gateway.access.entered(text) as caller:
             await asks(caller.door)
 
@@ -331,6 +347,22 @@ async def test_keys_are_told_again_after_nats_has_lost_them(keyed: Keyed, keyed_
         assert await refused(gateway, gone) == "no valid key"
         async with gateway.access.entered(kept) as caller:
             await asks(caller.door)
+
+
+async def test_request_with_a_key_is_answered_by_http_and_without_one_refused(gateway: Entering, keyed: Keyed) -> None:
+    text, port = await gateway.key("acme", "ci"), servers.free_port()
+    settings = GatewaySettings(port=port, drain_s=1.0, nats_url=keyed.url, nats_creds=keyed.keys.credentials("gateway"))
+    async with at_work(serve(Running(settings, gateway.bus, Health()))), client(f"http://127.0.0.1:{port}") as http:
+
+        async def answers(key: str) -> int:
+            with suppress(httpx.HTTPError):
+                return (await http.get("/v1/tasks", headers={"Authorization": f"Bearer {key}"} if key else {})).status_code
+            return 0
+
+        await eventually_equals(lambda: answers(text), 200, 60)
+        assert [await answers(key) for key in ("", "mk-garbage", http_key(Seed.new(Kind.USER)))] == [401] * 3
+        await keys.revoke_key(gateway.operator, "acme", "ci")
+        await eventually_equals(lambda: answers(text), 401, 30)
 
 
 async def test_server_without_keys_takes_everybody_as_admin(bus: Bus, nats_url: str) -> None:
