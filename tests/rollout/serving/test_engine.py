@@ -152,7 +152,7 @@ async def test_cancelled_requests_leave_the_cache_free(serving_engine: Engine) -
 )
 async def test_settings_of_a_request_reach_the_engine(serving_engine: Engine, setting: dict[str, object], likely: int | None) -> None:
     first = StreamRequest(f"greedy-{setting}", PROMPT, 1, 1, [], None, temperature=0.0)
-    best = [part.ids[0] async for part in stream(serving_engine, first)][0]
+    [best] = [part.ids[0] async for part in stream(serving_engine, first)]
     changed = replace(first, request_id=f"set-{setting}", temperature=1.0, max_tokens=1, **setting)  # type: ignore[arg-type]
     assert [part.ids[0] async for part in stream(serving_engine, changed)] == [best if likely is None else likely]
 
