@@ -48,7 +48,7 @@ class Account:
             task=adapter.task if adapter else None,
             version=adapter.version if adapter else None,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
+            cached_tokens=min(self._cached_tokens, self._prompt_tokens),  # an attempt that resumes also finds sampled ones there
             sampled_tokens=self._sampled_tokens,
         )
 
