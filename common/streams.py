@@ -14,6 +14,7 @@
     trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
+    served.<task>.<request>                           gateway → scheduler         work queue
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
     replies.<gateway>                                 rollout → gateway           none: lost where nobody listens
@@ -115,12 +116,13 @@ STORED_JOBS = "stored.jobs.>"
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
 PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
-SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.25)
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.23)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
-STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
+SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
@@ -263,6 +265,11 @@ def events(tenant: str, task: str) -> str:
     return f"events.{tenant}.{task}"
 
 
+def served(task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"served.{task or BASE_MODEL}.{request}"
+
+
 def failed(stage: str, task: str) -> str:
     return f"failed.{stage}.{task}"
 
@@ -354,6 +361,7 @@ SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked
 SCHEDULER_PACKAGES = Consumer("scheduler-packages", "TURNS", "trajectories.package.>", "settle-package", task_token=-1)
 SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
 SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
+SCHEDULER_SERVED = Consumer("scheduler-served", "SERVED", "served.>", "book", task_token=-1)
 SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
 
 

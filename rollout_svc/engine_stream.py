@@ -65,7 +65,7 @@ async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[Strea
             answer = output.outputs[0]
             if answer.finish_reason == "abort":
                 raise Fatal("the inference engine has aborted a request")
-            logprobs = [] if request.top_logprobs is None else _logprobs(answer.logprobs, request.top_logprobs)
+            logprobs = [] if request.top_logprobs is None else logprobs_of(answer.logprobs, request.top_logprobs)
             yield StreamPart(list(answer.token_ids), logprobs, answer.finish_reason, output.num_cached_tokens or 0)
 
 
@@ -101,10 +101,14 @@ def _params(request: StreamRequest) -> Any:
     )
 
 
-def _logprobs(flat: Any, top: int) -> list[TokenLogprobs]:
-    """`flat`: vLLM's FlatLogprobs, in which the sampled token of each place comes first, and then those of the highest."""
+def logprobs_of(flat: Any, top: int) -> list[TokenLogprobs]:
+    """`flat`: vLLM's FlatLogprobs, in which the sampled token of each place comes first, and then those of the highest.
+
+    The sampled one may be among these again, or not: it is not where vLLM has joined the outputs of several steps.
+    """
     found: list[TokenLogprobs] = []
     for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
-        pairs = list(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
-        found.append(TokenLogprobs(pairs[0][1], pairs[1 : 1 + top]))
+        of = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
+        highest = sorted(of.items(), key=lambda pair: -pair[1])
+        found.append(TokenLogprobs(flat.logprobs[start], highest[:top]))
     return found

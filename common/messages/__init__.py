@@ -86,6 +86,7 @@ from common.messages.progress import (
     VersionsAnswer,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
+from common.messages.served import ServingEnded
 from common.messages.serving import (
     MIN_LOGPROB,
     CancelServing,

@@ -149,6 +149,9 @@ class Usage(Value):
     adapter_bytes: int = 0
     checkpoint_bytes: int = 0
     batch_bytes: int = 0
+    served_prompt_tokens: int = 0
+    """Of requests that the tenant sent, as the next; 0 from older schedulers. Of a task: to its versions."""
+    served_sampled_tokens: int = 0
 
     @property
     def stored_bytes(self) -> int:

@@ -224,6 +224,18 @@ ASKS: list[Message] = [
             )
         ]
     ),
+    messages.ServingEnded(
+        request="r1",
+        attempt=1,
+        tenant="t",
+        key="U" * 56,
+        pool="p",
+        task="a",
+        version=2,
+        prompt_tokens=9,
+        cached_tokens=8,
+        sampled_tokens=3,
+    ),
     messages.SpecAnswer(task="a", spec={"name": "n"}),
     messages.AskSteps(task="a", after=1),
     messages.StepsAnswer(

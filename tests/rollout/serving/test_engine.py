@@ -86,7 +86,9 @@ async def test_greedy_answer_is_the_engines_and_the_oracles(
         for ref in versions:
             answer = await stage.answer(stage.request(adapter=ref, sampling=greedy()))
             async with serving_adapters.using(ref) as name:
-                direct = await serving_engine.sample(sample_request(await prompt(), temperature=0.0, max_tokens=24, stop_ids=[], adapter=name))
+                direct = await serving_engine.sample(
+                    sample_request(await prompt(), temperature=0.0, max_tokens=24, stop_ids=[], adapter=name)
+                )
             assert answer.ids == direct.ids
             tokens = [token for delta in answer.deltas for token in delta.tokens]
             of = oracle.logprobs([*await prompt(), *answer.ids], peft_name(ref) if ref else None)[len(await prompt()) - 1 :]
@@ -150,7 +152,7 @@ async def test_cancelled_requests_leave_the_cache_free(serving_engine: Engine) -
 )
 async def test_settings_of_a_request_reach_the_engine(serving_engine: Engine, setting: dict[str, object], likely: int | None) -> None:
     first = StreamRequest(f"greedy-{setting}", PROMPT, 1, 1, [], None, temperature=0.0)
-    best = [part.ids[0] async for part in stream(serving_engine, first)][0]
+    (best,) = [part.ids[0] async for part in stream(serving_engine, first)]
     changed = replace(first, request_id=f"set-{setting}", temperature=1.0, max_tokens=1, **setting)  # type: ignore[arg-type]
     assert [part.ids[0] async for part in stream(serving_engine, changed)] == [best if likely is None else likely]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.tool_calls import Schema, ToolCall, find_calls, without_calls
 from rollout_svc.chat import Chat
-from rollout_svc.engine_stream import TokenLogprobs
+from rollout_svc.engine_stream import TokenLogprobs, logprobs_of
 from rollout_svc.serving.parts import Parts, Said, opens_thoughts, schemas_of
 from rollout_svc.serving.reply import Piece, Reply
 from tests.rollout.conftest import POOL
@@ -172,6 +173,19 @@ def test_bytes_of_tokens_join_to_the_text() -> None:
     assert b"".join(bytes(token.bytes) for token in piece.tokens).decode() == "né🙂日"
     assert {token.logprob for token in piece.tokens} == {-9999.0}
     assert json.loads(piece.tokens[0].model_dump_json())
+
+
+def test_likeliest_tokens_include_the_sampled_one_however_the_engine_writes_it() -> None:
+    """One place with it twice, and one with it once, as in joined outputs; the third was not among the likeliest."""
+    flat = SimpleNamespace(
+        start_indices=[0, 3, 5],
+        end_indices=[3, 5, 8],
+        token_ids=[4, 4, 5, 4, 5, 9, 4, 5],
+        logprobs=[-1.0, -1.0, -2.0, -1.0, -2.0, -5.0, -1.0, -2.0],
+    )
+    top = [(4, -1.0), (5, -2.0)]
+    assert logprobs_of(flat, 2) == [TokenLogprobs(-1.0, top), TokenLogprobs(-1.0, top), TokenLogprobs(-5.0, top)]
+    assert [one.top for one in logprobs_of(flat, 0)] == [[], [], []]
 
 
 @pytest.mark.parametrize("tool", [{}, {"function": 3}, {"function": {"name": 1}}, {"function": {"name": "a", "parameters": []}}])
