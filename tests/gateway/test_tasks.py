@@ -189,7 +189,7 @@ async def test_what_the_deployment_offers(world: World, door: httpx.AsyncClient)
 
     assert [pool["name"] for pool in (await door.get("/v1/pools")).json()["pools"]] == ["tiny"]
     assert (await door.get("/v1/environments")).json()["environments"] == ["toy"]
-    assert {one["service"] for one in (await door.get("/v1/replicas")).json()["replicas"]} == {"env", "rollout"}
+    assert {one["service"] for one in (await door.get("/v1/replicas")).json()["replicas"]} == {"env", "gateway", "rollout"}
     assert [one["task"] for one in (await door.get("/v1/usage")).json()["tasks"]] == ["a-1"]
 
 
