@@ -22,6 +22,7 @@ def pages() -> dict[str, str]:
         "subjects.md": subjects.page(),
         schemas.file_name(): schemas.submit_task(),
         interface.FILE: interface.document(),
+        "openai.md": interface.openai_page((FOLDER / "openai.md").read_text()),
         "http.md": interface.page((FOLDER / "http.md").read_text()),
     }
 

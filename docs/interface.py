@@ -1,10 +1,11 @@
-"""The HTTP interface: its OpenAPI document, and the table of routes in `http.md`."""
+"""The HTTP interface: its OpenAPI document, the table of routes in `http.md`, and that of harmless fields in `openai.md`."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from gateway_svc.http.application import all_families, described
+from gateway_svc.openai.fields import HARMLESS
 
 FILE = "schemas/openapi.json"
 BEGIN, END = "<!-- routes -->", "<!-- end of routes -->"
@@ -16,10 +17,21 @@ def document() -> str:
 
 def page(text: str) -> str:
     """The page with its table of routes as the routes are now."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
     rows = ["| route | what it does | answers |", "|---|---|---|", *_rows(described(all_families()).openapi())]
-    return "\n".join([before + BEGIN, "", *rows, "", END + after])
+    return _between(text, BEGIN, END, rows)
+
+
+def openai_page(text: str) -> str:
+    """The page with its table of harmless fields as they are now."""
+    rows = ["| field | permitted | why it cannot change an answer |", "|---|---|---|"]
+    rows += [f"| `{name}` | {one.values} | {one.reason} |" for name, one in HARMLESS.items()]
+    return _between(text, "<!-- harmless -->", "<!-- end of harmless -->", rows)
+
+
+def _between(text: str, begin: str, end: str, rows: list[str]) -> str:
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return "\n".join([before + begin, "", *rows, "", end + after])
 
 
 def _rows(found: dict[str, Any]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from scheduler_svc.handlers.environment_checks import handle_environment_checks
 from scheduler_svc.handlers.job_intake import JobIntake
 from scheduler_svc.handlers.packages import handle_package_checks
 from scheduler_svc.handlers.scores import handle_scores, void_overdue
+from scheduler_svc.handlers.served import handle_served
 from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
@@ -46,7 +47,7 @@ from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, tasks
+from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
 
@@ -72,6 +73,7 @@ CONSUMERS = {
     streams.SCHEDULER_PACKAGES: (handle_package_checks, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_SCORED: (handle_scores, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_WEIGHTS: (handle_weight_updates, SETTLEMENT_BATCH_SIZE, 0.0),
+    streams.SCHEDULER_SERVED: (handle_served, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
 }
 """Consumer → its handler, the maximum messages of a batch, and the pause between batches in seconds."""
@@ -179,6 +181,8 @@ class Scheduler:
     async def _record_stored(self) -> None:
         async with self._database.transaction() as tx:
             await ledger.record_stored_bytes(tx.connection)
+        async with self._database.transaction() as tx:
+            await served.forget_requests(tx.connection)
 
     async def apply_retention(self) -> None:
         """Announce and delete what tenants keep for so many days only."""

@@ -31,6 +31,7 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_PACKAGES,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
+    streams.SCHEDULER_SERVED,
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
@@ -72,8 +73,9 @@ def env(deployment: Deployment) -> list[Row]:
 def rollout(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
     for pool in deployment.pools:
-        found += rows.consumes(streams.rollout_samples(pool))
-    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families))
+        found += [*rows.consumes(streams.rollout_samples(pool)), *rows.consumes(streams.rollout_serves(pool))]
+    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
+    found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
 
 
@@ -90,8 +92,8 @@ def gateway(deployment: Deployment) -> list[Row]:
     """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
     found += rows.publishes(streams.ask(None, "pools"))
-    found += rows.publishes(*(f"prompts.serve.{pool}.>" for pool in deployment.pools), "cancels.*")
-    return [*found, rows.subscribes("replies.*")]
+    found += rows.publishes(*(streams.serve(pool, "*", "*") for pool in deployment.pools), streams.cancels("*"), streams.served("*", "*"))
+    return [*found, rows.subscribes(streams.replies("*"))]
 
 
 def operator(_: Deployment) -> list[Row]:

@@ -135,6 +135,46 @@ SAMPLES: list[Message] = [
     messages.HistoryMark(deployment="d", position=3),
     messages.StatusesRemoved(until_s=1.5),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
+    messages.ServeRequest(
+        request="r",
+        attempt=1,
+        gateway="g-1",
+        tenant="t",
+        key=None,
+        pool="p",
+        adapter=ADAPTER,
+        messages=[
+            messages.ServedMessage(role="assistant", tool_calls=[messages.ServedCall(id="c", name="f", arguments="{}")]),
+            messages.ServedMessage(role="tool", content="7", tool_call_id="c"),
+        ],
+        sampling=messages.ServedSampling(max_tokens=3, seed=2**63 - 1, logit_bias={5: -1.5}, stop=["x"], top_logprobs=2),
+        sampled=RECORD.ids,
+        first_token_by_s=1.5,
+    ),
+    messages.Served(
+        replica="r",
+        deltas=[
+            messages.ServedDelta(
+                request="r",
+                attempt=1,
+                number=0,
+                ids=RECORD.ids,
+                text="a",
+                tokens=[
+                    messages.ServedToken(
+                        token="a", logprob=-0.5, bytes=[97], top=[messages.TopToken(token="b", logprob=messages.MIN_LOGPROB, bytes=[98])]
+                    )
+                ],
+                calls=[messages.ServedCall(id="c", name="f", arguments="{}")],
+                finish="tool_calls",
+                prompt_tokens=2,
+                cached_tokens=1,
+                fingerprint="f",
+            )
+        ],
+        alive=[messages.ServedAttempt(request="r", attempt=1)],
+    ),
+    messages.CancelServing(gateway="g-1", requests=[messages.ServedAttempt(request="r", attempt=1)]),
 ]
 ASKS: list[Message] = [
     messages.AskTasks(cursor="a"),
@@ -183,6 +223,18 @@ ASKS: list[Message] = [
                 service="rollout", pool="p", replicas=2, sequences=4, kv_tokens=64, busy={"sequences": 1.0}, names=["one", "two"]
             )
         ]
+    ),
+    messages.ServingEnded(
+        request="r1",
+        attempt=1,
+        tenant="t",
+        key="U" * 56,
+        pool="p",
+        task="a",
+        version=2,
+        prompt_tokens=9,
+        cached_tokens=8,
+        sampled_tokens=3,
     ),
     messages.SpecAnswer(task="a", spec={"name": "n"}),
     messages.AskSteps(task="a", after=1),
@@ -268,6 +320,8 @@ FREE = {
     "busy",
     "warnings",
     "template",
+    "logit_bias",
+    "metadata",
 }
 """Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 

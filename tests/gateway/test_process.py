@@ -27,6 +27,7 @@ from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from tests.common.bus.test_tls import Authority
 from tests.conftest import HASTY, eventually, running
+from tests.gateway.openai.deltas import Source
 from tests.gateway.serving import client, gateway
 from tests.gateway.test_events import STREAM, Stream
 from tests.scheduler.finished import stages
@@ -158,7 +159,7 @@ async def test_what_does_not_end_in_time_is_told_to() -> None:
 
 async def test_requests_during_the_drain_are_refused(bus: Bus, nats_url: str) -> None:
     settings = GatewaySettings(nats_url=nats_url)
-    found = Gateway(settings, bus, OpenAccess(bus, nats_url), Health())
+    found = Gateway(settings, bus, OpenAccess(bus, nats_url), Health(), Source(lambda _: None))
     found.drain.began.set()
     transport = httpx.ASGITransport(application(found, all_families()))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as door:
@@ -179,7 +180,7 @@ async def test_family_has_its_own_errors_and_limits(bus: Bus, nats_url: str) -> 
         return JSONResponse({"error": problem.detail}, problem.status)
 
     family = Family(router, render, paths=("/v1/other",), body_bytes={"/v1/other": 3_000_000})
-    found = Gateway(GatewaySettings(nats_url=nats_url), bus, OpenAccess(bus, nats_url), Health())
+    found = Gateway(GatewaySettings(nats_url=nats_url), bus, OpenAccess(bus, nats_url), Health(), Source(lambda _: None))
     transport = httpx.ASGITransport(application(found, [*all_families(), family]))
     json_type = {"content-type": "application/json"}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as door:
