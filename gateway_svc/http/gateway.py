@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Security
@@ -15,6 +16,7 @@ from gateway_svc.access import Access, Caller
 from gateway_svc.drain import Drain
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.settings import GatewaySettings
+from gateway_svc.web.session import Sessions
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
 
@@ -29,6 +31,11 @@ class Gateway:
     access: Access
     health: Health
     drain: Drain = field(default_factory=Drain)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """Of browsers."""
+        return Sessions(self.settings.session_secret)
 
 
 def gateway_of(request: Request) -> Gateway:
