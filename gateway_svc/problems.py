@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 
 from common.access.roles import JOBS_OF_ROLE, OWNERS_QUESTIONS, ROLES
 from common.door.asking import UnknownHere
-from common.door.errors import ClientError, NoAnswer, NotPermitted, TaskRejected, TooManyJobs, UnknownTask, WrongId
+from common.door.errors import (
+    ClientError,
+    NoAnswer,
+    NotPermitted,
+    TaskRejected,
+    TooManyJobs,
+    UnknownTask,
+    WrongId,
+    WrongQuestion,
+    WrongState,
+)
 from common.errors import Reject, Retry
 from common.messages.access import Role
 from gateway_svc.access import Unauthorized
@@ -82,8 +92,12 @@ def problem_of(error: Exception) -> Problem | None:
             return not_found()
         case NotPermitted():
             return Problem(403, "Not permitted", "the role of this key does not permit it", "forbidden")
+        case WrongQuestion():
+            return rejected([error.reason])
         case TaskRejected():
             return rejected(error.reasons)
+        case WrongState():
+            return Problem(409, "Wrong state", str(error), "wrong_state")
         case TooManyJobs():
             return Problem(429, "Too many jobs", str(error), "too_many_jobs", headers={"Retry-After": str(RETRY_AFTER_S)})
         case NoAnswer() | Retry():

@@ -6,10 +6,10 @@ import structlog
 
 from common.runtime.service import Running
 from gateway_svc.access import Access
+from gateway_svc.connections import OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
-from gateway_svc.open_access import OpenAccess
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.settings import GatewaySettings
 

@@ -106,10 +106,6 @@ class Freed(BaseModel):
     freed_bytes: int
 
 
-class UsageOfTask(TaskUsage):
-    """Tokens, and bytes in the blob store."""
-
-
 class UsageOfAll(BaseModel):
     tenants: list[TenantUsage]
     tasks: list[TaskUsage]

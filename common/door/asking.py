@@ -11,7 +11,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs
+from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
@@ -46,9 +46,9 @@ class Door:
         """The key of its connection; None where NATS wants none."""
         return self._bus.key
 
-    def of(self, tenant: str | None) -> "Door":
-        """The same door, for another tenant's data."""
-        return Door(self._bus, self._shown, tenant, patience_s=self._patience_s)
+    def of(self, tenant: str | None, *, patience_s: float | None = None) -> "Door":
+        """The same door, for another tenant's data, or with another patience."""
+        return Door(self._bus, self._shown, tenant, patience_s=self._patience_s if patience_s is None else patience_s)
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
         """The answer. `tenant`: in place of the door's own.
@@ -66,7 +66,7 @@ class Door:
                 if refused.code == "unknown":
                     raise UnknownHere(refused.reason)
                 if refused.code == "invalid":
-                    raise ClientError(f"the scheduler refuses the question '{verb}': {refused.reason}")
+                    raise WrongQuestion(verb, refused.reason)
                 found = f"the scheduler at {self._shown} does not answer: {refused.reason}"
             if time.monotonic() - began > self._patience_s:
                 raise NoAnswer(found)

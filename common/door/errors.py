@@ -43,6 +43,14 @@ class WrongState(ClientError):
     """The task has ended, or has not, and what was requested needs the other."""
 
 
+class WrongQuestion(ClientError):
+    """The scheduler refuses a question; `reason` begins with the field that is wrong."""
+
+    def __init__(self, verb: str, reason: str) -> None:
+        super().__init__(f"the scheduler refuses the question '{verb}': {reason}")
+        self.reason = reason
+
+
 class NotPermitted(ClientError):
     """NATS refuses what the key's role does not permit."""
 

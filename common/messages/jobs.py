@@ -1,5 +1,7 @@
 """Jobs: any client → scheduler."""
 
+import hashlib
+import json
 from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -17,6 +19,11 @@ class SubmitTask(Message, kind="submit-task.1"):
     tenant: Name
     spec: dict[str, JsonValue]
     """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was submitted, whatever the order of its keys."""
+        return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()
 
 
 class PreviewTask(Message, kind="preview-task.1"):

@@ -6,7 +6,9 @@ gateway.py       Gateway: what all routes have in common; the caller of a reques
 guard.py         what holds for every request: its id, its limits, the drain
 strict.py        bodies as strict JSON
 errors.py        problems as answers
+description.py   the interface as OpenAPI
 event_stream.py  server-sent events
+download.py      files with Range and ETag
 forwarded.py     headers of named proxies
 server.py        uvicorn in the service's loop
 routes/          the families

@@ -1,6 +1,7 @@
 """The application, of families of routes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -9,16 +10,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from common.errors import MarlaasError
+from gateway_svc.http.description import describe
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, health, tasks
+from gateway_svc.http.routes import deployment, health, records, tasks, versions
 from gateway_svc.problems import Problem
 
 VERSION = "1"
 """Version of the interface."""
+DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
 CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
 CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id")
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range")
@@ -26,14 +29,22 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-r
 
 def all_families() -> list[Family]:
     """Every family of routes; other parts of the gateway add theirs here."""
-    return [health.FAMILY, tasks.FAMILY, deployment.FAMILY]
+    return [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY]
 
 
 def described(families: Sequence[Family]) -> FastAPI:
     """The routes with their description, without what they need to run."""
-    app = FastAPI(title="MARLaaS", version=VERSION, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+    app = FastAPI(title="MARLaaS", version=VERSION, description=DESCRIPTION, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
     for family in families:
         app.include_router(family.router)
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(describe(app))
+        return document
+
+    app.openapi = openapi  # FastAPI's documented way to change it
     return app
 
 

@@ -19,6 +19,8 @@ from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
+PATIENCE_S = 4.0
+"""Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ async def entered(
     """The sender of the request, until it is answered. Raises: Unauthorized; Unavailable."""
     bearer = credentials.credentials if credentials is not None else None
     async with gateway_of(request).access.entered(bearer) as caller:
-        yield caller
+        yield replace(caller, door=caller.door.of(caller.tenant, patience_s=PATIENCE_S))
 
 
 Sender = Annotated[Caller, Depends(entered)]

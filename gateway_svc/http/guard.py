@@ -5,7 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import structlog
@@ -21,6 +21,9 @@ from gateway_svc.problems import Problem
 
 MIN_RATE = 16 * 1024
 """Bytes a second that a body must come with, on average, beyond the general time limit."""
+DISCARDED = 8 * 1024 * 1024
+"""Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
+DISCARD_S = 2.0
 HEALTH = ("/healthz", "/readyz")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
@@ -42,14 +45,14 @@ class Guard:
             return await self._app(scope, receive, send)
         request_id = secrets.token_hex(12)
         scope.setdefault("state", {})["request_id"] = request_id
-        sent = _Sent(send, request_id)
+        body = _Body(receive, Headers(scope=scope), self._limit(scope["path"]), self._gateway.settings.timeout_s)
+        sent = _Sent(send, body, request_id)
         drain, is_health = self._gateway.drain, scope["path"] in HEALTH
         with structlog.contextvars.bound_contextvars(request=request_id), nullcontext() if is_health else drain.request():
             began = time.monotonic()
             try:
                 self._check(scope, is_health=is_health)
-                body = _Body(receive, self._limit(scope["path"]), self._gateway.settings.timeout_s)
-                body.check_announced(Headers(scope=scope))
+                body.check_announced()
                 await self._app(scope, body, sent)
             except Exception as error:
                 await self._fail(error, scope, receive, sent)
@@ -92,13 +95,16 @@ def _longest(by_path: Mapping[str, T], path: str) -> T | None:
 class _Sent:
     """Adds the request's id to the answer, and notes its status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, body: "_Body", request_id: str) -> None:
         self._send = send
+        self._body = body
         self._request_id = request_id
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if message["status"] == 413:
+                await self._body.discard()
             self.status = message["status"]
             MutableHeaders(scope=message)["x-request-id"] = self._request_id
         await self._send(message)
@@ -107,17 +113,18 @@ class _Sent:
 class _Body:
     """The body of a request, bounded in size and time."""
 
-    def __init__(self, receive: Receive, limit: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float) -> None:
         self._receive: Callable[[], Awaitable[Message]] = receive
+        self._headers = headers
         self._limit = limit
         self._timeout_s = timeout_s
         self._began = time.monotonic()
         self._size = 0
         self._is_read = False
 
-    def check_announced(self, headers: Headers) -> None:
+    def check_announced(self) -> None:
         """Raises: Problem before anything is read of a body that is too large."""
-        announced = headers.get("content-length", "")
+        announced = self._headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit:
             raise self._too_large()
 
@@ -137,6 +144,17 @@ class _Body:
         if self._size > self._limit:
             raise self._too_large()
         return message
+
+    async def discard(self) -> None:
+        """Read some more than the limit: closing a connection while bytes come resets it, and the client never sees the answer."""
+        if "expect" in self._headers:  # the client waits for permission to send it
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S):
+                while not self._is_read and self._size < self._limit + DISCARDED:
+                    message = await self._receive()
+                    self._size += len(message.get("body", b""))
+                    self._is_read = not message.get("more_body", False)
 
     def _too_large(self) -> Problem:
         detail = f"a body has at most {self._limit} bytes here"

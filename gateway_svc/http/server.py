@@ -42,7 +42,16 @@ class TimelyProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        self._time()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._time()
+
+    def _time(self) -> None:
+        """Bound the time for a header, and for the rest of a body that nobody reads any more; the application times other bodies."""
+        is_unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+        if self.conn.their_state is h11.IDLE or is_unread:
             self._expect_header()
         else:
             self._forget()

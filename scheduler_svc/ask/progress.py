@@ -29,7 +29,7 @@ async def answer_spec(question: Question, request: AskTask) -> SpecAnswer:
     """Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
-    return SpecAnswer(task=task.id, spec=as_json(task.spec))
+    return SpecAnswer(task=task.id, spec=as_json(task.spec), submission=task.submission)
 
 
 async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:

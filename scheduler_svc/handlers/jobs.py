@@ -1,7 +1,5 @@
 """Handles jobs, the requests of users: submit, cancel, pause and resume; all others have modules of their own."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -118,7 +116,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
         return await _reject(tx, by, job, [str(error)])
     ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
     by_operator = await keys.is_operators(tx.connection, job.tenant, by.key)
-    adding = tasks.add_task(tx.connection, job.task, spec, start, _digest(job), package=package, ceiling=ceiling, by_operator=by_operator)
+    adding = tasks.add_task(tx.connection, job.task, spec, start, job.digest, package=package, ceiling=ceiling, by_operator=by_operator)
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)
@@ -144,7 +142,7 @@ def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
 
     Equal submissions differ where the pool's defaults have changed since; schedulers before those stored no digest of a submission.
     """
-    if present.submission == _digest(job):
+    if present.submission == job.digest:
         return True
     match job.spec.get("evaluation", {}):
         case dict() as evaluation:
@@ -156,10 +154,6 @@ def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
             if complete(raw, layers_of(raw, offer.pools)) == present.spec:
                 return True
     return False
-
-
-def _digest(job: SubmitTask) -> str:
-    return hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_id(tx: Transaction, by: Actor, job: SubmitTask) -> None:

@@ -11,7 +11,7 @@ from common.bus import Bus
 from common.runtime.health import Health
 from common.runtime.service import Running
 from gateway_svc.access import Access
-from gateway_svc.open_access import OpenAccess
+from gateway_svc.connections import OpenAccess
 from gateway_svc.service import serve_with
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers

@@ -1,48 +1,201 @@
-"""Tasks."""
+"""Tasks: submission, listing, state and control."""
 
-from typing import Annotated
+import asyncio
+import re
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import ValidationError
 
-from common.messages import AskTasks, TasksAnswer, TaskStatus
+from common.door.answers import answer_to
+from common.door.asking import UnknownHere
+from common.door.control import Verb, control_job, delete_task
+from common.door.errors import NoAnswer, TaskRejected, Unanswered, rejection_reasons
+from common.door.submission import preview, submit
+from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
+from common.spec import TASK_ID_PATTERN
+from common.task_states import ENDED
 from gateway_svc.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting
-from gateway_svc.http.strict import StrictRoute
-from gateway_svc.listing import MAX_LISTED, Filter, Sort, page_of
-from gateway_svc.problems import FieldError, invalid
-from gateway_svc.shapes import State, Task, TaskPage
+from gateway_svc.http.gateway import Acting, check_job, gateway_of
+from gateway_svc.http.strict import StrictRoute, check_content_type
+from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
+from gateway_svc.shapes import Freed, Preview, State, Submitted, Task, TaskDetail, TaskPage, Why
+from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)
-Text = Annotated[str | None, Query(max_length=200)]
+
+CONTROL_S = 5.0
+"""Seconds to wait until a job about a task has its effect."""
+DELETE_S = 60.0
+TaskId = Annotated[str, Path(max_length=63, examples=["gcd-3f9a1c22d4e0"])]
+Sort = Literal["created", "-created", "reward", "-reward", "state", "-state", "id", "-id"]
+Text = Annotated[str | None, Query(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
+TASK_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {"schema": {"$ref": "#/components/schemas/TaskSpec"}},
+            TOML: {"schema": {"type": "string", "description": "The same as a task file."}},
+        },
+    }
+}
+COMMON = responses(400, 401, 403, 503)
 
 
-@router.get("", responses=responses(400, 401, 403, 503))
+@router.post(
+    "",
+    status_code=201,
+    response_model=Task | Preview,
+    openapi_extra=TASK_FILE,
+    responses={
+        200: {"model": Task | Preview, "description": "A preview; or the task that this idempotency key has submitted before."},
+        202: {"model": Submitted, "description": "NATS has the task, and no scheduler has answered yet; see Location."},
+        **COMMON,
+        **responses(409, 413, 415, 429),
+    },
+)
+async def submit_task(
+    request: Request,
+    response: Response,
+    caller: Acting,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str | None, Header(pattern=IDEMPOTENCY_KEY)] = None,
+) -> Any:
+    """Submit a task file, as JSON or TOML, and wait until it is accepted or rejected."""
+    media_type = check_content_type(request, JSON, TOML)
+    check_job(caller, "preview" if dry_run else "submit")
+    spec = for_tenant(read_task(await request.body(), media_type), caller.tenant)
+    timeout_s = gateway_of(request).settings.submit_timeout_s
+    if dry_run:
+        response.status_code = 200
+        return _preview(await preview(caller.door, spec, timeout_s=timeout_s))
+    task = id_of(str(spec["tenant"]), idempotency_key) if idempotency_key is not None else None
+    if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
+        response.status_code = 200
+        return Task.of(earlier)
+    try:
+        task = (await submit(caller.door, spec, task, timeout_s=timeout_s)).task
+    except Unanswered as error:
+        location = {"Location": _path(request, error.task), "Retry-After": "2"}
+        return Response(Submitted(id=error.task).model_dump_json(), 202, location, JSON)
+    except TaskRejected:
+        if task is not None:  # another request with this key was faster
+            await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))
+        raise
+    response.headers["Location"] = _path(request, task)
+    return Task.of(await status_of(caller, task))
+
+
+async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
+    """The task that was submitted with this idempotency key. Raises: Problem when it is another, or was rejected.
+
+    While no scheduler answers there is none: the job is stored, and the scheduler compares.
+    """
+    try:
+        found = await caller.door.ask("spec", AskTask(task=job.task), SpecAnswer, tenant=job.tenant)
+        status = (await caller.door.ask("status", AskTask(task=job.task), StatusAnswer, tenant=job.tenant)).status
+    except (UnknownHere, NoAnswer):
+        return None
+    if found.submission != job.digest:
+        raise Problem(409, "Conflict", "the idempotency key has submitted another task", "idempotency_conflict")
+    if status.state == "rejected":
+        raise rejected([status.reason])
+    return status
+
+
+def _preview(answer: Event) -> Preview:
+    data = answer.data
+    reasons = rejection_reasons(answer) if data.get("reasons") else []
+    return Preview.model_validate({"reasons": reasons, "spec": data.get("spec") or {}, "sources": data.get("sources") or {}})
+
+
+def _path(request: Request, task: str) -> str:
+    return f"{request.scope.get('root_path', '')}/v1/tasks/{task}"
+
+
+@router.get("", responses=COMMON)
 async def list_tasks(
     caller: Acting,
-    state: Annotated[list[State], Query(description="Any of these; repeat it for several.")] = [],  # noqa: B006  never changed
+    state: Annotated[list[State], Query(description="Any of these; repeat it for several.", max_length=7)] = [],  # noqa: B006
     pool: Text = None,
     name: Text = None,
-    text: Annotated[str | None, Query(max_length=200, description="Part of the id, the name or the reason.")] = None,
-    sort: Sort = "-submitted",
-    cursor: Annotated[str | None, Query(max_length=400)] = None,
+    text: Text = None,
+    sort: Sort = "-created",
+    cursor: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> TaskPage:
-    """Tasks of the tenant, a page at a time."""
-    wanted = Filter(tuple(state), pool, name, text)
-    kept, following = page_of(filter(wanted.shows, await _statuses(caller)), sort, cursor, limit)
-    return TaskPage(data=[Task.of(one) for one in kept], next_cursor=following)
+    """Tasks of the tenant that have all that is given, a page at a time. `name`: the whole one; `text`: part of the id or the name."""
+    order = {"sort": sort.removeprefix("-"), "descending": sort.startswith("-"), "most": limit, "cursor": cursor}
+    try:
+        asked = AskTasks.model_validate({"states": state, "pool": pool, "name": name, "text": text, **order})
+    except ValidationError as error:
+        raise invalid(*(FieldError(str(wrong["loc"][0]), wrong["msg"]) for wrong in error.errors())) from None
+    page = await caller.door.ask("tasks", asked, TasksAnswer)
+    return TaskPage(data=[Task.of(one) for one in page.tasks], next_cursor=page.cursor)
 
 
-async def _statuses(caller: Caller) -> list[TaskStatus]:
-    """Every task. Raises: Problem when there are too many to be read for one listing; as `Door.ask`."""
-    found, cursor = list[TaskStatus](), None
-    while True:
-        page = await caller.door.ask("tasks", AskTasks(cursor=cursor), TasksAnswer)
-        found, cursor = [*found, *page.tasks], page.cursor
-        if cursor is None:
-            return found
-        if len(found) > MAX_LISTED:
-            raise invalid(FieldError("", f"there are more than {MAX_LISTED} tasks; ask for one tenant's"))
+@router.get("/{task}", responses=COMMON | responses(404))
+async def read_task_detail(caller: Acting, task: TaskId) -> TaskDetail:
+    """A task's state, its task file completed by defaults, and what it waits for."""
+    status = await status_of(caller, task)
+    asked = AskTask(task=task)
+    spec, why = await asyncio.gather(caller.door.ask("spec", asked, SpecAnswer), caller.door.ask("why", asked, WhyAnswer))
+    return TaskDetail(**Task.of(status).model_dump(), spec=spec.spec, why=Why.of(why))
+
+
+@router.post("/{task}/cancel", responses=COMMON | responses(404, 409))
+async def cancel_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
+    """End a task; trained versions stay."""
+    return await _control(caller, "cancel", task, reason)
+
+
+@router.post("/{task}/pause", responses=COMMON | responses(404, 409))
+async def pause_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
+    """Admit no new work of a task; work in flight finishes."""
+    return await _control(caller, "pause", task, reason)
+
+
+@router.post("/{task}/resume", responses=COMMON | responses(404, 409))
+async def resume_task(caller: Acting, task: TaskId) -> Task:
+    """Continue a paused task."""
+    return await _control(caller, "resume", task, None)
+
+
+@router.delete("/{task}", responses=COMMON | responses(404, 409))
+async def remove_task(caller: Acting, task: TaskId) -> Freed:
+    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed is kept."""
+    check_job(caller, "delete")
+    return Freed(id=task, freed_bytes=await delete_task(caller.door, await status_of(caller, task), timeout_s=DELETE_S))
+
+
+async def status_of(caller: Caller, task: str) -> TaskStatus:
+    """Raises: Problem where the caller has no such task, also where no task can have such an id."""
+    check_task_id(task)
+    return (await caller.door.ask("status", AskTask(task=task), StatusAnswer)).status
+
+
+def check_task_id(task: str) -> None:
+    """Raises: Problem; no task can have another id."""
+    if re.fullmatch(TASK_ID_PATTERN, task) is None:
+        raise not_found()
+
+
+async def _control(caller: Caller, verb: Verb, task: str, reason: str | None) -> Task:
+    """The task once the job has its effect, or after CONTROL_S."""
+    check_job(caller, verb)
+    status = await status_of(caller, task)
+    aim = {"cancel": "cancelled", "pause": "paused", "resume": "running"}[verb]
+    out = control_job(verb, status, reason or "")
+    if status.state == aim:
+        return Task.of(status)
+
+    def is_answer(event: Event) -> bool:
+        return event.event in ENDED or event.event == {"resume": "resumed"}.get(verb, aim)
+
+    with suppress(NoAnswer):  # the job is stored: a later request shows its effect
+        await answer_to(caller.door, out, status.tenant, task, is_answer, CONTROL_S)
+    return Task.of(await status_of(caller, task))

@@ -22,15 +22,16 @@ class AskedTask:
     id: str
     version: int
     spec: TaskSpec
+    submission: str | None
 
 
 async def asked_task(connection: AsyncConnection, tenant: str | None, task: str) -> AskedTask | None:
     """None when the tenant has no such task, whoever else may have one."""
-    statement = select(tasks.c.version, tasks.c.spec).where(tasks.c.id == task)
+    statement = select(tasks.c.version, tasks.c.spec, tasks.c.submission).where(tasks.c.id == task)
     if tenant is not None:
         statement = statement.where(tasks.c.tenant == tenant)
     row = (await connection.execute(statement)).first()
-    return AskedTask(task, row.version, accepted_spec(task, row.spec)) if row else None
+    return AskedTask(task, row.version, accepted_spec(task, row.spec), row.submission) if row else None
 
 
 # --------------------------------------------------------------------------------------------------------------- steps

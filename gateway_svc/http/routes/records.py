@@ -1,0 +1,142 @@
+"""What a task has come to: events, steps, evaluations, usage, and messages that could not be handled."""
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from common.door.control import resend
+from common.door.failures import read_failure
+from common.door.following import follow
+from common.messages import (
+    AskEvaluations,
+    AskEvents,
+    AskFailures,
+    AskSteps,
+    AskUsage,
+    EvaluationsAnswer,
+    EventsAnswer,
+    FailuresAnswer,
+    StepsAnswer,
+    TaskUsage,
+    UsageAnswer,
+)
+from common.messages.asks import MAX_NUMBER, MAX_VERSION
+from common.spec.sections import NAME_PATTERN
+from gateway_svc.access import Caller
+from gateway_svc.http.errors import responses
+from gateway_svc.http.event_stream import Ends, EventStream, Sse
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of
+from gateway_svc.http.routes.tasks import TaskId, status_of
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.problems import FieldError, Problem, invalid, not_found
+from gateway_svc.shapes import EventPage, FailurePage, TaskEvent
+
+router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
+FAMILY = Family(router)
+
+RESEND_S = 60.0
+STREAM = "text/event-stream"
+COMMON = responses(400, 401, 403, 404, 503)
+AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
+AfterVersion = Annotated[int, Query(ge=0, le=MAX_VERSION, description="The last version that the client has.")]
+
+
+@router.get(
+    "/events",
+    response_model=EventPage,
+    responses={
+        200: {"content": {STREAM: {"schema": {"type": "string"}}}, "description": "A page, or a stream."},
+        **COMMON,
+        **responses(406),
+    },
+)
+async def read_events(
+    request: Request,
+    caller: Acting,
+    task: TaskId,
+    after: AfterNumber = 0,
+    accept: Annotated[str, Header(max_length=1000)] = "*/*",
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> Response | EventPage:
+    """Events of a task after a number: a page as JSON, or with `Accept: text/event-stream` all of them as they come.
+
+    A stream's ids are numbers of events: with `Last-Event-ID` any replica goes on behind that event. It ends after the last event of a
+    task that has ended.
+    """
+    await status_of(caller, task)
+    if STREAM in accept:
+        number = _number(last_event_id) if last_event_id is not None else after
+        return EventStream(_events(caller, task, number), Ends(caller, gateway_of(request).drain, is_resumable=True))
+    if not any(kind in accept for kind in ("*/*", "application/*", "application/json")):
+        raise Problem(406, "Not acceptable", f"there are application/json and {STREAM}", "not_acceptable")
+    page = await caller.door.ask("events", AskEvents(task=task, after=after), EventsAnswer)
+    return EventPage(data=[TaskEvent.of(event) for event in page.events], last=page.last)
+
+
+async def _events(caller: Caller, task: str, number: int) -> AsyncGenerator[Sse]:
+    async for event in follow(caller.door, [task], from_now=False, after=number):
+        place = None if event.number is None else str(event.number)
+        yield Sse(json.dumps(TaskEvent.of(event).model_dump(mode="json")), event.event, place)
+
+
+def _number(last_event_id: str) -> int:
+    if not (last_event_id.isascii() and last_event_id.isdigit() and int(last_event_id) <= MAX_NUMBER):
+        raise invalid(FieldError("Last-Event-ID", "it is the number of an event"))
+    return int(last_event_id)
+
+
+@router.get("/steps", responses=COMMON)
+async def read_steps(caller: Acting, task: TaskId, after: AfterVersion = 0) -> StepsAnswer:
+    """Optimizer steps, a page at a time."""
+    await status_of(caller, task)
+    return await caller.door.ask("steps", AskSteps(task=task, after=after), StepsAnswer)
+
+
+@router.get("/evaluations", responses=COMMON)
+async def read_evaluations(
+    caller: Acting,
+    task: TaskId,
+    version: AfterVersion = 0,
+    protocol: Annotated[str | None, Query(max_length=63, pattern=NAME_PATTERN)] = None,
+) -> EvaluationsAnswer:
+    """Finished evaluations, a page at a time: those after the one of `version` by `protocol`; without a protocol, from `version` on."""
+    await status_of(caller, task)
+    return await caller.door.ask("evaluations", AskEvaluations(task=task, version=version, protocol=protocol), EvaluationsAnswer)
+
+
+@router.get("/usage", responses=COMMON)
+async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
+    """Tokens that the task has consumed, and bytes that it stores."""
+    check_question(caller, "usage")
+    await status_of(caller, task)
+    cursor = task[:-1].rstrip("-") or None  # an id before this one, and few or none between
+    while True:
+        page = await caller.door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
+        found = next((one for one in page.tasks if one.task == task), None)
+        if found is not None:
+            return found
+        cursor = page.cursor
+        if cursor is None or cursor > task:
+            return TaskUsage(task=task)
+
+
+@router.get("/failures", responses=COMMON)
+async def read_failures(caller: Acting, task: TaskId, after: AfterNumber = 0) -> FailurePage:
+    """Messages about the task that could not be handled, a page at a time."""
+    await status_of(caller, task)
+    page = await caller.door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
+    return FailurePage(data=page.failures, has_more=page.has_more)
+
+
+@router.post("/failures/{letter}/resend", status_code=204, responses=COMMON)
+async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
+    """Send such a message again, once its cause is gone. Safe to repeat."""
+    check_job(caller, "resend")
+    await status_of(caller, task)
+    page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
+    if not page.failures or page.failures[0].letter != letter:
+        raise not_found()
+    await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)

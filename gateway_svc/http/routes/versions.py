@@ -1,0 +1,85 @@
+"""Versions of a task's adapter, and their files."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from common.door.asking import UnknownHere
+from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskVersions, VersionsAnswer
+from common.messages.asks import MAX_VERSION
+from gateway_svc.access import Caller
+from gateway_svc.downloads import Span, files_of
+from gateway_svc.http.download import download
+from gateway_svc.http.errors import responses
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting
+from gateway_svc.http.routes.records import AfterVersion
+from gateway_svc.http.routes.tasks import TaskId, status_of
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.problems import not_found
+
+router = APIRouter(prefix="/v1/tasks/{task}/versions", tags=["versions"], route_class=StrictRoute)
+FAMILY = Family(router)
+
+Version = Annotated[str, Path(pattern=r"^([1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
+COMMON = responses(400, 401, 403, 404, 503)
+BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+DOWNLOAD = {
+    200: {"description": "The whole file; ETag has the digest."} | BINARY,
+    206: {"description": "The range that was requested."} | BINARY,
+    304: {"description": "The client has it."},
+    **COMMON,
+    **responses(416),
+}
+
+
+@router.get("", responses=COMMON)
+async def list_versions(
+    caller: Acting,
+    task: TaskId,
+    after: AfterVersion = 0,
+) -> VersionsAnswer:
+    """Versions whose adapters are stored, a page at a time; the latest and the best."""
+    await status_of(caller, task)
+    return await caller.door.ask("versions", AskVersions(task=task, after=after), VersionsAnswer)
+
+
+@router.get("/{version}/adapter.tar", response_class=Response, responses=DOWNLOAD)
+async def read_adapter(request: Request, caller: Acting, task: TaskId, version: Version) -> Response:
+    """A version's adapter: a tar of a PEFT folder."""
+    adapter = await _adapter(caller, task, version)
+    whole = Span(0, adapter.blob.size_bytes - 1)
+    return await download(request, caller, adapter, whole, name=f"{adapter.name}.tar", media_type="application/x-tar")
+
+
+@router.get("/{version}/files/{name:path}", response_class=Response, responses=DOWNLOAD)
+async def read_adapter_file(
+    request: Request, caller: Acting, task: TaskId, version: Version, name: Annotated[str, Path(max_length=255)]
+) -> Response:
+    """One file of a version's adapter, such as `adapter_config.json`."""
+    adapter = await _adapter(caller, task, version)
+    file = (await files_of(caller.door, adapter)).get(name)
+    if file is None:
+        raise not_found()
+    shown = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name.rpartition("/")[2])
+    media_type = "application/json" if name.endswith(".json") else "application/octet-stream"
+    return await download(request, caller, adapter, file, name=shown, media_type=media_type)
+
+
+async def _adapter(caller: Caller, task: str, version: str) -> AdapterRef:
+    """Raises: Problem, which says which versions there are."""
+    await status_of(caller, task)
+    number: int | None = None
+    if version == "best":
+        number = (await caller.door.ask("versions", AskVersions(task=task), VersionsAnswer)).best
+        if number is None:
+            raise not_found()
+    elif version != "latest":
+        number = int(version)
+        if number > MAX_VERSION:
+            raise not_found()
+    try:
+        return (await caller.door.ask("adapter", AskAdapter(task=task, version=number), AdapterAnswer)).adapter
+    except UnknownHere as error:
+        raise replace(not_found(), detail=str(error)) from None

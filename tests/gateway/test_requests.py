@@ -1,0 +1,230 @@
+"""What holds for every request: bodies, keys, limits, names and headers."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from common.bus import Bus
+from common.messages.access import Role
+from gateway_svc.access import Caller, Unauthorized
+from gateway_svc.connections import OpenAccess
+from tests.gateway.serving import client, gateway
+from tests.scheduler.stages import World, spec
+
+JSON = {"content-type": "application/json"}
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "Infinity"),
+        (b'{"a": 1e999}', "too large"),
+        (b'{"a": 1, "a": 2}', "'a' is given twice"),
+        (b'{"b": {"a": 1, "a": 2}}', "'a' is given twice"),
+        (b'{"a": "\\u0000"}', "NUL"),
+        (b'{"\\ud800": 1}', "surrogate"),
+        (b'{"a": "\\udfff"}', "surrogate"),
+        (f'{{"a": {nested(32)}}}'.encode(), "nested"),
+        (b"[" * 500_000, "nested"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "integer"),
+        (b"[]", "one object"),
+        (b"", "not JSON"),
+    ],
+)
+async def test_body_that_is_no_strict_json(wrong: httpx.AsyncClient, body: bytes, reason: str) -> None:
+    answer = await wrong.post("/v1/tasks", content=body, headers=JSON)
+
+    assert answer.status_code == 400
+    assert reason in answer.json()["detail"]
+
+
+@pytest.fixture
+async def wrong(bus: Bus, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
+    """Of a gateway without a scheduler."""
+    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address, client(address) as found:
+        yield found
+
+
+async def test_depth_counts_no_brackets_in_texts(world: World, door: httpx.AsyncClient) -> None:
+    answer = await door.post("/v1/tasks", json=spec(environment={"name": "toy", "options": {"text": '["{[' * 100}}))
+
+    assert answer.status_code in (201, 400)
+    assert "nested" not in answer.text
+
+
+async def test_content_type_and_size(wrong: httpx.AsyncClient) -> None:
+    body = json.dumps(spec()).encode()
+
+    async def endless() -> AsyncGenerator[bytes]:
+        for _ in range(40):
+            yield b" " * 65_536
+
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", ""):
+        assert (await wrong.post("/v1/tasks", content=body, headers={"content-type": content_type})).status_code == 415
+    announced = await wrong.post("/v1/tasks", content=b" " * (1024 * 1024 + 1), headers=JSON)
+    streamed = await wrong.post("/v1/tasks", content=endless(), headers=JSON)
+    assert (announced.status_code, streamed.status_code) == (413, 413)
+
+
+async def test_every_answer_has_an_id_and_errors_are_problems(wrong: httpx.AsyncClient) -> None:
+    for method, path, status in (
+        ("GET", "/nothing", 404),
+        ("PUT", "/v1/tasks", 405),
+        ("GET", "/healthz", 200),
+        ("GET", "/openapi.json", 200),
+    ):
+        answer = await wrong.request(method, path)
+        assert answer.status_code == status
+        assert len(answer.headers["x-request-id"]) == 24
+        if status >= 400:
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["status"] == status
+
+
+async def test_open_gateway_takes_names_of_this_machine_only(wrong: httpx.AsyncClient) -> None:
+    """A page of the internet whose name leads to this machine would be an admin."""
+    for host, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)):
+        assert (await wrong.get("/healthz", headers={"host": host})).status_code == status, host
+
+
+async def test_browsers_are_let_in_from_named_origins_only(bus: Bus, nats_url: str) -> None:
+    origins = ("https://app.example.org",)
+    async with gateway(bus, nats_url, until_ready=False, cors_origins=origins) as address, client(address) as door:
+        preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        named = await door.options("/v1/tasks", headers=preflight | {"Origin": origins[0]})
+        other = await door.options("/v1/tasks", headers=preflight | {"Origin": "https://evil.example"})
+    async with gateway(bus, nats_url, until_ready=False) as address, client(address) as door:
+        off = await door.get("/healthz", headers={"Origin": origins[0]})
+
+    assert named.headers["access-control-allow-origin"] == origins[0]
+    assert "access-control-allow-credentials" not in named.headers
+    assert "access-control-allow-origin" not in other.headers
+    assert "access-control-allow-origin" not in off.headers
+
+
+@pytest.mark.parametrize(("proxies", "shown"), [(("127.0.0.0/8",), "/api/v1/tasks/"), ((), "/v1/tasks/"), (("10.0.0.1",), "/v1/tasks/")])
+async def test_prefix_counts_from_named_proxies(bus: Bus, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
+    settings = {"until_ready": False, "submit_timeout_s": 0.5, "trusted_proxies": proxies}
+    async with gateway(bus, nats_url, **settings) as address, client(address) as door:
+        answer = await door.post("/v1/tasks", json=spec(), headers={"X-Forwarded-Prefix": "/api", "X-Forwarded-For": "1.2.3.4"})
+
+    assert answer.headers["location"].startswith(shown)
+
+
+async def read_all(wrong: httpx.AsyncClient, *parts: bytes) -> bytes:
+    """What the server sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection(wrong.base_url.host, wrong.base_url.port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 60)
+    finally:
+        writer.close()
+
+
+async def test_dribbled_requests_are_closed(wrong: httpx.AsyncClient) -> None:
+    """Each connection ends by itself: nothing is sent after these parts."""
+    head = b"POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    silent, header, body, idle = await asyncio.gather(
+        read_all(wrong),
+        read_all(wrong, head),
+        read_all(wrong, head + b"\r\n", b"{"),
+        read_all(wrong, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"),
+    )
+
+    assert (silent, header) == (b"", b"")
+    assert body.startswith(b"HTTP/1.1 408")
+    assert idle.startswith(b"HTTP/1.1 200")
+
+
+class Keys:
+    """Access by a table of keys, each of a tenant and a role, over the test's own connection."""
+
+    def __init__(self, bus: Bus, url: str, keys: dict[str, tuple[str | None, Role]]) -> None:
+        self._open = OpenAccess(bus, url)
+        self._keys = keys
+
+    @asynccontextmanager
+    async def entered(self, bearer: str | None) -> AsyncGenerator[Caller]:
+        if bearer not in self._keys:
+            raise Unauthorized("no")
+        tenant, role = self._keys[bearer]
+        async with self._open.entered(bearer) as caller:
+            yield replace(caller, door=caller.door.of(tenant), tenant=tenant, role=role)
+
+
+KEYS: dict[str, tuple[str | None, Role]] = {
+    "reader": ("acme", "reader"),
+    "member": ("acme", "member"),
+    "owner": ("acme", "owner"),
+    "admin": (None, "admin"),
+}
+PERMITTED = {
+    ("GET", "/v1/tasks"): set(KEYS),
+    ("GET", "/v1/pools"): set(KEYS),
+    ("GET", "/v1/environments"): set(KEYS),
+    ("GET", "/v1/replicas"): set(KEYS),
+    ("GET", "/v1/usage"): {"owner", "admin"},
+    ("GET", "/v1/tasks/slow-1"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/events"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/steps"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/evaluations"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/usage"): {"owner", "admin"},
+    ("GET", "/v1/tasks/slow-1/failures"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/versions"): set(KEYS),
+    ("POST", "/v1/tasks/slow-1/pause"): {"member", "owner", "admin"},
+    ("POST", "/v1/tasks/slow-1/resume"): {"member", "owner", "admin"},
+    ("POST", "/v1/tasks/slow-1/failures/1/resend"): {"member", "owner", "admin"},
+    ("DELETE", "/v1/tasks/slow-1"): {"owner", "admin"},
+    ("POST", "/v1/tasks"): {"member", "owner", "admin"},
+}
+
+
+async def test_each_role_may_what_it_may(world: World, nats_url: str) -> None:
+    await world.submit("slow-1")
+    await world.event("slow-1", "accepted")
+
+    async with gateway(world.bus, nats_url, access=Keys(world.bus, nats_url, KEYS)) as address:
+        for (method, path), roles in PERMITTED.items():
+            for key in ("", "garbage", *KEYS):
+                async with client(address, key) as door:
+                    body = {"json": spec()} if path == "/v1/tasks" and method == "POST" else {}
+                    answer = await door.request(method, path, **body)
+                if key not in KEYS:
+                    assert answer.status_code == 401, (path, key)
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+                    assert answer.json()["code"] == "unauthorized"
+                elif key in roles:
+                    assert answer.status_code in (200, 201, 204, 404, 409), (path, key, answer.text)
+                else:
+                    assert answer.status_code == 403, (path, key)
+                    assert all(role in answer.json()["detail"] for role in roles)
+
+
+async def test_only_admins_name_another_tenant(world: World, nats_url: str) -> None:
+    await world.run("a-1")
+    async with gateway(world.bus, nats_url, access=Keys(world.bus, nats_url, KEYS | {"other": ("globex", "owner")})) as address:
+        async with client(address, "other") as other:
+            foreign = await other.get("/v1/tasks/a-1")
+            named = await other.get("/v1/tasks", params={"tenant": "acme"})
+            own = await other.get("/v1/tasks", params={"tenant": "globex"})
+            body = await other.post("/v1/tasks", json=spec(tenant="acme"))
+        async with client(address, "admin") as admin:
+            found = await admin.get("/v1/tasks", params={"tenant": "acme"})
+
+    assert (foreign.status_code, named.status_code, body.status_code) == (404, 403, 403)
+    assert own.json()["data"] == []
+    assert [task["id"] for task in found.json()["data"]] == ["a-1"]
