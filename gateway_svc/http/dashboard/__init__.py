@@ -10,4 +10,4 @@ live.py      what tells a page that its data changed
 files.py     scripts, styles and downloads
 """
 
-from gateway_svc.http.dashboard.routes import FAMILY
+from gateway_svc.http.dashboard.routes import FAMILY as FAMILY

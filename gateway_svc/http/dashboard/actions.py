@@ -1,11 +1,11 @@
 """Forms that change something."""
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
-from common.door.control import Verb, control, resend
+from common.door.control import control, resend
 from common.door.errors import TaskRejected, Unanswered
 from common.door.failures import read_failure
 from common.door.submission import preview, submit
@@ -32,7 +32,7 @@ async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) ->
         raise not_found()
     visitor.check_job(verb)
     door = visitor.caller.door
-    await control(door, cast(Verb, verb), await reading.read_status(door, task), REASON)
+    await control(door, verb, await reading.read_status(door, task), REASON)
     return visitor.to(f"/tasks/{task}?done={verb}")
 
 

@@ -89,8 +89,10 @@ async def compare(
         raise invalid(FieldError("task", f"{len(names)} tasks; a comparison has {MAX_RUNS} at most"))
     runs = await reading.read_runs(visitor.caller.door, names)
     same = urlencode([("task", name) for name in names])
-    shown = {"charts": compared(runs, over), "differences": differences([run.spec for run in runs]) if len(runs) > 1 else []}
-    return visitor.page("compare", names=names, over=over, overs=OVERS, same=same, most=MAX_RUNS, **shown)
+    differing = differences([run.spec for run in runs])
+    return visitor.page(
+        "compare", names=names, over=over, overs=OVERS, same=same, most=MAX_RUNS, charts=compared(runs, over), differences=differing
+    )
 
 
 @router.get("/usage")

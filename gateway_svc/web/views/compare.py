@@ -51,9 +51,7 @@ def compared(runs: Sequence[Run], over: Over) -> list[Chart]:
     evaluated = {run.task: _evaluated(run, xs[run.task]) for run in runs}
     found = [
         chart("Reward", "mean of a step", over, of(lambda step: step.reward), most=MAX_POINTS),
-        chart(
-            "Evaluation", "mean reward, first protocol", over, {run.task: _evaluated(run, xs[run.task]) for run in runs}, most=MAX_POINTS
-        ),
+        chart("Evaluation", "mean reward, first protocol", over, evaluated, most=MAX_POINTS),
         chart("KL to the sampler", "nats", over, metric("kl_sampler"), most=MAX_POINTS),
         chart("Entropy", "nats", over, metric("entropy"), most=MAX_POINTS),
         chart("Length", "sampled tokens, mean", over, metric("response_length"), most=MAX_POINTS),
