@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gateway_svc.web import figures, sparkline
 from gateway_svc.web.assets import address_of
@@ -14,6 +14,12 @@ from gateway_svc.web.text import one_line, visible
 def _printed(value: object) -> object:
     """Markup is the templates' own; everything else is text."""
     return value if isinstance(value, Markup) else visible(value)
+
+
+def _with_code(text: str) -> Markup:
+    """Text of our own documentation, its parts between backticks as code."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 @cache
@@ -35,6 +41,7 @@ def _environment() -> Environment:
         "moment": figures.moment,
         "iso": figures.iso,
         "one_line": one_line,
+        "with_code": _with_code,
     }
     found.globals |= {"asset": address_of, "spark_width": sparkline.WIDTH, "spark_height": sparkline.HEIGHT}  # type: ignore[arg-type]
     return found

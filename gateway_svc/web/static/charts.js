@@ -18,14 +18,20 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// A bound of an interval has the colour of its mean, and dashes.
+// Curves differ in colour and in dashes. A bound of an interval has the colour of its mean, and is thin.
+const DASHES = [[], [8, 4], [2, 3], [12, 4, 2, 4]];
 function styles(names) {
   const means = names.slice(1).filter((name) => !name.endsWith(" bound"));
   return names.slice(1).map((name) => {
-    const owner = means.findIndex((mean) => name === mean || name.startsWith(`${mean}, `));
-    const stroke = colour(`--curve-${Math.max(owner, 0) % 8}`);
-    return name.endsWith(" bound") ? { label: name, stroke, dash: [4, 4], width: 1 } : { label: name, stroke, width: 2 };
+    const owner = Math.max(means.findIndex((mean) => name === mean || name.startsWith(`${mean}, `)), 0);
+    const stroke = colour(`--curve-${owner % 8}`);
+    return name.endsWith(" bound") ? { label: name, stroke, dash: [3, 3], width: 1 } : { label: name, stroke, dash: DASHES[owner % 4], width: 2 };
   });
+}
+
+// Room for the longest label.
+function axisSize(plot, values) {
+  return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
 }
 
 function draw(plot) {
@@ -37,7 +43,7 @@ function draw(plot) {
     width: Math.max(plot.clientWidth, 200),
     height: HEIGHT,
     scales: { x: { time: false } },
-    axes: [axis, { ...axis, size: 60 }],
+    axes: [axis, { ...axis, size: axisSize }],
     series: [{ label: names[0] }, ...styles(names).map((style) => ({ ...style, spanGaps: true, points: { show: few, size: 5 } }))],
   };
   drawn.get(plot)?.destroy();

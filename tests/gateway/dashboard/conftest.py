@@ -19,13 +19,19 @@ def _is_slow(group: GroupContext, member: int) -> bool:
 async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
     made = stages(bus, tmp_path / "made", withheld=_is_slow, reward=reward, metrics=metrics)
     async with running_world(bus, database_url, made) as world:
-        await play(world)
         yield world
 
 
 @pytest.fixture
 async def site(world: World, nats_url: str) -> AsyncGenerator[Site]:
-    """A gateway with keys before a deployment with five tasks of two tenants."""
+    """A gateway with keys."""
     keys = Keys(world.bus, nats_url)
     async with gateway(world.bus, nats_url, access=keys, session_secret="s" * 32) as address:
         yield Site(address, keys, world)
+
+
+@pytest.fixture
+async def played(site: Site) -> Site:
+    """With four tasks of two tenants."""
+    await play(site.world)
+    return site

@@ -25,7 +25,7 @@ KEYS: Mapping[str, tuple[str | None, Role]] = {
     "mk-foreign": ("globex", "owner"),
 }
 PAGES = ("/tasks", "/tasks/letters-1", "/new", "/new?form=toml", "/timeline", "/compare?task=letters-1&task=letters-2", "/stages", "/usage")
-SPEC = {"evaluation": {"every": 4, "prompts": 2}, "steps": 12}
+SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
 
 
 @dataclass
@@ -48,6 +48,10 @@ class Keys:
 
     def revoke(self, key: str) -> None:
         self.revoked.add(key)
+        self.end(key)
+
+    def end(self, key: str) -> None:
+        """End streams of the key."""
         for bearer, caller in self.callers:
             if bearer == key:
                 caller.ended.set()
@@ -64,13 +68,14 @@ class Site:
         return f"{self.address}/ui"
 
 
-async def session(site: Site, key: str) -> httpx.AsyncClient:
+@asynccontextmanager
+async def session(site: Site, key: str) -> AsyncGenerator[httpx.AsyncClient]:
     """A browser without scripts, logged in."""
-    client = httpx.AsyncClient(base_url=site.root, timeout=60)
-    page = await client.get("/login")
-    answer = await client.post("/login", data={"csrf": csrf_of(page.text), "key": key})
-    assert answer.status_code == 303, answer.text
-    return client
+    async with httpx.AsyncClient(base_url=site.root, timeout=60) as client:
+        page = await client.get("/login")
+        answer = await client.post("/login", data={"csrf": csrf_of(page.text), "key": key})
+        assert answer.status_code == 303, answer.text
+        yield client
 
 
 def csrf_of(page: str) -> str:
@@ -81,7 +86,7 @@ def csrf_of(page: str) -> str:
 
 def reward(group: GroupContext, member: int) -> float:
     """One that rises, and differs within a group."""
-    return 0.1 * member + 0.05 * group.group
+    return 0.1 * member + 0.05 * (group.group % 100)
 
 
 def metrics(version: int) -> Mapping[str, float]:
@@ -94,12 +99,15 @@ def metrics(version: int) -> Mapping[str, float]:
 
 
 async def play(world: World) -> None:
-    """Two tasks that finish, one whose groups never end, and one that is refused."""
-    await world.run("letters-1", spec(name="letters", **SPEC))
-    await world.run("letters-2", spec(name="letters", optimizer={"learning_rate": 0.01}, **SPEC))
-    await world.run("slow-1", spec(name="slow"), until="accepted")
-    await world.run("wrong-1", spec(name="wrong", environment={"name": "nothing"}), until="rejected")
-    await world.run("foreign-1", spec(name="foreign", tenant="globex"))
+    """Two tasks that finish, and one whose groups never end; one of another tenant."""
+    await world.submit("letters-1", spec(name="letters", **SPEC))
+    await world.submit("letters-2", spec(name="letters", optimizer={"learning_rate": 0.01}, **SPEC))
+    await world.submit("slow-1", spec(name="slow"))
+    await world.submit("foreign-1", spec(name="foreign", tenant="globex", steps=1))
+    for task in ("letters-1", "letters-2"):
+        await world.event(task, "finished")
+    await world.event("slow-1", "accepted")
+    await world.event("foreign-1", "finished", "globex")
 
 
 @dataclass
